@@ -1,0 +1,31 @@
+"""The embedded stack: Valkey and the workers in processes of their own, for one command or kept running by `submit up`.
+
+    Stack.start(...) ──stdin──▶ supervisor ──▶ valkey-server, coordinator, agents, tools, flower
+                                    │
+                                    └── .cantata/stack.json: who runs, and where
+
+One process, the supervisor, is the parent of all: it starts them again when they die and ends them all when it is asked to, or when the
+command that wanted them is gone. Everything else here only talks to it. Only the standard library is imported: this loads in milliseconds.
+"""
+
+from __future__ import annotations
+
+from orchestrator.embedded.home import Home
+from orchestrator.embedded.inside import announce_ready, stack_is_gone
+from orchestrator.embedded.plan import flower_command, worker_command
+from orchestrator.embedded.record import Process
+from orchestrator.embedded.stack import Stack, StackStatus, attach, down, status
+
+__all__ = [
+    "Home",
+    "Process",
+    "Stack",
+    "StackStatus",
+    "announce_ready",
+    "attach",
+    "down",
+    "flower_command",
+    "stack_is_gone",
+    "status",
+    "worker_command",
+]

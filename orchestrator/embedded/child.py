@@ -1,0 +1,120 @@
+"""One child of the supervisor: starts its process, ends it with all that it started, and says how it fared."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from orchestrator.embedded.home import Home
+from orchestrator.embedded.identity import Identity, identify
+from orchestrator.embedded.inside import READY_FD
+from orchestrator.embedded.plan import Service
+from orchestrator.embedded.record import Process
+from orchestrator.errors import UnavailableError
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
+YOUNG_S = 10.0
+PR_SET_PDEATHSIG = 1
+
+_LIBC = ctypes.CDLL(None)  # loaded here: a process between fork and exec should do as little as possible
+
+
+@dataclass
+class Child:
+    """One service, over all the processes that do its work one after the other."""
+
+    service: Service
+    death_signal: signal.Signals
+    """What Linux sends it when the supervisor is killed."""
+    running: subprocess.Popen[bytes] | None = None
+    """Its process, dead or alive; None while it waits to be started."""
+    is_ready: bool = False
+    started_s: float = 0.0
+    deaths: int = 0
+    """How often in a row it died young."""
+    due: float = 0.0
+    """When it is to be started again, by the monotonic clock."""
+    log_start: int = 0
+    """Where in its log this process began."""
+
+    def start(self, home: Home, environment: dict[str, str]) -> int | None:
+        """Start its process. Returns the end of a pipe where it will say that it is ready, if it is one that says so."""
+        service = self.service
+        ready, announce = os.pipe() if service.announces else (None, None)
+        try:
+            with home.log(service.name).open("ab") as log:
+                self.log_start = log.tell()
+                self.running = subprocess.Popen(
+                    service.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment if announce is None else {**environment, READY_FD: str(announce)},
+                    pass_fds=() if announce is None else (announce,),
+                    start_new_session=True,
+                    preexec_fn=partial(_die_with, os.getpid(), self.death_signal),  # safe: the supervisor has one thread
+                )
+        except OSError as error:
+            if ready is not None:
+                os.close(ready)
+            raise UnavailableError(f"{service.name!r} cannot be started with {service.command[0]!r}: {error.strerror}") from error
+        finally:
+            if announce is not None:
+                os.close(announce)
+        self.is_ready = ready is None
+        self.started_s = time.time()
+        return ready
+
+    def is_running(self) -> bool:
+        return self.running is not None and self.running.poll() is None
+
+    def is_dead(self) -> bool:
+        """It ended, and nobody dealt with that yet."""
+        return self.running is not None and self.running.poll() is not None
+
+    def ask_to_end(self) -> None:
+        if self.running:
+            self.running.terminate()
+
+    def end(self, wait_s: float = 0.0) -> int:
+        """Make sure that nothing is left of its process, nor of those that this started. Returns the exit status."""
+        if self.running is None:
+            return 0
+        with suppress(subprocess.TimeoutExpired):
+            self.running.wait(wait_s)
+        with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
+            os.killpg(self.running.pid, signal.SIGKILL)
+        return self.running.wait()
+
+    def postpone(self) -> float:
+        """Set when to start again: at once, or the later the more often it died young. Returns the delay in seconds."""
+        self.deaths = self.deaths + 1 if time.time() - self.started_s < YOUNG_S else 0
+        delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (self.deaths - 1)) if self.deaths else 0.0
+        self.running, self.is_ready, self.due = None, False, time.monotonic() + delay_s
+        return delay_s
+
+    def last_words(self, home: Home) -> str:
+        """The last line that this process logged."""
+        with home.log(self.service.name).open("rb") as log:
+            log.seek(self.log_start)
+            lines = log.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+    def describe(self) -> Process:
+        pid = self.running.pid if self.running else 0
+        return Process(self.service.name, self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
+
+
+def _die_with(parent: int, number: int) -> None:
+    """In a new process: have Linux send it this signal when the supervisor dies."""
+    if sys.platform == "linux":
+        _LIBC.prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died in between
+            os._exit(1)

@@ -1,0 +1,70 @@
+"""Tells processes apart over time: by now a pid alone may be somebody else's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process as the system describes it."""
+
+    pid: int
+    started: str
+    """When it started, in the system's own words: clock ticks since boot on Linux, a date elsewhere."""
+    command: str
+
+    def is_same(self) -> bool:
+        """It still runs, unchanged: this is certainly the process that was meant."""
+        return identify(self.pid) == self
+
+    def is_alive(self) -> bool:
+        """It still runs, perhaps under another title."""
+        now = identify(self.pid)
+        return now is not None and now.started == self.started
+
+    def signal(self, signal_number: int, *, group: bool = False) -> None:
+        """Send a signal to exactly this process (with `group`, to those of its session too): never to one that merely got its pid."""
+        if self.is_same():
+            with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
+                (os.killpg if group else os.kill)(self.pid, signal_number)
+
+
+def identify(pid: int) -> Identity | None:
+    """Describe a process; None if there is none of this pid, or only its zombie."""
+    return _from_proc(pid) if sys.platform == "linux" else _from_ps(pid)
+
+
+def wait_gone(identities: Sequence[Identity], timeout_s: float) -> bool:
+    """Wait until none of these processes is left; false if the time ran out before."""
+    give_up = time.monotonic() + timeout_s
+    while any(identity.is_alive() for identity in identities):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _from_proc(pid: int) -> Identity | None:
+    try:
+        # The name in parentheses may hold anything, even ")": what follows the last one is fixed.
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    state, started = fields[0], fields[19]
+    return None if state in "ZX" else Identity(pid, started, command)
+
+
+def _from_ps(pid: int) -> Identity | None:
+    ask = ["ps", "-ww", "-o", "stat=,lstart=,command=", "-p", str(pid)]
+    told = subprocess.run(ask, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}).stdout
+    words = told.split(None, 6)  # state, five words of date, command
+    return None if len(words) < 7 or words[0].startswith("Z") else Identity(pid, " ".join(words[1:6]), words[6].strip())

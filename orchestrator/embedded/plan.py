@@ -1,0 +1,119 @@
+"""What a stack shall run: written by the command that wants it, read by the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.embedded.home import Home
+from orchestrator.embedded.record import SERVER
+from orchestrator.embedded.valkey import find_server, server_command, server_url
+
+COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
+AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
+FLOWER_PORT = 5555
+
+KEEP = b"k"  # on the supervisor's standard input: the stack shall outlive its command
+ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps are done again
+SERVER_STOP_S = 10.0  # for the server to flush its log
+
+PYTHON = (sys.executable, "-P")  # not the user's folder first on the path: a `queue.py` there would stand in for Python's
+
+WorkerCommand = Callable[[str, tuple[str, ...], int], list[str]]
+"""(name, queues, concurrency) → the command line of a worker."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process to start, and to start again when it dies."""
+
+    name: str
+    queues: tuple[str, ...]
+    command: list[str]
+    announces: bool = True
+    """Whether it calls `announce_ready`, and the stack is not ready before."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the supervisor needs to know."""
+
+    home: str
+    socket: str
+    flower_url: str | None
+    environment: dict[str, str]
+    """What the children see beside the environment of the command."""
+    server: Service
+    services: tuple[Service, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        found = json.loads(text)
+        services = tuple(Service(**{**each, "queues": tuple(each["queues"])}) for each in (found.pop("server"), *found.pop("services")))
+        return cls(**found, server=services[0], services=services[1:])
+
+
+def make_plan(home: Home, *, agents: int, tools: int, flower: bool, config: str | Path | None, command: WorkerCommand) -> Plan:
+    """A server, a coordinator, `agents` workers for model turns, one worker with `tools` processes, and Flower if wanted."""
+    socket_path = home.make_socket()
+    url = server_url(socket_path)
+    port = _free_port() if flower else None
+    environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
+    if config is not None:
+        environment["CANTATA_CONFIG"] = str(config)
+    return Plan(
+        home=str(home.path),
+        socket=str(socket_path),
+        flower_url=None if port is None else f"http://127.0.0.1:{port}",
+        environment=environment,
+        server=Service(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
+        services=(*_workers(agents, tools, command), *_flowers(url, port)),
+    )
+
+
+def worker_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
+    """The command line of a worker process."""
+    return [*PYTHON, "-m", "orchestrator.cli", "worker", *queues, "--name", name, "--concurrency", str(concurrency)]
+
+
+def flower_command(url: str, port: int) -> list[str]:
+    """The command line of Flower: on loopback, nothing kept on disk, no broker API to ask (Redis has none), a quiet log."""
+    celery = [*PYTHON, "-m", "celery", "-A", "orchestrator.celeryapp:app", "-b", url]
+    return [*celery, "flower", "--address=127.0.0.1", f"--port={port}", "--persistent=False", "--broker_api=", "--logging=warning"]
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[Service]:
+    crew = [("coordinator", "coordinator", COORDINATOR_THREADS)]
+    crew += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
+    crew += [("tools", "tools", tools)] if tools else []
+    for name, queue, concurrency in crew:
+        yield Service(name, (queue,), command(name, (queue,), concurrency))
+
+
+def _flowers(url: str, port: int | None) -> Iterable[Service]:
+    if port is not None:
+        yield Service("flower", (), flower_command(url, port), announces=False)
+
+
+def _free_port() -> int:
+    """Flower's usual port, or any other if that is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", FLOWER_PORT))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

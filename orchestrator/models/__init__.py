@@ -1,0 +1,1 @@
+"""Values: frozen, without behaviour beyond checking themselves."""

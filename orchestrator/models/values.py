@@ -1,0 +1,51 @@
+"""The small values everything else is made of: JSON, usage, errors, messages."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+__all__ = ["ErrorInfo", "JsonValue", "Message", "Usage", "Value"]
+
+
+class Value(BaseModel):
+    """Base of every model here: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Usage(Value):
+    """What a step or a run consumed."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = Field(default=None, description="US dollars; null where a price is not known, never 0 for unknown")
+    model_calls: int = 0
+    tool_calls: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """The sum; a cost is null only while no part has a known price."""
+        costs = [part.cost_usd for part in (self, other) if part.cost_usd is not None]
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=sum(costs) if costs else None,
+            model_calls=self.model_calls + other.model_calls,
+            tool_calls=self.tool_calls + other.tool_calls,
+        )
+
+
+class ErrorInfo(Value):
+    """Why something failed; never an answer."""
+
+    code: str = Field(description="for programs: step_error, timeout, model_error, tool_error, ...")
+    message: str = Field(description="for people: what, where, what to do")
+    step: str | None = Field(default=None, description="the step it happened in")
+
+
+class Message(Value):
+    """One message of a model conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str

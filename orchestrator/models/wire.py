@@ -1,0 +1,131 @@
+"""What goes in and comes out: chain requests, turns, events, responses."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from orchestrator.models.values import ErrorInfo, Usage, Value
+
+RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
+RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
+
+NodeKind = Literal["tool", "skill", "agent", "chain", "proc", "branch", "map", "wait"]
+
+
+class ChainNode(Value):
+    """One node of a chain request."""
+
+    node_id: str = Field(description="unique node identifier")
+    kind: NodeKind = Field(description="what the node does")
+    name: str = Field(default="", description="skill, tool, agent, chain or command to invoke")
+    input: dict[str, JsonValue] = Field(default_factory=dict, description="static input")
+    input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")
+    condition: str = Field(default="", description="branch: expression that decides")
+    true_node: str | None = Field(default=None, description="branch: next node if the condition holds")
+    false_node: str | None = Field(default=None, description="branch: next node if it does not")
+    items_path: str = Field(default="", description="map: expression that gives the list")
+    map_node: str | None = Field(default=None, description="map: node to run for each item")
+    next_node: str | None = Field(default=None, description="default next node")
+    on_error: str = Field(default="abort", description="abort, skip, or a node id to jump to")
+    deps: list[str] = Field(default_factory=list, description="nodes that must be over before this one starts")
+    retry: int = Field(default=0, ge=0, le=100, description="tries after the first")
+    timeout: float | None = Field(default=None, gt=0, description="seconds one attempt of this node may take")
+    max_concurrency: int | None = Field(default=None, ge=1, le=10_000, description="map: items on the way at once")
+    max_iterations: int = Field(default=25, ge=1, le=10_000, description="branch that points back: rounds of its loop")
+    default: JsonValue = Field(default=None, description="wait: output when its timeout passes without a signal")
+
+
+class ChainRequest(Value):
+    """A request to run a graph of nodes."""
+
+    type: Literal["chain/req"] = "chain/req"
+    session_id: str = Field(default="", description="session identifier, returned as it came")
+    chain_id: str = Field(default="", description="chain identifier; made up if empty")
+    nodes: list[ChainNode] = Field(description="all nodes")
+    entry_node: str = Field(default="", description="starting node id")
+    initial_input: dict[str, JsonValue] = Field(default_factory=dict, description="input to the chain")
+    correlation_id: str = Field(default="", description="returned on every event and the response")
+    streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded all the same")
+    timeout: float = Field(default=0.0, ge=0, le=30 * 86400, description="seconds for the whole chain; 0: the configured default")
+
+
+class Turn(Value):
+    """A user's turn for a team or an agent."""
+
+    text: str
+    team: str | None = None
+    agent: str | None = None
+    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400)
+
+
+class ChainError(Value):
+    """Why a chain failed."""
+
+    code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
+    message: str
+    node_id: str | None = None
+
+
+class ChainEvent(Value):
+    """Something that happened to a node."""
+
+    type: Literal["chain/event"] = "chain/event"
+    seq: int = Field(description="strictly increasing within a run; an offset to attach at")
+    run_id: str
+    chain_id: str
+    correlation_id: str = ""
+    node_id: str
+    phase: Literal["start", "done", "skip", "error"]
+    output: JsonValue = None
+    error: str | None = None
+    iteration: int | None = Field(default=None, description="round of the loop the node is in, from 1")
+    index: int | None = Field(default=None, description="position of the map item")
+
+
+class ChainResponse(Value):
+    """How a chain ended."""
+
+    type: Literal["chain/resp"] = "chain/resp"
+    chain_id: str
+    session_id: str = ""
+    correlation_id: str = ""
+    run_id: str
+    status: RunStatus
+    success: bool = Field(description="no node failed")
+    outputs: dict[str, JsonValue] = Field(description="node id → output; kept whatever happened")
+    final_output: JsonValue = Field(description="output of the one terminal that ran, or an object of several")
+    duration_ms: int
+    nodes_run: int = Field(description="nodes executed, branches and maps among them; not the skipped ones, nor map items")
+    items_run: int = Field(default=0, description="map items executed")
+    failed: list[str] = Field(default_factory=list, description="nodes that failed")
+    usage: Usage = Field(default_factory=Usage)
+    error: ChainError | None = None
+
+
+class RunEvent(Value):
+    """Something that happened in a run."""
+
+    seq: int = Field(description="offset in the run's stream: rises by one, no gap and no repeat")
+    run_id: str
+    at_ms: int = Field(description="Redis's clock, milliseconds since 1970")
+    type: str = Field(description="accepted, started, done, failed, skipped, grown, retry, lost, waiting, warning, closed, ...")
+    step: str | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    detail: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class RunResult(Value):
+    """How a run ended, or how far it is."""
+
+    run_id: str
+    status: RunStatus
+    output: JsonValue = None
+    error: ErrorInfo | None = None
+    usage: Usage = Field(default_factory=Usage)
+    agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
+    warnings: list[str] = Field(default_factory=list)
+    steps_run: int = 0
+    duration_ms: int = 0

@@ -1,0 +1,1 @@
+"""Pure: from definitions to graphs and canvases."""

@@ -1,0 +1,475 @@
+"""JMESPath and its tolerant forms.
+
+    form                                meaning
+    ----------------------------------  ------------------------------------------------------------------------------------
+    `$`, `$.a.b`, `$['a']`              a path from the root, also inside filters and after pipes
+    `a OR b`                            the first operand that is not null: 0, '', [] and false are kept
+    `a AND b`                           b where both are true, else false
+    `n > -1.5`, `not_null(n, 0)`        a number, wherever an operand may stand
+    `ok == true`, `x OR null`, `true`   true, false and null, beside a comparison, OR or AND, or alone; elsewhere they are fields
+    `list-files.x`, `2nd.x`             a known name, though JMESPath wants it in double quotes
+    `read.output`                       all of `read`, where that is no object with a key `output`
+    `length(missing)`                   null: a function is not run on null where it cannot use it
+
+OR and AND bind loosest of all: each operand is a whole JMESPath expression, pipes included. Where only truth counts (a condition, a filter,
+`!`, an operand of AND) and after a comparison, `a OR b` asks whether either holds, as `||` does. Everything else is JMESPath as the
+jmespath library has it; so `'a' < 'b'` is true, where the specification says null.
+
+Sources: A2E's seed page, protocol page and cookbook, whose dialects differ.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import zip_longest
+from typing import Any
+
+from jmespath import ast, exceptions, functions, lexer, parser, visitor
+
+from orchestrator.models.values import JsonValue
+
+_Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
+_Token = dict[str, Any]
+
+_DEEPEST = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
+_LONGEST_QUOTE = 200  # characters of an expression in a message
+_CONSTANTS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None}
+_WORDS = {"OR": "word_or", "AND": "word_and"}
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCAN = re.compile(
+    r"""
+      (?P<space>    [ \t\n\r]+ )
+    | (?P<raw>      ' (?: [^'\\] | \\. )* ' )
+    | (?P<quoted>   " (?: [^"\\] | \\. )* " )
+    | (?P<literal>  ` (?: [^`\\] | \\. )* ` )
+    | (?P<decimal>  -? [0-9]+ \. [0-9]+ (?! [\w-] ) )
+    | (?P<number>   -? [0-9]+ (?! [\w-] ) )
+    | (?P<word>     \w [\w-]* )
+    | (?P<symbol>   \[\] | \[\? | \|\| | && | [<>=!]= | [][.*,:@(){}|&<>!$] )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_SYMBOLS: Mapping[str, str] = {
+    **lexer.Lexer.SIMPLE_TOKENS,
+    **{"[]": "flatten", "[?": "filter", "[": "lbracket", "$": "root", "|": "pipe", "&": "expref", "||": "or", "&&": "and", "!": "not"},
+    **{"==": "eq", "!=": "ne", "<": "lt", "<=": "lte", ">": "gt", ">=": "gte"},
+}
+_HAND_ON = ("or_expression", "and_expression", "word_or", "word_and")  # nodes whose value is one of their operands
+_OPERAND_ENDS = frozenset(
+    {"unquoted_identifier", "quoted_identifier", "literal", "number", "root", "current", "star", "flatten", "rbracket", "rparen", "rbrace"}
+)
+
+
+class ExpressionError(ValueError):
+    """An expression cannot be read, or not be evaluated on this root; the message quotes it and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression, to be evaluated on any number of roots."""
+
+    text: str
+    """As written."""
+    roots: frozenset[str]
+    """The names it reads from the root. `@`, `$` and `*` alone name nobody: they give what is there."""
+    _tree: _Node = field(repr=False, compare=False)
+
+    def evaluate(self, root: Mapping[str, JsonValue]) -> JsonValue:
+        """The value; null for whatever is missing.
+
+        Raises ExpressionError where a function gets a type it cannot use.
+        """
+        return self._visit(self._tree, root)
+
+    def is_true(self, root: Mapping[str, JsonValue]) -> bool:
+        """Whether it holds: JMESPath's truth, in which null, false, "", [] and {} are false and all else true, 0 and "false" too.
+
+        Raises ExpressionError as `evaluate` does.
+        """
+        return self._visit(_test(self._tree), root) is True
+
+    def _visit(self, tree: _Node, root: Mapping[str, JsonValue]) -> JsonValue:
+        whole = dict(root)
+        try:
+            value: JsonValue = _Interpreter(whole).visit(tree, whole)
+        except exceptions.JMESPathTypeError as error:
+            raise ExpressionError(f"expression {_quoted(self.text)}: {_type_fault(error)}") from error
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+            raise ExpressionError(f"expression {_quoted(self.text)} cannot be evaluated on this data: {error}") from error
+        return value
+
+
+def parse(text: str, names: Collection[str] = ()) -> Expression:
+    """The expression that `text` spells; `names` are the known names of the root, such as node ids.
+
+    A known name needs no quotes for hyphens or a leading digit; one of digits only needs them, save before `.` or `[`, after `.`, or alone.
+    Give `names` as a frozenset where there are many: it is part of the cache's key.
+
+    Raises ExpressionError for every fault that shows without data: syntax, unknown functions, numbers of arguments.
+    """
+    return _parse(text, frozenset(names))
+
+
+@lru_cache(maxsize=2048)  # a run's expressions are parsed again for each of its steps
+def _parse(text: str, names: frozenset[str]) -> Expression:
+    if not text.strip():
+        raise ExpressionError(f"expression {text!r} is empty; write a path such as 'read.data', or a text in single quotes")
+    try:
+        tree = _Parser(text, _scan(text, names)).tree()
+        survey = _Survey(text, names)
+        survey.read(tree, True)
+    except exceptions.ParseError as error:
+        raise _fault(text, error.lex_position, _syntax_fault(error)) from error
+    except RecursionError as error:
+        raise _fault(text, 0, "it is nested too deeply; split it over several steps") from error
+    return Expression(text, frozenset(survey.roots), tree)
+
+
+# Words of the errors
+
+_QUOTES = "a text goes in 'single quotes', a field of odd spelling in \"double quotes\""
+
+
+def _fault(text: str, position: int, what: str) -> ExpressionError:
+    return ExpressionError(f"expression {_quoted(text)}, column {position + 1}: {what}")
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
+
+
+def _syntax_fault(error: exceptions.ParseError) -> str:
+    if error.token_type in (None, "EOF"):
+        return "it ends too early; complete it"
+    if str(error.token_value) in ("or", "and"):
+        return f"unexpected {error.token_value!r}; write {error.token_value.upper()}"
+    return f"unexpected {error.token_value!r}; {_QUOTES}"
+
+
+def _type_fault(error: exceptions.JMESPathTypeError) -> str:
+    found = functions.TYPES_MAP.get(error.actual_type, error.actual_type)
+    return f"{error.function_name}() was given {found} where it takes {' or '.join(error.expected_types)}; mend the path or the data"
+
+
+def _nearest(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+# Text to tokens
+
+
+def _scan(text: str, names: frozenset[str]) -> list[_Token]:
+    """The library's tokens of `text`, and `root`, `word_or` and `word_and`, each with its place."""
+    tokens: list[_Token] = []
+    for found in _lexemes(text):
+        before = tokens[-1]["type"] if tokens else ""
+        try:
+            kind, value = _read(found, before, names)
+        except (ValueError, RecursionError) as error:
+            raise _fault(text, found.start(), str(error)) from error
+        tokens.append({"type": kind, "value": value, "start": found.start(), "end": found.end()})
+    return [*tokens, {"type": "eof", "value": "", "start": len(text), "end": len(text)}]
+
+
+def _lexemes(text: str) -> Iterator[re.Match[str]]:
+    position = 0
+    while position < len(text):
+        found = _SCAN.match(text, position)
+        if found is None:
+            raise _fault(text, position, _scan_fault(text[position]))
+        if found.lastgroup != "space":
+            yield found
+        position = found.end()
+
+
+def _scan_fault(character: str) -> str:
+    if character in "'\"`":
+        return f"the {character} that opens here is never closed"
+    if character == "=":
+        return "unexpected '='; compare with =="
+    return f"unexpected {character!r}; {_QUOTES}"
+
+
+def _read(found: re.Match[str], before: str, names: frozenset[str]) -> tuple[str, JsonValue]:
+    """A token's type and value. Raises ValueError with the fault."""
+    lexeme = found[0]
+    match found.lastgroup:
+        case "raw":
+            return "literal", lexeme[1:-1].replace("\\'", "'")
+        case "quoted":
+            return "quoted_identifier", json.loads(lexeme)
+        case "literal":
+            return "literal", _json_literal(lexeme[1:-1].replace("\\`", "`"))
+        case "decimal":
+            return "literal", float(lexeme)
+        case "number" if not _is_name(found, before, names):
+            return "number", int(lexeme)
+        case "symbol":
+            return _SYMBOLS[lexeme], lexeme
+        case _:
+            return _word_type(lexeme, before, names), lexeme
+
+
+def _json_literal(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        value = json.loads(f'"{text.lstrip()}"')  # JMESPath's old rule (JEP-12): what is no JSON in backticks is a text
+    return value
+
+
+def _is_name(number: re.Match[str], before: str, names: frozenset[str]) -> bool:
+    """Whether a number is the id of a node: where no number can stand."""
+    if number[0] not in names:
+        return False
+    after = number.string[number.end() :].lstrip()[:1]
+    return before == "dot" or after in ("[", ".") or number[0] == number.string.strip()
+
+
+def _word_type(word: str, before: str, names: frozenset[str]) -> str:
+    if word in _WORDS and before in _OPERAND_ENDS:
+        return _WORDS[word]
+    if word in names:
+        return "quoted_identifier" if word in _CONSTANTS else "unquoted_identifier"
+    if _IDENTIFIER.fullmatch(word):
+        return "unquoted_identifier"
+    raise ValueError(f"{word!r} is no known name{_nearest(word, names)}; {_QUOTES}")
+
+
+# Tokens to a tree
+
+
+def _test(node: _Node) -> _Node:
+    return {"type": "test", "children": [node]}
+
+
+def _settled(operand: _Node) -> _Node:
+    """An operand, which is a constant if it is one of their bare words."""
+    constant: _Node = ast.literal(_CONSTANTS[operand["value"]]) if operand.get("bare") else operand
+    return constant
+
+
+def _is_condition(node: _Node) -> bool:
+    """Whether a node can only tell true from false."""
+    if node["type"] in ("or_expression", "and_expression", "word_and"):
+        return all(_is_condition(child) for child in node["children"])
+    return node["type"] in ("comparator", "not_expression")
+
+
+def _call_fault(call: _Node) -> str | None:
+    """What is wrong with a function call, whatever its data."""
+    name, given = call["value"], call["children"]
+    if name not in _Functions.FUNCTION_TABLE:
+        return f"there is no function {name}(){_nearest(name, _Functions.FUNCTION_TABLE)}"
+    taken = _Functions.FUNCTION_TABLE[name]["signature"]
+    many = taken[-1].get("variadic", False)
+    if len(given) < len(taken) or (len(given) > len(taken) and not many):
+        return f"{name}() takes {'at least ' if many else ''}{len(taken)} argument{'s' if len(taken) > 1 else ''}, not {len(given)}"
+    for place, (argument, parameter) in enumerate(zip_longest(given, taken, fillvalue=taken[-1]), 1):
+        if ("expref" in parameter["types"]) != (argument["type"] == "expref"):
+            return f"argument {place} of {name}() is to be {'an &expression' if 'expref' in parameter['types'] else 'a value, without &'}"
+    return None
+
+
+class _Parser(parser.Parser):  # type: ignore[misc]  # jmespath ships no types
+    """The library's parser, with the tolerant forms as further tokens of its grammar."""
+
+    BINDING_POWER: Mapping[str, float] = {**parser.Parser.BINDING_POWER, "root": 0, "word_or": 0.25, "word_and": 0.5}  # a pipe has 1
+
+    def __init__(self, text: str, tokens: list[_Token]) -> None:
+        super().__init__()
+        self._text = text
+        self._tokens = tokens
+
+    def tree(self) -> _Node:
+        tree = _settled(self._expression())
+        if self._current_token() != "eof":
+            self._raise_parse_error_for_token(self._lookahead_token(0), "unexpected")
+        return tree
+
+    def _token_nud_root(self, _token: _Token) -> _Node:
+        return {"type": "root", "children": []}
+
+    def _token_nud_number(self, token: _Token) -> _Node:
+        node: _Node = ast.literal(token["value"])
+        return node
+
+    def _token_nud_unquoted_identifier(self, token: _Token) -> _Node:
+        node: _Node = ast.field(token["value"])
+        return {**node, "bare": True} if token["value"] in _CONSTANTS else node
+
+    def _token_nud_not(self, token: _Token) -> _Node:
+        node: _Node = super()._token_nud_not(token)
+        return {**node, "children": [_test(child) for child in node["children"]]}
+
+    def _token_nud_expref(self, token: _Token) -> _Node:
+        node: _Node = super()._token_nud_expref(token)
+        return {**node, "start": token["start"]}
+
+    def _token_led_word_or(self, left: _Node) -> _Node:
+        right = self._expression(self.BINDING_POWER["word_or"])
+        return {"type": "or_expression" if _is_condition(left) else "word_or", "children": [_settled(left), _settled(right)]}
+
+    def _token_led_word_and(self, left: _Node) -> _Node:
+        right = self._expression(self.BINDING_POWER["word_and"])
+        return {"type": "word_and", "children": [_settled(left), _settled(right)]}
+
+    def _parse_comparator(self, left: _Node, comparator: str) -> _Node:
+        node: _Node = super()._parse_comparator(left, comparator)
+        return {**node, "children": [_settled(operand) for operand in node["children"]]}
+
+    def _token_led_filter(self, left: _Node) -> _Node:
+        node: _Node = super()._token_led_filter(left)
+        base, projected, condition = node["children"]
+        return {**node, "children": [base, projected, _test(condition)]}
+
+    def _token_led_lbracket(self, left: _Node) -> _Node:
+        key = self._lookahead_token(0)
+        if key["type"] in ("literal", "quoted_identifier") and isinstance(key["value"], str) and self._lookahead(1) == "rbracket":
+            self._advance()
+            self._advance()
+            path = left["children"] if left["type"] == "subexpression" else [left]
+            return {"type": "subexpression", "children": [*path, ast.field(key["value"])]}
+        node: _Node = super()._token_led_lbracket(left)
+        return node
+
+    def _token_led_lparen(self, left: _Node) -> _Node:
+        start = self._lookahead_token(-2)["start"]
+        node: _Node = super()._token_led_lparen(left)
+        fault = _call_fault(node)
+        if fault:
+            raise _fault(self._text, start, fault)
+        return node
+
+    def _parse_slice_expression(self) -> _Node:
+        node: _Node = super()._parse_slice_expression()
+        if node["children"][2] == 0:
+            raise _fault(self._text, self._lookahead_token(-1)["start"], "a slice cannot go by steps of 0")
+        return node
+
+
+class _Survey:
+    """Walks a tree once: gathers the names read from the root, and gives `X.output` its meaning for known names."""
+
+    def __init__(self, text: str, names: frozenset[str]) -> None:
+        self.roots: set[str] = set()
+        self._text = text
+        self._names = names
+
+    def read(self, node: _Node, at_root: bool, depth: int = 0) -> bool:
+        """Whether the node's value is the root itself, if `at_root` says that of what it is applied to."""
+        if depth > _DEEPEST:
+            raise RecursionError
+        match node["type"]:
+            case "field":
+                self.roots |= {node["value"]} if at_root else set()
+                return False
+            case "root":
+                return True
+            case "current" | "identity":
+                return at_root
+            case "literal" | "index" | "slice":
+                return False
+            case "subexpression" | "pipe" | "index_expression":
+                return self._read_path(node["children"], at_root, depth + 1)
+            case "projection" | "value_projection" | "filter_projection":
+                base, *of_elements = node["children"]
+                self.read(base, at_root, depth + 1)
+                for child in of_elements:
+                    self.read(child, False, depth + 1)
+                return False
+            case "expref":
+                raise _fault(self._text, node["start"], "an &expression can only be an argument of a function such as sort_by()")
+            case "function_expression":
+                same = [self._read_argument(child, at_root, depth + 1) for child in node["children"]]
+                return any(same)
+            case kind:
+                same = [self.read(child, at_root, depth + 1) for child in node["children"]]
+                return kind in _HAND_ON and any(same)
+
+    def _read_path(self, parts: list[_Node], at_root: bool, depth: int) -> bool:
+        at_name = False
+        for place, part in enumerate(parts):
+            if at_name and part == ast.field("output"):
+                parts[place] = {"type": "whole_output", "children": []}
+            at_name = at_root and part["type"] == "field" and part["value"] in self._names
+            at_root = self.read(parts[place], at_root, depth)
+        return at_root
+
+    def _read_argument(self, argument: _Node, at_root: bool, depth: int) -> bool:
+        if argument["type"] == "expref":  # it is applied to the elements of another argument
+            return self.read(argument["children"][0], False, depth)
+        return self.read(argument, at_root, depth)
+
+
+# A tree to a value
+
+
+def _is_true(value: JsonValue) -> bool:
+    return not (value is None or value is False or value in ("", [], {}))
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | None]:
+    """An ordering that is null between a text and a number, as in JMESPath's specification; the library raises TypeError."""
+    return lambda left, right: compare(left, right) if isinstance(left, str) == isinstance(right, str) else None
+
+
+class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships no types
+    """JMESPath's functions; null where null stands for an argument that has to be of some type."""
+
+    def call_function(self, function_name: str, resolved_args: list[JsonValue]) -> JsonValue:
+        taken = self.FUNCTION_TABLE[function_name]["signature"]
+        parameters = zip_longest(resolved_args, taken, fillvalue=taken[-1])
+        if any(argument is None and parameter["types"] for argument, parameter in parameters):
+            return None
+        value: JsonValue = super().call_function(function_name, resolved_args)
+        return value
+
+
+class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
+    """The library's interpreter, with the tolerant forms as further kinds of node."""
+
+    COMPARATOR_FUNC: Mapping[str, Callable[[Any, Any], bool | None]] = {
+        **visitor.TreeInterpreter.COMPARATOR_FUNC,
+        **{"lt": _ordered(operator.lt), "lte": _ordered(operator.le), "gt": _ordered(operator.gt), "gte": _ordered(operator.ge)},
+    }
+
+    def __init__(self, root: dict[str, JsonValue]) -> None:
+        super().__init__(visitor.Options(custom_functions=_Functions()))
+        self._root = root
+
+    def visit_root(self, _node: _Node, _value: JsonValue) -> JsonValue:
+        return self._root
+
+    def visit_whole_output(self, _node: _Node, value: JsonValue) -> JsonValue:
+        return value.get("output", value) if isinstance(value, dict) else value
+
+    def visit_word_or(self, node: _Node, value: JsonValue) -> JsonValue:
+        left, right = node["children"]
+        first: JsonValue = self.visit(left, value)
+        last: JsonValue = self.visit(right, value) if first is None else first
+        return last
+
+    def visit_word_and(self, node: _Node, value: JsonValue) -> JsonValue:
+        left, right = node["children"]
+        last: JsonValue = self._holds(left, value) and self.visit(right, value)
+        return last if _is_true(last) else False
+
+    def visit_test(self, node: _Node, value: JsonValue) -> JsonValue:
+        return self._holds(node["children"][0], value)
+
+    def _holds(self, node: _Node, value: JsonValue) -> bool:
+        match node["type"]:
+            case "word_or" | "or_expression":
+                return any(self._holds(child, value) for child in node["children"])
+            case "word_and" | "and_expression":
+                return all(self._holds(child, value) for child in node["children"])
+            case _:
+                return _is_true(self.visit(node, value))

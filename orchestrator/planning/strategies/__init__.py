@@ -1,0 +1,1 @@
+"""One module a way of working, each a pure builder of graphs."""

@@ -1,0 +1,96 @@
+"""Texts with gaps: known `{placeholders}`, prompt instructions, and Jinja in its sandbox."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import TracebackType
+
+import jinja2
+from jinja2.sandbox import SandboxedEnvironment
+
+from orchestrator.models.values import JsonValue
+
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_INPUT = "{input}"
+
+
+class TemplateError(ValueError):
+    """A Jinja template cannot be read or rendered; `line` is where, if that is known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}")
+        self.line = line
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """The template with `{name}` replaced for each name in `values`, in one pass.
+
+    Every other brace stays as it is, and a text that was put in is not looked at again: templates hold JSON, and users type braces.
+    """
+    return _PLACEHOLDER.sub(lambda gap: values.get(gap[1], gap[0]), template)
+
+
+def instruct(instruction: str, text: str, values: Mapping[str, str] | None = None) -> tuple[str, bool]:
+    """The prompt that an instruction makes of its input, and whether it uses the input at all.
+
+    An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; one without it stands
+    alone. `values` fill its other placeholders. Source: PromptChain.
+    """
+    gaps = {**(values or {}), "input": text}
+    head, placeholder, tail = instruction.rstrip().rpartition(_INPUT)
+    if placeholder and not tail:
+        return "\n\n".join(part for part in (fill(head.rstrip(), gaps), text) if part), True
+    return fill(instruction, gaps), bool(placeholder)
+
+
+def check(template: str) -> None:
+    """Raises TemplateError, with the line, if a Jinja template has a fault that shows without data: syntax, unknown filters and tests."""
+    _compiled(template)
+
+
+def render(template: str, context: Mapping[str, JsonValue]) -> str:
+    """The text that a Jinja template makes of a copy of the context.
+
+    A variable that is not there is an error, save behind `default` or `is defined`.
+
+    Raises TemplateError with the line and, where one is missing, the variable.
+    """
+    compiled = _compiled(template)
+    try:
+        return compiled.render(copy.deepcopy(dict(context)))
+    except jinja2.UndefinedError as error:
+        raise TemplateError(f"{error.message}; give it a value, or write `| default('')` behind it", _line(error.__traceback__)) from error
+    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise TemplateError(f"the template cannot be rendered: {error}", _line(error.__traceback__)) from error
+
+
+def _environment() -> SandboxedEnvironment:
+    environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False)  # prompts are no HTML
+    del environment.filters["random"], environment.globals["lipsum"]  # a step that is run again is to get the same prompt
+    return environment
+
+
+_ENVIRONMENT = _environment()
+
+
+@lru_cache(maxsize=512)  # compiling takes a hundred times as long as rendering
+def _compiled(template: str) -> jinja2.Template:
+    try:
+        return _ENVIRONMENT.from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(error.message or "syntax error", error.lineno) from error
+    except (SyntaxError, ValueError, RecursionError) as error:  # from Python, which compiles what Jinja makes of it
+        raise TemplateError(f"the template cannot be compiled: {error}") from error
+
+
+def _line(trace: TracebackType | None) -> int | None:
+    """The line of the template that a traceback ends in: Jinja puts frames of its own there, with the template's lines."""
+    line = None
+    while trace:
+        if "__jinja_exception__" in trace.tb_frame.f_globals:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,1 @@
+"""Redis: nothing else knows its keys."""

@@ -1,0 +1,509 @@
+"""Keeps runs in Redis; the only module that knows their keys. `lua/lib.lua` lists them.
+
+Each promise is one Lua script: a run is accepted once, a step begins only if the ledger says so, an outcome is recorded once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha1, sha256
+from importlib.resources import files
+from typing import Literal, TypeVar, cast
+from zlib import crc32
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from orchestrator.errors import CantataError, UnavailableError, UnknownRunError
+from orchestrator.models.graph import START, Graph, Outcome, Spec, Step
+from orchestrator.models.values import ErrorInfo, JsonValue, Usage
+from orchestrator.models.wire import RunStatus
+
+SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
+LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
+RENEW_S = 1.0  # five chances to renew before a lease runs out
+SWEEP_S = 0.5  # how soon after its lease a step is sent again
+RESEND_S = 4.0  # how long a step may be sent and not begun before someone looks after its message
+RETENTION_S = 86_400.0  # how long a finished run can be read
+BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
+
+Reply = TypeVar("Reply")
+
+_LUA = files("orchestrator.state") / "lua"
+_PRELUDES = {"commit": ("lib", "grow")}
+_PASSING = ("OOM", "LOADING", "MISCONF", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MASTERDOWN", "NOREPLICAS")
+
+
+def shard_of(run_id: str) -> int:
+    """The shard a run lives in."""
+    return crc32(run_id.encode()) % SHARDS
+
+
+def shard_key(shard: int) -> str:
+    """The prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
+    return f"cantata:{{{shard}}}"
+
+
+def run_key(run_id: str) -> str:
+    """The prefix of a run's keys."""
+    return f"{shard_key(shard_of(run_id))}:run:{run_id}"
+
+
+def definitions_key(shard: int, digest: str) -> str:
+    """Where a shard keeps definitions by content; expires after the last run that may need them."""
+    return f"{shard_key(shard)}:definitions:{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A step that may be sent to a worker."""
+
+    step_id: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A step this worker holds the lease of, with what its handler needs."""
+
+    run_id: str
+    step_id: str
+    attempt: int
+    owner: str
+    spec: Spec
+    given: JsonValue
+    failures: int
+    inputs: Mapping[str, JsonValue]
+
+    @property
+    def lease(self) -> str:
+        """The name of the lease."""
+        return f"{self.run_id}|{self.attempt}|{self.owner}|{self.step_id}"
+
+
+Refusal = Literal["gone", "closed", "over", "early", "leased"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a worker may begin in the call that commits: work it knows to be cheap, on its queue; else the next of its batch."""
+
+    queue: str
+    cheap: str = "\n"
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer to a commit: whether it counted, what to send, and the step already begun for this worker."""
+
+    word: Literal["ok", "again", "stale", "closed", "gone"]
+    sends: tuple[Ready, ...]
+    begun: Begun | None
+    run_status: RunStatus | Literal[""]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep of one shard found: steps to send now, steps that nobody began in time, and how many leases were lost."""
+
+    sends: tuple[tuple[str, Ready], ...]
+    overdue: tuple[tuple[str, Ready, float], ...]
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step as the ledger has it."""
+
+    step_id: str
+    state: str
+    attempt: int
+    failures: int
+    crashes: int
+    owner: str
+    spec: Spec
+    output: JsonValue
+    info: Mapping[str, JsonValue]
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """Why it failed, if it did."""
+        error = self.info.get("error")
+        return ErrorInfo.model_validate(error) if error else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run as the ledger has it."""
+
+    run_id: str
+    status: RunStatus
+    kind: str
+    request: str
+    definitions: str
+    created_at_ms: int
+    closed_at_ms: int | None
+    now_ms: int
+    error: ErrorInfo | None
+    usage: Usage
+    count: int
+    left: int
+    terminals: tuple[str, ...]
+    labels: Mapping[str, str]
+    names: Mapping[str, str]
+    steps: Mapping[str, StepRecord]
+
+    def answering(self, name: str) -> StepRecord | None:
+        """The step that answers to a name."""
+        while name in self.names:
+            name = self.names[name]
+        return self.steps.get(name)
+
+
+@lru_cache(maxsize=4096)
+def _spec(text: str) -> Spec:
+    return Spec.model_validate_json(text)
+
+
+@lru_cache(maxsize=4096)
+def _spec_text(spec: Spec) -> str:
+    return spec.model_dump_json(exclude_defaults=True)
+
+
+def _step_text(step: Step) -> str:
+    return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
+
+
+def to_json(value: JsonValue) -> str:
+    """Compact JSON text. Raises TypeError or ValueError for what is not JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _fragment_text(graph: Graph) -> str:
+    rows = [[s.id, _step_text(s)] if s.given is None else [s.id, _step_text(s), to_json(s.given)] for s in graph.steps]
+    fragment: dict[str, JsonValue] = {
+        "steps": cast(JsonValue, rows),
+        "edges": [[e.source, e.target, e.label, e.wakes] for e in graph.edges],
+        "names": dict(graph.names),
+        "scoped": graph.scoped,
+        "terminals": list(graph.terminals),
+    }
+    if graph.exit is not None:
+        fragment["exit"] = graph.exit
+    if graph.items is not None:
+        items = graph.items
+        fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}
+    return to_json(fragment)
+
+
+def _usage_text(usage: Usage | None) -> str:
+    if usage is None:
+        return ""
+    cost = "" if usage.cost_usd is None else repr(usage.cost_usd)
+    return f"{usage.input_tokens},{usage.output_tokens},{cost},{usage.model_calls},{usage.tool_calls}"
+
+
+def _ready(flat: Sequence[str]) -> tuple[Ready, ...]:
+    return tuple(Ready(flat[i], _spec(flat[i + 1])) for i in range(0, len(flat), 2))
+
+
+class Ledger:
+    """Runs in Redis. Safe to share between threads; every call may be told twice."""
+
+    def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S) -> None:
+        self.redis = redis
+        self._patience_s = patience_s
+        self._lease_ms = str(int(lease_s * 1000))
+        self._resend_ms = str(int(RESEND_S * 1000))
+        self._scripts: dict[str, tuple[str, str]] = {}
+        self._loading = threading.Lock()
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    def accept(
+        self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
+        labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
+    ) -> bool:  # fmt: skip
+        """Take a run in. Told again with the same id it changes nothing and answers False."""
+        digest = sha256(definitions.encode()).hexdigest()
+        key = definitions_key(shard_of(run_id), digest)
+        keep_s = int(timeout_s + retention_s) + 3600
+        if not self._patiently(lambda: self.redis.expire(key, keep_s, gt=True)):
+            self._patiently(lambda: self.redis.set(key, definitions, ex=keep_s) if self.redis.ttl(key) < keep_s else None)
+        fields = {
+            "kind": kind, "request": request, "definitions": digest, "max_attempts": max_attempts, "max_steps": max_steps,
+            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels or {})),
+        }  # fmt: skip
+        flat = [str(item) for pair in fields.items() for item in pair]
+        start = Step(id=START, kind="run.start", queue="coordinator", decides=True, grows=True)
+        new = self._call("accept", run_id, run_id, START, _step_text(start), self._resend_ms, int(timeout_s * 1000), *flat)
+        return bool(new)
+
+    def definitions(self, run_id: str, digest: str) -> str:
+        """The definitions a run started with, as JSON text."""
+        text = self._patiently(lambda: self.redis.get(definitions_key(shard_of(run_id), digest)))
+        if text is None:
+            raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
+        return str(text)
+
+    def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
+        """A run's kind, request (JSON text), the digest of its definitions, and its labels."""
+        fields = self._patiently(lambda: self.redis.hmget(run_key(run_id), ["kind", "request", "definitions", "labels"]))
+        if fields[0] is None:
+            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+        return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
+
+    def status(self, run_id: str) -> RunStatus:
+        """How a run stands. Raises UnknownRunError."""
+        status = self._patiently(lambda: self.redis.hget(run_key(run_id), "status"))
+        if status is None:
+            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+        return cast(RunStatus, status)
+
+    def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
+        """End a run; workers stop what they do for it within a renewal. Answers its status after that. Raises UnknownRunError."""
+        error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
+        answer = self._call("cancel", run_id, run_id, status, to_json({"error": error.model_dump()}))
+        if answer is None:
+            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+        return cast(RunStatus, answer)
+
+    def signal(self, run_id: str, step_id: str, value: JsonValue) -> tuple[str, tuple[Ready, ...]]:
+        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown', what to send)."""
+        word, sends = self._call("signal", run_id, run_id, step_id, to_json(value), self._resend_ms)
+        return word, _ready(sends)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def begin(self, run_id: str, step_id: str, owner: str) -> Begun | Refusal:
+        """Lease a step to `owner`, or say why not."""
+        answer = self._call("begin", run_id, run_id, step_id, owner, self._lease_ms, again="1")
+        return self._begun(run_id, owner, answer[1]) if answer[0] == "begun" else cast(Refusal, answer[0])
+
+    def commit(self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None) -> Committed:
+        """Record how an attempt ended. The first outcome of a step counts; one of a lost attempt is refused as 'stale'.
+
+        `output` is the outcome's output as JSON text. With `ahead`, a step this worker may begin at once is begun in the same call.
+        """
+        blob = ""
+        if len(output) > BLOB_BYTES:
+            blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
+        word, sends, next_begun, run_status = self._call(
+            "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob, to_json(dict(info)),
+            ",".join(outcome.takes), _usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
+            _fragment_text(outcome.fragment) if outcome.fragment else "",
+            ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
+            to_json(list(outcome.warnings)) if outcome.warnings else "",
+        )  # fmt: skip
+        return Committed(word, _ready(sends), self._begun(begun.run_id, begun.owner, next_begun) if next_begun else None, run_status)
+
+    def renew(self, leases: Iterable[str]) -> set[str]:
+        """Keep leases alive; answers those that are lost, because a sweep or the end of the run took them."""
+        by_shard: dict[int, list[str]] = {}
+        for lease in leases:
+            by_shard.setdefault(shard_of(lease.split("|", 1)[0]), []).append(lease)
+        lost: set[str] = set()
+        for shard, names in by_shard.items():
+            lost.update(self._call_shard("renew", shard, self._lease_ms, *names))
+        return lost
+
+    def release(self, begun: Begun) -> tuple[Ready, ...]:
+        """Hand a step back undone, uncounted; answers what to send."""
+        return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, self._resend_ms))
+
+    def sweep(self, shard: int, *, most: int = 200) -> Swept:
+        """Mend one shard: leases that ran out, timers that are due, messages that got lost, runs that expired."""
+        sends, overdue, lost = self._call_shard("sweep", shard, self._resend_ms, str(most))
+        return Swept(
+            tuple((sends[i], Ready(sends[i + 1], _spec(sends[i + 2]))) for i in range(0, len(sends), 3)),
+            tuple((overdue[i], Ready(overdue[i + 1], _spec(overdue[i + 2])), float(overdue[i + 3]) / 1000) for i in range(0, len(overdue), 4)),
+            int(lost),
+        )
+
+    def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
+        """Outputs of steps as JSON texts, in order; None where there is none."""
+        key = run_key(run_id)
+        found: list[str | None] = []
+        for start in range(0, len(step_ids), 1000):
+            chunk = list(step_ids[start : start + 1000])
+            found += self._patiently(lambda chunk=chunk: self.redis.hmget(f"{key}:out", chunk))  # type: ignore[misc]  # bound now
+        blobs = sorted({text[1:] for text in found if text and text[0] == "@"})
+        if blobs:
+            texts = dict(zip(blobs, self._patiently(lambda: self.redis.hmget(f"{key}:blobs", blobs)), strict=True))
+            found = [texts[text[1:]] if text and text[0] == "@" else text for text in found]
+        return found
+
+    def infos(self, run_id: str, step_ids: Sequence[str]) -> list[dict[str, JsonValue]]:
+        """How steps ended, in order; {} where nothing is known yet."""
+        texts = self._patiently(lambda: self.redis.hmget(f"{run_key(run_id)}:info", list(step_ids)))
+        return [json.loads(text) if text else {} for text in texts]
+
+    def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
+        """The steps that answer to names now."""
+        moved = cast("dict[str, str]", self._patiently(lambda: self.redis.hgetall(f"{run_key(run_id)}:names")))
+        return [_follow(moved, name) for name in names]
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, run_id: str) -> RunRecord:
+        """All that is known of a run. Raises UnknownRunError."""
+        key = run_key(run_id)
+
+        def fetch() -> list[dict[str, str]]:
+            with self.redis.pipeline(transaction=True) as pipe:
+                for part in ("", ":steps", ":state", ":out", ":info", ":names", ":blobs"):
+                    pipe.hgetall(f"{key}{part}")
+                pipe.time()
+                return cast("list[dict[str, str]]", pipe.execute())
+
+        meta, specs, states, outs, infos, names, blobs, clock = self._patiently(fetch)
+        if not meta:
+            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+        steps = {step_id: _step_record(step_id, packed, specs, outs, infos, blobs) for step_id, packed in states.items()}
+        return _run_record(run_id, meta, steps, names, int(clock[0]) * 1000 + int(clock[1]) // 1000)  # type: ignore[index]  # TIME is a pair
+
+    def runs(self, *, most: int = 100) -> list[RunRecord]:
+        """The newest runs, without their steps."""
+
+        def fetch() -> list[list[tuple[str, float]]]:
+            with self.redis.pipeline(transaction=False) as pipe:
+                for shard in range(SHARDS):
+                    pipe.zrevrange(f"{shard_key(shard)}:runs", 0, most - 1, withscores=True)
+                return cast("list[list[tuple[str, float]]]", pipe.execute())
+
+        newest = sorted((pair for pairs in self._patiently(fetch) for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
+
+        def fetch_meta() -> list[dict[str, str]]:
+            with self.redis.pipeline(transaction=False) as pipe:
+                for run_id, _ in newest:
+                    pipe.hgetall(run_key(run_id))
+                pipe.time()
+                return cast("list[dict[str, str]]", pipe.execute())
+
+        *metas, clock = self._patiently(fetch_meta)
+        now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
+        return [_run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
+
+    # --- calling ----------------------------------------------------------------------------------------------------
+
+    def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun:
+        step_id, attempt, spec, given, failures, flat = cast("tuple[str, int, str, str, int, list[str]]", tuple(answer))
+        inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
+        return Begun(run_id, step_id, int(attempt), owner, _spec(spec), json.loads(given) if given else None, int(failures), inputs)
+
+    def _call(self, name: str, run_id: str, *args: str | float, again: str = "") -> list:  # type: ignore[type-arg]  # what Lua replies
+        return self._call_shard(name, shard_of(run_id), *args, again=again)
+
+    def _call_shard(self, name: str, shard: int, *args: str | float, again: str = "") -> list:  # type: ignore[type-arg]  # what Lua replies
+        sha, text = self._script(name)
+        key = shard_key(shard)
+        told = 0
+
+        def call() -> list:  # type: ignore[type-arg]  # what Lua replies
+            nonlocal told
+            told += 1
+            more = (again,) if again and told > 1 else ()
+            try:
+                return cast("list", self.redis.evalsha(sha, 1, key, *args, *more))  # type: ignore[type-arg]
+            except NoScriptError:
+                return cast("list", self.redis.eval(text, 1, key, *args, *more))  # type: ignore[type-arg]
+
+        return self._patiently(call)
+
+    def _script(self, name: str) -> tuple[str, str]:
+        script = self._scripts.get(name)
+        if script is None:
+            with self._loading:
+                parts = [*_PRELUDES.get(name, ("lib",)), name]
+                text = "\n".join((_LUA / f"{part}.lua").read_text() for part in parts)
+                script = self._scripts[name] = (sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
+        return script
+
+    def _patiently(self, call: Callable[[], Reply]) -> Reply:
+        """Call Redis, again and again while it is away or will not take writes, for as long as this ledger has patience.
+
+        Raises UnavailableError past it.
+        """
+        give_up = time.monotonic() + self._patience_s
+        pause_s = 0.02
+        while True:
+            try:
+                return call()
+            except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, BusyLoadingError) as error:
+                failure: Exception = error
+            except ResponseError as error:
+                if not str(error).startswith(_PASSING):
+                    raise
+                failure = error
+            if time.monotonic() + pause_s > give_up:
+                raise UnavailableError(_unavailable(failure)) from failure
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 1.0)
+
+
+def _unavailable(failure: Exception) -> str:
+    text = str(failure)
+    if isinstance(failure, OutOfMemoryError) or text.startswith("OOM"):
+        return "Redis is full (maxmemory): raise its maxmemory or shorten the retention of runs; nothing recorded is lost"
+    if isinstance(failure, ReadOnlyError):
+        return "Redis has become a read-only replica; name its master in REDIS_URL"
+    if text.startswith("MISCONF"):
+        return "Redis cannot write to its disk and refuses writes; free the disk it writes to"
+    return f"Redis cannot be reached ({text}); start it or mend REDIS_URL"
+
+
+def _follow(moved: Mapping[str, str], name: str) -> str:
+    while name in moved:
+        name = moved[name]
+    return name
+
+
+def _text_of(texts: Mapping[str, str], step_id: str) -> str:
+    text = texts[step_id]
+    return texts[text[1:]] if text.startswith("=") else text
+
+
+def _step_record(
+    step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
+) -> StepRecord:
+    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    out = outs.get(step_id, "null")
+    output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
+    info = json.loads(infos.get(step_id, "{}"))
+    return StepRecord(step_id, word, int(attempt), int(failures), int(crashes), owner, _spec(_text_of(specs, step_id)), output, info)
+
+
+def _run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:
+    error = json.loads(meta.get("error") or "{}").get("error")
+    return RunRecord(
+        run_id=run_id,
+        status=cast(RunStatus, meta["status"]),
+        kind=meta["kind"],
+        request=meta["request"],
+        definitions=meta["definitions"],
+        created_at_ms=int(meta["created_at"]),
+        closed_at_ms=int(meta["closed_at"]) if "closed_at" in meta else None,
+        now_ms=now_ms,
+        error=ErrorInfo.model_validate(error) if error else None,
+        usage=Usage(
+            input_tokens=int(meta.get("input_tokens", 0)),
+            output_tokens=int(meta.get("output_tokens", 0)),
+            cost_usd=float(meta["cost_usd"]) if "cost_usd" in meta else None,
+            model_calls=int(meta.get("model_calls", 0)),
+            tool_calls=int(meta.get("tool_calls", 0)),
+        ),
+        count=int(meta["count"]),
+        left=int(meta["left"]),
+        terminals=tuple(json.loads(meta.get("terminals", "[]"))),
+        labels=json.loads(meta.get("labels", "{}")),
+        names=names,
+        steps=steps,
+    )

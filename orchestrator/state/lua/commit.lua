@@ -1,0 +1,74 @@
+-- Records how an attempt ended, first writer wins, and opens what lies behind it.
+-- ARGV: run, step, attempt, owner, status (done | failed | retry), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
+--       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
+--       warnings (JSON list or "")
+-- Replies {word, sends {step, spec, ...}, begun or false, run status}; word: ok, again, stale, closed, gone.
+use(ARGV[1])
+local status = meta('status')
+if not status then return {'gone', {}, false, ''} end
+local s = get(ARGV[2])
+local attempt = tonumber(ARGV[3])
+local resend_ms, lease_ms = tonumber(ARGV[12]), tonumber(ARGV[16])
+if not s then return {'gone', {}, false, status} end
+
+local function begin_next()
+  if ARGV[17] == '' or is_over() then return false end
+  local n = get(ARGV[17])
+  if not n or (n.word ~= 'sent' and n.word ~= 'ready') then return false end
+  local text, _, spec = spec_of(n.id)
+  return lease(n, text, spec, ARGV[4], lease_ms)
+end
+
+if OVER[s.word] then
+  if s.attempt ~= attempt or status ~= 'running' then return {OVER[s.word] and status ~= 'running' and 'closed' or 'stale', {}, begin_next(), status} end
+  -- Told twice: the same answer, in the part of it that still holds.
+  local sends = {}
+  for _, edge in ipairs(edges_of(s.id)) do
+    local target = get(edge[1])
+    if target and target.word == 'sent' then
+      local text = spec_of(target.id)
+      sends[#sends + 1] = target.id
+      sends[#sends + 1] = text
+    end
+  end
+  return {'again', sends, begin_next(), status}
+end
+if status ~= 'running' then return {'closed', {}, false, status} end
+if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begin_next(), status} end
+
+if ARGV[10] ~= '' then
+  local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(ARGV[10], '^(.-),(.-),(.-),(.-),(.-)$')
+  redis.call('HINCRBY', R, 'input_tokens', tokens_in); redis.call('HINCRBY', R, 'output_tokens', tokens_out)
+  redis.call('HINCRBY', R, 'model_calls', model_calls); redis.call('HINCRBY', R, 'tool_calls', tool_calls)
+  if cost ~= '' then redis.call('HINCRBYFLOAT', R, 'cost_usd', cost) end
+end
+if ARGV[18] ~= '' then
+  for _, text in ipairs(cjson.decode(ARGV[18])) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
+end
+
+if ARGV[5] == 'retry' then
+  forget(s)
+  s.failures = s.failures + 1
+  move(s, 'waiting'); s.owner = '-'; put(s)
+  redis.call('HSET', R .. ':info', s.id, ARGV[8])
+  redis.call('ZADD', S .. ':due', now + tonumber(ARGV[11]), 'retry|' .. run .. '|' .. s.id)
+  event('retry', s.id, attempt, nil, ARGV[8])
+  return {'ok', {}, begin_next(), status}
+end
+if ARGV[5] == 'failed' then
+  fail(s, 'failed', ARGV[8])
+else
+  if ARGV[7] ~= '' then redis.call('HSETNX', R .. ':blobs', string.sub(ARGV[6], 2), ARGV[7]) end
+  redis.call('HSET', R .. ':info', s.id, ARGV[8])
+  local takes = {}
+  for label in string.gmatch(ARGV[9], '[^,]+') do takes[label] = true end
+  if ARGV[13] ~= '' then
+    grow(s, ARGV[6], cjson.decode(ARGV[13]))
+  else
+    event('done', s.id, attempt)
+    resolve(s, 'done', takes, ARGV[6])
+  end
+end
+local ahead = ARGV[15] ~= '' and {queue = ARGV[14], cheap = ARGV[15], owner = ARGV[4], lease_ms = lease_ms} or nil
+local sends, begun = dispatch(resend_ms, ahead)
+return {'ok', sends, begun or begin_next(), meta('status')}

@@ -1,0 +1,152 @@
+-- Put between lib.lua and commit.lua: adds a fragment behind the step that grew it.
+-- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes], ...], items?: {like, prefix, given: [...], window},
+--              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
+
+local function hset_all(key, flat)
+  for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
+end
+
+-- The labels that a step which is over took.
+local function takes_of(s)
+  if s.word == 'skipped' then return {} end
+  local _, _, spec = spec_of(s.id)
+  if s.word == 'failed' then return spec.on_error == 'skip' and {done = true} or {failed = true} end
+  local takes = {}
+  for _, label in ipairs(cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}').takes or {'done'}) do takes[label] = true end
+  return takes
+end
+
+-- The new steps, waiting, by id and in order; the common spec of items is stored but is no step.
+local function new_steps(fragment)
+  local rows, given, added, order = {}, {}, {}, {}
+  for _, row in ipairs(fragment.steps) do
+    local id, text = row[1], row[2]
+    rows[#rows + 1] = id; rows[#rows + 1] = text
+    if row[3] then given[#given + 1] = id; given[#given + 1] = row[3] end
+    if not (fragment.items and id == fragment.items.like) then
+      local spec = specs[text] or cjson.decode(text)
+      specs[text] = spec
+      local step = {id = id, new = true, word = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
+      if spec.quorum or spec.deadline_s then step.sources = {} end
+      if spec.deadline_s then redis.call('ZADD', S .. ':due', now + spec.deadline_s * 1000, 'join|' .. run .. '|' .. id) end
+      added[id] = step
+      order[#order + 1] = step
+    end
+  end
+  hset_all(R .. ':steps', rows)
+  if #given > 0 then hset_all(R .. ':given', given) end
+  return added, order
+end
+
+-- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the grower.
+-- Adds to `order` the older steps that got new in-edges.
+local function add_edges(fragment, added, order)
+  local out, sources = {}, {}
+  for _, edge in ipairs(fragment.edges) do
+    local source, target = edge[1], added[edge[2]]
+    if not target then
+      target = get(edge[2])
+      added[edge[2]] = target
+      order[#order + 1] = target
+    end
+    local weight = fragment.items and source == fragment.items.like and #fragment.items.given or 1
+    local older = weight == 1 and not added[source] and get(source)
+    if target.word == 'waiting' then
+      if edge[4] then target.asked = true end
+      if target.sources then table.insert(target.sources, source) end
+      if older and OVER[older.word] then
+        if takes_of(older)[edge[3]] and edge[4] then target.taken = target.taken + 1 end
+      else
+        if not out[source] then
+          out[source] = older and edges_of(source) or {}
+          sources[#sources + 1] = source
+        end
+        table.insert(out[source], {edge[2], edge[3], edge[4]})
+        target.pending = target.pending + weight
+      end
+    end
+  end
+  for _, source in ipairs(sources) do redis.call('HSET', R .. ':edges', source, cjson.encode(out[source])) end
+  for _, step in ipairs(order) do
+    if step.new and not step.asked then step.taken = 1 end
+  end
+end
+
+-- The exit takes the grower's place: its out-edges and its name.
+local function hand_over(grower, exit)
+  local mine, moved = edges_of(exit), edges_of(grower)
+  for _, edge in ipairs(moved) do table.insert(mine, edge) end
+  if #moved > 0 then
+    redis.call('HSET', R .. ':edges', exit, cjson.encode(mine))
+    redis.call('HSET', R .. ':edges', grower, '[]')
+  end
+  redis.call('HSET', R .. ':names', grower, exit)
+end
+
+local function note_scope(scope, ids, items)
+  if not scope or (#ids == 0 and not items) then return end
+  local text = redis.call('HGET', R .. ':scopes', scope)
+  local members = text and cjson.decode(text) or {ids = {}}
+  for _, id in ipairs(ids) do table.insert(members.ids, id) end
+  if items then members.prefix, members.count = items.prefix, #items.given end
+  redis.call('HSET', R .. ':scopes', scope, cjson.encode(members))
+end
+
+-- Items share one spec: the first of them go into the window, the rest into the backlog.
+local function add_items(grower, items)
+  local rows, given, states, backlog = {}, {}, {}, {}
+  local first = math.min(items.window, #items.given)
+  for i, value in ipairs(items.given) do
+    local id = items.prefix .. '/' .. (i - 1)
+    rows[#rows + 1] = id; rows[#rows + 1] = '=' .. items.like
+    given[#given + 1] = id; given[#given + 1] = value
+    states[#states + 1] = id; states[#states + 1] = (i <= first and 'waiting' or 'ready') .. ' 0 0 1 0 0 0 -'
+    if i > first then backlog[#backlog + 1] = id end
+  end
+  hset_all(R .. ':steps', rows)
+  hset_all(R .. ':given', given)
+  hset_all(R .. ':state', states)
+  for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. grower, unpack(backlog, i, math.min(i + 999, #backlog))) end
+  redis.call('HSET', R .. ':window', grower, items.window .. ' ' .. first)
+  for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
+end
+
+local function grow(s, output, fragment)
+  local _, _, spec = spec_of(s.id)
+  local items = fragment.items
+  local count = #fragment.steps + (items and #items.given - 1 or 0)
+  local limit = tonumber(meta('max_steps'))
+  if tonumber(meta('count')) + count > limit then
+    return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
+      message = 'step ' .. s.id .. ' would grow the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
+  end
+  redis.call('HINCRBY', R, 'count', count)
+  redis.call('HINCRBY', R, 'left', count)
+  local added, order = new_steps(fragment)
+  add_edges(fragment, added, order)
+  if fragment.exit then hand_over(s.id, fragment.exit) end
+  for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
+  if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
+  local members = {}
+  for _, row in ipairs(fragment.steps) do
+    if row[1] ~= fragment.exit and not (items and row[1] == items.like) then members[#members + 1] = row[1] end
+  end
+  note_scope(fragment.scoped and s.id or spec.scope, members, items)
+  if fragment.exit then note_scope(spec.scope, {fragment.exit}) end
+
+  forget(s)
+  move(s, 'done'); s.owner = '-'; put(s)
+  redis.call('HSET', R .. ':out', s.id, output)
+  event('grown', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
+  for _, step in ipairs(order) do
+    if step.word == 'waiting' then
+      put(step)
+      if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
+    end
+  end
+  for _, step in ipairs(order) do
+    if step.word == 'waiting' and step.pending == 0 then settle(step) end
+  end
+  if items then add_items(s.id, items) end
+  count_down(1)
+end

@@ -1,0 +1,343 @@
+-- Put before every script: how a run lies in Redis, and the moves that its steps may make.
+-- KEYS[1] = {shard prefix}, for example cantata:{17}; every other key is built from it, so one call stays in one slot.
+--
+-- Of a shard S:
+--   S:leases    zset  run|attempt|owner|step -> when the lease runs out (ms)   lives while steps run
+--   S:ready     zset  run|step -> when to send it again if nobody began it     lives while steps wait for a worker
+--   S:due       zset  what|run|step -> when (retry, wait, deadline, join)      lives until it fires or its run ends
+--   S:runs      zset  run -> when it was accepted                              entries go with their run
+--   S:finished  zset  run -> when it expires                                   entries go with their run
+-- Of a run R = S:run:<id>; all expire together when the run's retention is over:
+--   R           hash   status, request, definitions, counts, usage, error
+--   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
+--   R:state     hash   step -> word attempt pending taken failures crashes quorum owner
+--   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
+--   R:out       hash   step -> its output (JSON text), or @<sha256> of a blob
+--   R:info      hash   step -> how it ended (JSON)
+--   R:given     hash   step -> the value it was given (JSON text)
+--   R:names     hash   name -> the step that answers to it now
+--   R:scopes    hash   grower -> the steps it grew
+--   R:joins     hash   step with a quorum or deadline -> its sources
+--   R:window    hash   map -> "size inflight"
+--   R:backlog:* list   of a map, the items not yet sent
+--   R:signals   hash   waiting step -> the value that came for it
+--   R:blobs     hash   sha256 -> text of a large output
+--   R:log       stream of events; ids 0-1, 0-2, ...
+--   R:closed    stream with one entry when the run is over: what waiters block on
+
+local S = KEYS[1]
+local R, run
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local OVER = {done = true, failed = true, skipped = true}
+local MOVES = {
+  new            = {waiting = true},
+  waiting        = {ready = true, sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
+  ready          = {sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
+  sent           = {sent = true, running = true, failed = true, skipped = true},
+  running        = {done = true, failed = true, skipped = true, waiting = true, sent = true},
+  waiting_signal = {done = true, failed = true, skipped = true},
+}
+local WORKING_KEYS = {':joins', ':window', ':signals'}
+local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':blobs', ':log', ':closed'}
+
+local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
+local stopped = {}    -- steps stopped by this call, which may stand in fresh
+local unasked = {}    -- steps whose in-edges are resolved and none was taken: to be skipped
+local specs = {}      -- decoded specs of this call, by text
+
+local function use(run_id)
+  run, R = run_id, S .. ':run:' .. run_id
+end
+
+local function meta(field) return redis.call('HGET', R, field) end
+
+local function event(kind, step, attempt, worker, detail)
+  redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker or '', 'at', now, 'd', detail or '')
+end
+
+local function parse(id, packed)
+  local word, attempt, pending, taken, failures, crashes, quorum, owner =
+    string.match(packed, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  return {id = id, word = word, attempt = tonumber(attempt), pending = tonumber(pending), taken = tonumber(taken),
+          failures = tonumber(failures), crashes = tonumber(crashes), quorum = tonumber(quorum), owner = owner}
+end
+
+local function get(id)
+  local packed = redis.call('HGET', R .. ':state', id)
+  return packed and parse(id, packed) or nil
+end
+
+local function put(s)
+  redis.call('HSET', R .. ':state', s.id, s.word .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' ..
+    s.failures .. ' ' .. s.crashes .. ' ' .. s.quorum .. ' ' .. s.owner)
+end
+
+local function move(s, word)
+  if not MOVES[s.word] or not MOVES[s.word][word] then
+    error('step ' .. s.id .. ' of run ' .. run .. ' cannot go from ' .. s.word .. ' to ' .. word)
+  end
+  s.word = word
+end
+
+-- The spec of a step as text, the id it is shared under, and decoded.
+local function spec_of(id)
+  local text = redis.call('HGET', R .. ':steps', id)
+  local shared = id
+  if string.sub(text, 1, 1) == '=' then
+    shared = string.sub(text, 2)
+    text = redis.call('HGET', R .. ':steps', shared)
+  end
+  local spec = specs[text]
+  if not spec then spec = cjson.decode(text); specs[text] = spec end
+  return text, shared, spec
+end
+
+-- The step that answers to a name now: growth and loops move names.
+local function answering(name)
+  for _ = 1, 100000 do
+    local next_name = redis.call('HGET', R .. ':names', name)
+    if not next_name then return name end
+    name = next_name
+  end
+  error('names of run ' .. run .. ' go in a circle at ' .. name)
+end
+
+local function edges_of(id)
+  local text = redis.call('HGET', R .. ':edges', id)
+  if not text then
+    local _, shared = spec_of(id)
+    text = shared ~= id and redis.call('HGET', R .. ':edges', shared)
+  end
+  return text and cjson.decode(text) or {}
+end
+
+local function lease_of(s) return run .. '|' .. s.attempt .. '|' .. s.owner .. '|' .. s.id end
+
+local function forget(s)
+  if s.word == 'running' then redis.call('ZREM', S .. ':leases', lease_of(s))
+  elseif s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
+  elseif s.word == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
+  elseif s.word == 'waiting' then
+    if s.failures > 0 then redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id) end
+    redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id)
+  end
+end
+
+-- Ends the run: what is not over is skipped, working keys go, the rest expires after the retention.
+local function close(status, error_json)
+  if status ~= 'succeeded' then
+    local packed = redis.call('HGETALL', R .. ':state')
+    for i = 1, #packed, 2 do
+      local s = parse(packed[i], packed[i + 1])
+      if not OVER[s.word] then
+        forget(s); s.word, s.owner = 'skipped', '-'; put(s)
+        redis.call('DEL', R .. ':backlog:' .. s.id)
+      elseif redis.call('HEXISTS', R .. ':window', s.id) == 1 then
+        redis.call('DEL', R .. ':backlog:' .. s.id)
+      end
+    end
+  end
+  redis.call('HSET', R, 'status', status, 'closed_at', now, 'error', error_json or '')
+  redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
+  event('closed', nil, nil, nil, '{"status":"' .. status .. '"}')
+  redis.call('XADD', R .. ':closed', '0-1', 'status', status)
+  for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
+  local keep_ms = tonumber(meta('retention_ms'))
+  for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
+  redis.call('ZADD', S .. ':finished', now + keep_ms, run)
+  fresh, unasked = {}, {}
+end
+
+local function is_over() return meta('status') ~= 'running' end
+
+local function count_down(n)
+  if redis.call('HINCRBY', R, 'left', -n) == 0 and not is_over() then close('succeeded') end
+end
+
+local resolve, fail, refill, stop_name
+
+-- A step that can start now: it is sent, parked, or (decided in dispatch) begun on the spot.
+local function make_ready(s)
+  local text, _, spec = spec_of(s.id)
+  if spec.deadline_s then redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id) end
+  if spec.kind ~= 'wait' then
+    fresh[#fresh + 1] = {s, text, spec}
+    return
+  end
+  move(s, 'waiting_signal'); put(s)
+  event('waiting', s.id)
+  local value = redis.call('HGET', R .. ':signals', s.id)
+  if value then
+    event('done', s.id)
+    resolve(s, 'done', {done = true}, value)
+  elseif spec.timeout_s then
+    redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id)
+  end
+end
+
+-- All in-edges are resolved: the step starts, or is skipped.
+local function settle(s)
+  if s.taken > 0 then make_ready(s) else unasked[#unasked + 1] = s end
+end
+
+-- Makes a joining step go on without those who are late.
+local function force(s)
+  local sources = cjson.decode(redis.call('HGET', R .. ':joins', s.id))
+  s.pending = 0
+  put(s)
+  make_ready(s)
+  for _, source in ipairs(sources) do
+    local late = get(stop_name(source))
+    if not OVER[late.word] then fail(late, 'late', '{"error":{"code":"late","message":"did not answer in time"}}') end
+  end
+end
+
+-- A step is over: its out-edges are resolved, its window moves on.
+resolve = function(s, word, takes, output)
+  forget(s)
+  move(s, word); s.owner = '-'; put(s)
+  if output then redis.call('HSET', R .. ':out', s.id, output) end
+  for _, edge in ipairs(edges_of(s.id)) do
+    local target = get(edge[1])
+    if target and target.word == 'waiting' and target.pending > 0 then
+      target.pending = target.pending - 1
+      if takes[edge[2]] and edge[3] then target.taken = target.taken + 1 end
+      local enough = false
+      if target.quorum > 0 and word == 'done' then
+        target.quorum = target.quorum - 1
+        enough = target.quorum == 0
+      end
+      put(target)
+      if target.pending == 0 then settle(target) elseif enough then force(target) end
+    end
+  end
+  local _, _, spec = spec_of(s.id)
+  if spec.window then refill(spec.window) end
+  count_down(1)
+end
+
+-- Skips the steps that nobody asked for, and those that hang on them. A list, not recursion: a row may be 10,000 long.
+local function drain()
+  while #unasked > 0 do
+    local s = table.remove(unasked)
+    event('skipped', s.id)
+    resolve(s, 'skipped', {})
+  end
+end
+
+-- One item of a map is over: send as many more as its window has room for, a quarter of it at a time if it is wide.
+refill = function(map)
+  local packed = redis.call('HGET', R .. ':window', map)
+  if not packed then return end
+  local size, inflight = string.match(packed, '^(%d+) (%d+)$')
+  size, inflight = tonumber(size), tonumber(inflight) - 1
+  local enough = size < 32 and size - 1 or math.floor(size * 3 / 4)
+  if inflight <= enough then
+    for _ = 1, size - inflight do
+      local id = redis.call('LPOP', R .. ':backlog:' .. map)
+      if not id then break end
+      make_ready(get(id))
+      inflight = inflight + 1
+    end
+  end
+  redis.call('HSET', R .. ':window', map, size .. ' ' .. inflight)
+end
+
+-- Calls f(id) for every step that a grower added, and that those added.
+local function each_grown(grower, f)
+  local text = redis.call('HGET', R .. ':scopes', grower)
+  if not text then return end
+  local scope = cjson.decode(text)
+  for _, id in ipairs(scope.ids) do f(id); each_grown(id, f) end
+  if scope.prefix then
+    for i = 0, scope.count - 1 do f(scope.prefix .. '/' .. i); each_grown(scope.prefix .. '/' .. i, f) end
+  end
+end
+
+-- Stops what a grower added and is not over, all but its exit.
+local function stop_scope(grower, exit)
+  local count = 0
+  redis.call('DEL', R .. ':backlog:' .. grower)
+  each_grown(grower, function(id)
+    local s = get(id)
+    redis.call('DEL', R .. ':backlog:' .. id)
+    if s and id ~= exit and not OVER[s.word] then
+      forget(s); s.word, s.owner = 'skipped', '-'; put(s)
+      event('skipped', id)
+      stopped[id] = true
+      count = count + 1
+    end
+  end)
+  if count > 0 then count_down(count) end
+end
+
+-- Stops all that works under a name, but for the step that answers to it: the exit of what it grew. Replies that step.
+stop_name = function(name)
+  local exit = answering(name)
+  while name and name ~= exit do
+    stop_scope(name, exit)
+    name = redis.call('HGET', R .. ':names', name)
+  end
+  return exit
+end
+
+-- A step failed for good. Its on_error says who feels it: the next step, the edges for failure, its scope, or the run.
+fail = function(s, kind, info)
+  local _, _, spec = spec_of(s.id)
+  redis.call('HSET', R .. ':info', s.id, info)
+  event(kind, s.id, s.attempt, nil, info)
+  stop_scope(s.id, nil)
+  local on_error = spec.on_error or 'abort'
+  if on_error == 'skip' or kind == 'late' then return resolve(s, 'failed', {done = true}, 'null') end
+  if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
+  forget(s)
+  move(s, 'failed'); s.owner = '-'; put(s)
+  if not spec.scope then return close('failed', info) end
+  local exit = stop_name(spec.scope)
+  count_down(1)
+  return fail(get(exit), kind, info)
+end
+
+-- Leases a step to an owner; the reply is what its handler needs.
+local function lease(s, text, spec, owner, lease_ms)
+  if s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id) end
+  move(s, 'running')
+  s.attempt, s.owner = s.attempt + 1, owner
+  put(s)
+  redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
+  event('started', s.id, s.attempt, owner)
+  local values = {}
+  for name, ref in pairs(spec.reads or {}) do
+    local id = string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref)
+    local out = redis.call('HGET', R .. ':out', id)
+    if out and string.sub(out, 1, 1) == '@' then out = redis.call('HGET', R .. ':blobs', string.sub(out, 2)) end
+    values[#values + 1] = name
+    values[#values + 1] = out or 'null'
+  end
+  return {s.id, s.attempt, text, redis.call('HGET', R .. ':given', s.id) or '', s.failures, values}
+end
+
+-- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.
+local function dispatch(resend_ms, ahead)
+  drain()
+  local sends, begun = {}, false
+  for _, item in ipairs(fresh) do
+    local s, text, spec = item[1], item[2], item[3]
+    local cheap = spec.cheap
+    if cheap == nil and ahead and spec.work then cheap = string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true) ~= nil end
+    if stopped[s.id] then
+      -- stopped later in the same call
+    elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
+      begun = lease(s, text, spec, ahead.owner, ahead.lease_ms)
+    else
+      move(s, 'sent'); put(s)
+      redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
+      sends[#sends + 1] = s.id
+      sends[#sends + 1] = text
+    end
+  end
+  fresh = {}
+  return sends, begun
+end

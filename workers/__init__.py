@@ -1,0 +1,1 @@
+"""How one step is done. Imports orchestrator; nothing there imports this."""
