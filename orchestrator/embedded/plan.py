@@ -81,7 +81,7 @@ def make_plan(home: Home, *, agents: int, tools: int, flower: bool, config: str 
 
 def worker_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
     """The command line of a worker process."""
-    return [*PYTHON, "-m", "orchestrator.cli", "worker", *queues, "--name", name, "--concurrency", str(concurrency)]
+    return [*PYTHON, "-m", "workers", *queues, "--name", name, "--concurrency", str(concurrency)]
 
 
 def flower_command(url: str, port: int) -> list[str]:

@@ -99,7 +99,8 @@ class Supervisor:
             self._turn(self._grace_left())
         for child in self._workers:
             child.end()
-        self._server.ask_to_end()  # it writes its log to the disk before it goes
+        valkey.shut_down(self._plan.socket)
+        self._server.ask_to_end()
         self._server.end(SERVER_STOP_S)
         for path in (Path(self._plan.socket), self._home.record):
             path.unlink(missing_ok=True)

@@ -25,7 +25,9 @@ import json
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
@@ -123,7 +125,7 @@ def _parse(text: str, names: frozenset[str]) -> Expression:
     try:
         tree = _Parser(text, _scan(text, names)).tree()
         survey = _Survey(text, names)
-        survey.read(tree, True)
+        survey.read(tree)
     except exceptions.ParseError as error:
         raise _fault(text, error.lex_position, _syntax_fault(error)) from error
     except RecursionError as error:
@@ -218,11 +220,11 @@ def _read(found: re.Match[str], before: str, names: frozenset[str]) -> tuple[str
 
 
 def _json_literal(text: str) -> JsonValue:
-    try:
-        value: JsonValue = json.loads(text)
-    except ValueError:
-        value = json.loads(f'"{text.lstrip()}"')  # JMESPath's old rule (JEP-12): what is no JSON in backticks is a text
-    return value
+    for json_text in (text, f'"{text.lstrip()}"'):  # the second is JMESPath's old rule (JEP-12): what is no JSON is a text
+        with suppress(ValueError):
+            value: JsonValue = json.loads(json_text)
+            return value
+    raise ValueError("what stands in backticks is no JSON; a text goes in 'single quotes'")
 
 
 def _is_name(number: re.Match[str], before: str, names: frozenset[str]) -> bool:
@@ -355,6 +357,15 @@ class _Parser(parser.Parser):  # type: ignore[misc]  # jmespath ships no types
         return node
 
 
+class _Place(IntEnum):
+    """What a part of an expression is applied to."""
+
+    ELSEWHERE = 0
+    NAME = 1
+    """The value of a known name."""
+    ROOT = 2
+
+
 class _Survey:
     """Walks a tree once: gathers the names read from the root, and gives `X.output` its meaning for known names."""
 
@@ -363,50 +374,50 @@ class _Survey:
         self._text = text
         self._names = names
 
-    def read(self, node: _Node, at_root: bool, depth: int = 0) -> bool:
-        """Whether the node's value is the root itself, if `at_root` says that of what it is applied to."""
+    def read(self, node: _Node, place: _Place = _Place.ROOT, depth: int = 0) -> _Place:
+        """What the node's value is, if it is applied to `place`. Raises RecursionError for a tree too deep to be evaluated."""
         if depth > _DEEPEST:
             raise RecursionError
         match node["type"]:
             case "field":
-                self.roots |= {node["value"]} if at_root else set()
-                return False
+                return self._read_field(node, place)
             case "root":
-                return True
+                return _Place.ROOT
             case "current" | "identity":
-                return at_root
+                return place
             case "literal" | "index" | "slice":
-                return False
+                return _Place.ELSEWHERE
             case "subexpression" | "pipe" | "index_expression":
-                return self._read_path(node["children"], at_root, depth + 1)
+                for part in node["children"]:
+                    place = self.read(part, place, depth + 1)
+                return place
             case "projection" | "value_projection" | "filter_projection":
-                base, *of_elements = node["children"]
-                self.read(base, at_root, depth + 1)
-                for child in of_elements:
-                    self.read(child, False, depth + 1)
-                return False
+                self._read_all(node["children"][:1], place, depth)
+                return self._read_all(node["children"][1:], _Place.ELSEWHERE, depth)
+            case "function_expression":
+                places = [self._read_argument(child, place, depth) for child in node["children"]]
+                return max(places) if node["value"] == "not_null" else _Place.ELSEWHERE
             case "expref":
                 raise _fault(self._text, node["start"], "an &expression can only be an argument of a function such as sort_by()")
-            case "function_expression":
-                same = [self._read_argument(child, at_root, depth + 1) for child in node["children"]]
-                return any(same)
             case kind:
-                same = [self.read(child, at_root, depth + 1) for child in node["children"]]
-                return kind in _HAND_ON and any(same)
+                operands = self._read_all(node["children"], place, depth)
+                return operands if kind in _HAND_ON else _Place.ELSEWHERE
 
-    def _read_path(self, parts: list[_Node], at_root: bool, depth: int) -> bool:
-        at_name = False
-        for place, part in enumerate(parts):
-            if at_name and part == ast.field("output"):
-                parts[place] = {"type": "whole_output", "children": []}
-            at_name = at_root and part["type"] == "field" and part["value"] in self._names
-            at_root = self.read(parts[place], at_root, depth)
-        return at_root
+    def _read_field(self, node: _Node, place: _Place) -> _Place:
+        if place is _Place.ROOT:
+            self.roots.add(node["value"])
+            return _Place.NAME if node["value"] in self._names else _Place.ELSEWHERE
+        if place is _Place.NAME and node["value"] == "output":
+            node["type"] = "whole_output"
+        return _Place.ELSEWHERE
 
-    def _read_argument(self, argument: _Node, at_root: bool, depth: int) -> bool:
+    def _read_argument(self, argument: _Node, place: _Place, depth: int) -> _Place:
         if argument["type"] == "expref":  # it is applied to the elements of another argument
-            return self.read(argument["children"][0], False, depth)
-        return self.read(argument, at_root, depth)
+            return self._read_all(argument["children"], _Place.ELSEWHERE, depth)
+        return self.read(argument, place, depth + 1)
+
+    def _read_all(self, nodes: list[_Node], place: _Place, depth: int) -> _Place:
+        return max([self.read(node, place, depth + 1) for node in nodes])
 
 
 # A tree to a value

@@ -12,6 +12,9 @@ from redis.retry import Retry
 
 from orchestrator.errors import UnavailableError
 
+RedisFailure = RedisError
+"""Whatever Redis may raise, for those who only log it."""
+
 OLDEST_REDIS = 7  # XADD with `0-*` ids
 
 

@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha1, sha256
 from importlib.resources import files
 from typing import Literal, TypeVar, cast
 from zlib import crc32
 
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from orchestrator.errors import CantataError, UnavailableError, UnknownRunError
@@ -81,6 +81,7 @@ class Begun:
     given: JsonValue
     failures: int
     inputs: Mapping[str, JsonValue]
+    definitions: str
 
     @property
     def lease(self) -> str:
@@ -173,11 +174,6 @@ def _spec(text: str) -> Spec:
     return Spec.model_validate_json(text)
 
 
-@lru_cache(maxsize=4096)
-def _spec_text(spec: Spec) -> str:
-    return spec.model_dump_json(exclude_defaults=True)
-
-
 def _step_text(step: Step) -> str:
     return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
 
@@ -213,6 +209,15 @@ def _usage_text(usage: Usage | None) -> str:
 
 def _ready(flat: Sequence[str]) -> tuple[Ready, ...]:
     return tuple(Ready(flat[i], _spec(flat[i + 1])) for i in range(0, len(flat), 2))
+
+
+def _swept(answer: Sequence[list[str]]) -> Swept:
+    sends, overdue, lost = answer
+    return Swept(
+        tuple((sends[i], Ready(sends[i + 1], _spec(sends[i + 2]))) for i in range(0, len(sends), 3)),
+        tuple((overdue[i], Ready(overdue[i + 1], _spec(overdue[i + 2])), float(overdue[i + 3]) / 1000) for i in range(0, len(overdue), 4)),
+        int(cast(int, lost)),
+    )
 
 
 class Ledger:
@@ -319,31 +324,49 @@ class Ledger:
         """Hand a step back undone, uncounted; answers what to send."""
         return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, self._resend_ms))
 
+    def disown(self, run_id: str, owner: str) -> None:
+        """Let the leases that a dead owner holds in this run's shard run out now."""
+        key = f"{shard_key(shard_of(run_id))}:leases"
+        held = cast("list[str]", self._patiently(lambda: self.redis.zrange(key, 0, -1)))
+        theirs = {lease: 0.0 for lease in held if lease.split("|")[2] == owner}
+        if theirs:
+            self._patiently(lambda: self.redis.zadd(key, theirs, xx=True))
+
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
         """Mend one shard: leases that ran out, timers that are due, messages that got lost, runs that expired."""
-        sends, overdue, lost = self._call_shard("sweep", shard, self._resend_ms, str(most))
-        return Swept(
-            tuple((sends[i], Ready(sends[i + 1], _spec(sends[i + 2]))) for i in range(0, len(sends), 3)),
-            tuple((overdue[i], Ready(overdue[i + 1], _spec(overdue[i + 2])), float(overdue[i + 3]) / 1000) for i in range(0, len(overdue), 4)),
-            int(lost),
-        )
+        return _swept(self._call_shard("sweep", shard, self._resend_ms, str(most)))
+
+    def sweep_all(self) -> list[Swept]:
+        """Mend every shard, in one round trip; answers those in which something was found."""
+        sha, text = self._script("sweep")
+
+        def call() -> list[list]:  # type: ignore[type-arg]  # what Lua replies
+            with self.redis.pipeline(transaction=False) as pipe:
+                for shard in range(SHARDS):
+                    pipe.evalsha(sha, 1, shard_key(shard), self._resend_ms, "200")
+                try:
+                    return cast("list[list]", pipe.execute())  # type: ignore[type-arg]
+                except NoScriptError:
+                    self.redis.script_load(text)
+                    raise RedisConnectionError("scripts were lost") from None
+
+        return [_swept(answer) for answer in self._patiently(call) if answer[0] or answer[1] or answer[2]]
+
+    def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
+        """Add an event to a run that is not over."""
+        return bool(self._call("note", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
 
     def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
         """Outputs of steps as JSON texts, in order; None where there is none."""
         key = run_key(run_id)
-        found: list[str | None] = []
-        for start in range(0, len(step_ids), 1000):
-            chunk = list(step_ids[start : start + 1000])
-            found += self._patiently(lambda chunk=chunk: self.redis.hmget(f"{key}:out", chunk))  # type: ignore[misc]  # bound now
+        found = self._fields(f"{key}:out", step_ids)
         blobs = sorted({text[1:] for text in found if text and text[0] == "@"})
-        if blobs:
-            texts = dict(zip(blobs, self._patiently(lambda: self.redis.hmget(f"{key}:blobs", blobs)), strict=True))
-            found = [texts[text[1:]] if text and text[0] == "@" else text for text in found]
-        return found
+        texts = dict(zip(blobs, self._fields(f"{key}:blobs", blobs), strict=True))
+        return [texts[text[1:]] if text and text[0] == "@" else text for text in found]
 
     def infos(self, run_id: str, step_ids: Sequence[str]) -> list[dict[str, JsonValue]]:
         """How steps ended, in order; {} where nothing is known yet."""
-        texts = self._patiently(lambda: self.redis.hmget(f"{run_key(run_id)}:info", list(step_ids)))
+        texts = self._fields(f"{run_key(run_id)}:info", step_ids)
         return [json.loads(text) if text else {} for text in texts]
 
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
@@ -370,6 +393,25 @@ class Ledger:
         steps = {step_id: _step_record(step_id, packed, specs, outs, infos, blobs) for step_id, packed in states.items()}
         return _run_record(run_id, meta, steps, names, int(clock[0]) * 1000 + int(clock[1]) // 1000)  # type: ignore[index]  # TIME is a pair
 
+    def records(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StepRecord]:
+        """What is known of some steps, by id; unknown ones are left out."""
+        key, ids = run_key(run_id), list(step_ids)
+
+        def fetch() -> list[list[str | None]]:
+            with self.redis.pipeline(transaction=True) as pipe:
+                for part in (":steps", ":state", ":out", ":info"):
+                    pipe.hmget(f"{key}{part}", ids)
+                return cast("list[list[str | None]]", pipe.execute())
+
+        columns = [dict(zip(ids, column, strict=True)) for column in self._patiently(fetch)]
+        specs, states, outs, infos = ({step: text for step, text in column.items() if text is not None} for column in columns)
+        shared = sorted({text[1:] for text in specs.values() if text.startswith("=")})
+        if shared:
+            specs |= {step: text for step, text in zip(shared, self._fields(f"{key}:steps", shared), strict=True) if text is not None}
+        large = sorted({text[1:] for text in outs.values() if text.startswith("@")})
+        blobs = {digest: text or "null" for digest, text in zip(large, self._fields(f"{key}:blobs", large), strict=True)}
+        return {step: _step_record(step, packed, specs, outs, infos, blobs) for step, packed in states.items()}
+
     def runs(self, *, most: int = 100) -> list[RunRecord]:
         """The newest runs, without their steps."""
 
@@ -392,12 +434,21 @@ class Ledger:
         now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
         return [_run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
 
+    def _fields(self, key: str, names: Sequence[str]) -> list[str | None]:
+        """Fields of a hash, in order, a thousand in one call."""
+        found: list[str | None] = []
+        for start in range(0, len(names), 1000):
+            chunk = list(names[start : start + 1000])
+            found += cast("list[str | None]", self._patiently(partial(self.redis.hmget, key, chunk)))
+        return found
+
     # --- calling ----------------------------------------------------------------------------------------------------
 
     def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun:
-        step_id, attempt, spec, given, failures, flat = cast("tuple[str, int, str, str, int, list[str]]", tuple(answer))
+        step_id, attempt, spec, given, failures, flat, digest = cast("tuple[str, int, str, str, int, list[str], str]", tuple(answer))
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
-        return Begun(run_id, step_id, int(attempt), owner, _spec(spec), json.loads(given) if given else None, int(failures), inputs)
+        value = json.loads(given) if given else None
+        return Begun(run_id, step_id, int(attempt), owner, _spec(spec), value, int(failures), inputs, digest)
 
     def _call(self, name: str, run_id: str, *args: str | float, again: str = "") -> list:  # type: ignore[type-arg]  # what Lua replies
         return self._call_shard(name, shard_of(run_id), *args, again=again)

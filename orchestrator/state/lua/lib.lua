@@ -316,7 +316,7 @@ local function lease(s, text, spec, owner, lease_ms)
     values[#values + 1] = name
     values[#values + 1] = out or 'null'
   end
-  return {s.id, s.attempt, text, redis.call('HGET', R .. ':given', s.id) or '', s.failures, values}
+  return {s.id, s.attempt, text, redis.call('HGET', R .. ':given', s.id) or '', s.failures, values, meta('definitions')}
 end
 
 -- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,9 +190,10 @@ def test_a_template_too_deep_to_compile_is_a_fault(template: str) -> None:
         check(template)
 
 
-@given(st.lists(st.sampled_from(["{{", "}}", "{%", "%}", "{#", "#}", " x ", "if", "endif", "for", "in", "|", ".", "'", "1", "/", "0", "-", "\n"])))
-def test_any_text_renders_or_is_a_template_error(pieces: list[str]) -> None:
-    try:
-        render("".join(pieces), {"x": [{}]})
-    except TemplateError as error:
-        assert str(error)
+PIECES = ["{{", "}}", "{%", "%}", "{#", "#}", " x ", "if", "endif", "for", "in", "|", ".", "'", "1", "/", "0", "-", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_any_text_renders_or_is_a_template_error(template: str) -> None:
+    with suppress(TemplateError):
+        assert isinstance(render(template, {"x": [{}]}), str)

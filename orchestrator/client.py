@@ -1,0 +1,236 @@
+"""Asks for runs and reads them: the Python door."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orchestrator import config as configuration
+from orchestrator import embedded
+from orchestrator.celeryapp import make_app
+from orchestrator.coordinator import announce_run, send_ready, unserved
+from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.formats import a2e
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
+from orchestrator.planning.strategies import chains, turns
+from orchestrator.results import chain_event, chain_response, is_over, turn_result
+from orchestrator.state import events, fleet
+from orchestrator.state.connection import check, connect
+from orchestrator.state.ledger import Ledger, RunRecord
+
+CLIENT_PATIENCE_S = 5.0
+
+
+class Run:
+    """A run that was accepted: it goes on whether or not anyone watches."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client = client
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"Run({self.run_id!r})"
+
+    def status(self) -> RunStatus:
+        """How it stands."""
+        return self._client.ledger.status(self.run_id)
+
+    def record(self) -> RunRecord:
+        """All that is known of it."""
+        return self._client.ledger.read(self.run_id)
+
+    def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
+        """Its events as they come, from after `from_offset` (from the start if None), until it is over."""
+        return events.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> RunRecord:
+        """Wait until it is over. Raises TimeoutError past `timeout_s`; the run goes on."""
+        if not is_over(self.status()) and not events.wait_closed(self._client.redis, self.run_id, timeout_s=timeout_s):
+            raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
+        return self.record()
+
+    def cancel(self) -> RunStatus:
+        """End it; what its workers do is stopped within a second or two. Answers its status after that."""
+        return self._client.ledger.cancel(self.run_id)
+
+    def signal(self, step_id: str, value: JsonValue) -> str:
+        """Give a waiting step its value: 'taken', 'kept' until it waits, 'over', 'closed' or 'unknown'."""
+        word, ready = self._client.ledger.signal(self.run_id, step_id, value)
+        send_ready(self._client.app, ((self.run_id, step) for step in ready))
+        return word
+
+
+class TurnRun(Run):
+    """A user turn."""
+
+    def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
+        """Its events as they come, from after `from_offset`, until it is over."""
+        return self.log(from_offset, timeout_s=timeout_s)
+
+    def result(self, timeout_s: float | None = None) -> RunResult:
+        """Wait until it is over and answer how it ended. Raises TimeoutError past `timeout_s`; the run goes on."""
+        record = self.wait(timeout_s)
+        warnings = [str(e.detail["message"]) for e in self.log() if e.type == "warning"]
+        return turn_result(record).model_copy(update={"warnings": warnings})
+
+
+class ChainRun(Run):
+    """A chain request."""
+
+    def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
+        """What happens to its nodes as it happens, from after `from_offset`, until it is over."""
+        request = self.request
+        bodies = {node.node_id: node.map_node for node in request.nodes if node.map_node}
+        for event in self.log(from_offset, timeout_s=timeout_s):
+            steps = {event.step: event.step} if event.type == "done" and event.step else {}
+            outputs = self._client.ledger.records(self.run_id, list(steps)) if steps else {}
+            found = chain_event(event, request, bodies, outputs)
+            if found is not None:
+                yield found
+
+    def result(self, timeout_s: float | None = None) -> ChainResponse:
+        """Wait until it is over and answer how it ended. Raises TimeoutError past `timeout_s`; the run goes on."""
+        return chain_response(self.wait(timeout_s))
+
+    @cached_property
+    def request(self) -> ChainRequest:
+        """What was asked."""
+        return ChainRequest.model_validate_json(self._client.ledger.request_of(self.run_id)[1])
+
+
+class Client:
+    """The way in: submits turns and chains, finds runs.
+
+    `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. `config` is a configuration file or
+    definitions; the usual search if None. Raises UnavailableError if there is nothing to talk to, ConfigError if the configuration has
+    faults.
+    """
+
+    def __init__(
+        self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None
+    ) -> None:
+        settings = configuration.settings()
+        self.redis_url = redis_url or settings.redis_url or _stack_here()
+        self._config = config
+        self.redis = connect(self.redis_url)
+        self.warnings = check(self.redis, url=self.redis_url).warnings
+        self.app = make_app(self.redis_url, broker_url or settings.broker_url)
+        self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S)
+
+    @classmethod
+    def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
+        """A client with a stack of its own, started now and stopped when the `with` block ends."""
+        return EmbeddedClient(home, config=config, **options)
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """What runs may name."""
+        if isinstance(self._config, Definitions):
+            return self._config
+        return configuration.load(configuration.find(None if self._config is None else str(self._config)))
+
+    def submit_turn(
+        self, text: str, *, team: str | None = None, agent: str | None = None, timeout_s: float | None = None,
+        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+    ) -> TurnRun:  # fmt: skip
+        """Submit a user turn. The same `idempotency_key` gives the same run. Raises ConfigError before anything runs."""
+        turn = Turn(text=text, team=team, agent=agent, timeout_s=timeout_s)
+        faults = turns.check(turn, self.definitions)
+        if faults:
+            raise ConfigError(faults, source="turn")
+        run_id = self._accept("turn", turn.model_dump_json(exclude_defaults=True), timeout_s, idempotency_key, labels)
+        return TurnRun(self, run_id)
+
+    def submit_chain(
+        self, request: ChainRequest | Mapping[str, JsonValue], *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ChainRun:
+        """Submit a chain request. The same `idempotency_key` gives the same run. Raises ConfigError, with every fault, before anything runs."""
+        if not isinstance(request, ChainRequest):
+            request = a2e.request_from(dict(request))
+        if not request.chain_id:
+            request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
+        faults, code = chains.check(request, self.definitions)
+        if faults:
+            raise ConfigError(faults, source="chain request", code=code)
+        text = request.model_dump_json(exclude_defaults=True)
+        run_id = self._accept("chain", text, request.timeout or None, idempotency_key, labels)
+        return ChainRun(self, run_id)
+
+    def run(self, run_id: str) -> TurnRun | ChainRun:
+        """A run by its id. Raises UnknownRunError."""
+        kind, *_ = self.ledger.request_of(run_id)
+        return ChainRun(self, run_id) if kind == "chain" else TurnRun(self, run_id)
+
+    def runs(self, *, most: int = 20) -> list[RunRecord]:
+        """The newest runs, without their steps."""
+        return self.ledger.runs(most=most)
+
+    def unserved_queues(self) -> list[str]:
+        """What is to be said of the usual queues that no worker serves now."""
+        served = fleet.slots(self.redis)
+        return [unserved(queue) for queue in ("coordinator", "agents", "tools") if queue not in served]
+
+    def close(self) -> None:
+        """Let go of connections; runs go on."""
+        self.app.close()
+        self.redis.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _accept(
+        self, kind: str, request: str, timeout_s: float | None, idempotency_key: str | None, labels: Mapping[str, str] | None
+    ) -> str:
+        definitions = self.definitions
+        if len(request.encode()) > definitions.limits.input_bytes:
+            size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
+            raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
+        run_id = _new_id() if idempotency_key is None else sha256(idempotency_key.encode()).hexdigest()[:16]
+        new = self.ledger.accept(
+            run_id, kind=kind, request=request, definitions=definitions.model_dump_json(exclude_defaults=True, by_alias=True),
+            timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
+            max_steps=definitions.limits.max_steps, labels=labels,
+        )  # fmt: skip
+        if new:
+            announce_run(self.app, run_id)
+        return run_id
+
+
+class EmbeddedClient(Client):
+    """A client whose stack lives as long as it does."""
+
+    def __init__(self, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> None:
+        self.stack = embedded.Stack.start(embedded.Home(home) if home else None, **options)
+        try:
+            super().__init__(self.stack.url, config=config)
+        except BaseException:
+            self.stack.stop()
+            raise
+
+    def close(self) -> None:
+        """Let go of connections and stop the stack."""
+        super().close()
+        self.stack.stop()
+
+
+def _new_id() -> str:
+    """A run id that sorts by time: milliseconds, then chance."""
+    return f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
+
+
+def _stack_here() -> str:
+    stack = embedded.attach()
+    if stack is None:
+        raise UnavailableError("nothing to talk to: set REDIS_URL, or start a stack in this folder with `submit up`")
+    return stack.url

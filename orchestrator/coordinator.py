@@ -1,0 +1,137 @@
+"""Starts runs, sweeps what was lost, and sends what became ready."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+
+import structlog
+from celery import Celery
+
+from orchestrator.celeryapp import oldest_waiting_s, send
+from orchestrator.errors import CantataError, ConfigError, UnavailableError
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Outcome, Spec
+from orchestrator.models.values import ErrorInfo
+from orchestrator.models.wire import ChainRequest, Turn
+from orchestrator.planning import canvas
+from orchestrator.planning.strategies import chains, turns
+from orchestrator.state import fleet
+from orchestrator.state.connection import RedisFailure
+from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready
+
+log = structlog.get_logger(__name__)
+
+SWEEP_LOCK = "cantata:sweep"  # string: the name of the process that sweeps; expires when it dies
+SWEEP_LOCK_MS = 2000
+
+
+def start(kind: str, request: str, definitions: Definitions) -> Outcome:
+    """Plan a run: what its first step outputs (its input) and the graph it grows."""
+    try:
+        if kind == "chain":
+            chain = ChainRequest.model_validate_json(request)
+            return Outcome(output=chain.initial_input, fragment=chains.plan(chain, definitions))
+        turn = Turn.model_validate_json(request)
+        return Outcome(output=turn.text, fragment=turns.plan(turn, definitions))
+    except ConfigError as error:
+        return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
+
+
+class Sweeper(threading.Thread):
+    """Sweeps while this process holds the lock; another takes over within seconds of its death."""
+
+    def __init__(self, app: Celery, ledger: Ledger, name: str, *, every_s: float = SWEEP_S) -> None:
+        super().__init__(name="sweeper", daemon=True)
+        self._app = app
+        self._ledger = ledger
+        self._owner = name
+        self._every_s = every_s
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Sweep until stopped; a failure is logged and the next round tries again."""
+        while not self._stop.wait(self._every_s):
+            try:
+                if self._holds_lock():
+                    sweep_once(self._app, self._ledger)
+            except (CantataError, RedisFailure, OSError) as error:
+                log.warning("sweep_failed", error=str(error))
+
+    def stop(self) -> None:
+        """Stop, and let another sweep."""
+        self._stop.set()
+
+    def _holds_lock(self) -> bool:
+        redis = self._ledger.redis
+        if redis.set(SWEEP_LOCK, self._owner, nx=True, px=SWEEP_LOCK_MS):
+            return True
+        if redis.get(SWEEP_LOCK) != self._owner:
+            return False
+        redis.pexpire(SWEEP_LOCK, SWEEP_LOCK_MS)
+        return True
+
+
+def sweep_once(app: Celery, ledger: Ledger) -> int:
+    """Mend every shard and send what that made ready; answers how many steps were sent."""
+    now: list[tuple[str, Ready]] = []
+    overdue: list[tuple[str, Ready, float]] = []
+    for swept in ledger.sweep_all():
+        now += swept.sends
+        overdue += swept.overdue
+        if swept.lost:
+            log.info("leases_lost", count=swept.lost)
+    now += _lost_messages(app, ledger, overdue)
+    send_ready(app, now)
+    return len(now)
+
+
+def send_ready(app: Celery, ready: Iterable[tuple[str, Ready]]) -> None:
+    """Send steps of any runs, without carrying anything."""
+    by_run: dict[str, list[tuple[str, Spec]]] = defaultdict(list)
+    for run_id, step in ready:
+        by_run[run_id].append((step.step_id, step.spec))
+    for run_id, steps in by_run.items():
+        send(app, run_id, canvas.build(steps))
+
+
+def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, float]]) -> list[tuple[str, Ready]]:
+    """Of the steps nobody began in time, those whose message is not simply waiting its turn.
+
+    A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or held by a busy worker, and then a
+    second one does no harm).
+    """
+    if not overdue:
+        return []
+    queues = sorted({step.spec.queue for _, step, _ in overdue})
+    waiting = oldest_waiting_s(app, queues)
+    served = fleet.slots(ledger.redis)
+    lost = []
+    for run_id, step, late_s in overdue:
+        queue = step.spec.queue
+        if queue not in served:
+            ledger.note(run_id, "unserved", step_id=step.step_id, detail={"queue": queue, "message": unserved(queue)})
+        head_s = waiting[queue]
+        if head_s is None or head_s < RESEND_S + late_s:
+            lost.append((run_id, step))
+    return lost
+
+
+def unserved(queue: str) -> str:
+    """What to say of a queue that has no worker."""
+    return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
+
+
+def announce_run(app: Celery, run_id: str) -> None:
+    """Send a new run's first step."""
+    try:
+        send(app, run_id, [canvas.Fan((canvas.Message("run.start", "coordinator", ("@start",)),))])
+    except UnavailableError as error:
+        log.warning("start_not_sent", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
+
+
+def definitions_from(text: str) -> Definitions:
+    """Definitions as the ledger keeps them."""
+    return Definitions.model_validate(json.loads(text))

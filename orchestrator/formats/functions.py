@@ -1,0 +1,97 @@
+"""Checks that functions named `module:name` are there, without importing them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pkgutil
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from orchestrator.formats.faults import did_you_mean, nearest
+
+_ANYTHING = "*"  # among a module's names: it has names that its text does not tell
+
+
+def fault_of(function: str, *, folder: Path | None) -> str | None:
+    """Why `module:name` will not be found by the workers, who look in `folder` and then among what is installed; None if it will.
+
+    What a module without a text of its own (a compiled one) defines is taken on trust.
+    """
+    module, _, name = function.partition(":")
+    spec = _spec(module, folder)
+    if spec is None:
+        near = nearest(module, _modules_in(folder)) if folder else None
+        return f"module {module!r} is not {f'in {folder} nor ' if folder else ''}installed{f'; did you mean {near!r}?' if near else ''}"
+    if spec.origin is None:
+        return f"module {module!r} is a folder without __init__.py, so it has no functions"
+    file = Path(spec.origin)
+    if file.suffix != ".py":
+        return None
+    title = "/".join(file.parts[-2:]) if file.stem == "__init__" else file.name
+    try:
+        names = _names_in(file, file.stat().st_mtime_ns)
+    except SyntaxError as error:
+        return f"module {module!r} cannot be imported: {title} line {error.lineno}: {error.msg}"
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        return f"module {module!r} cannot be imported: {title}: {error}"
+    if name in names or _ANYTHING in names:
+        return None
+    return f"function {name!r} is not in {title}{did_you_mean(name, names) if nearest(name, names) else ''}"
+
+
+def _spec(module: str, folder: Path | None) -> ModuleSpec | None:
+    """How Python would import the module, found out without importing the packages it is in, as its own `find_spec` would."""
+    top, *rest = module.split(".")
+    here = _find(top, [str(folder)]) if folder else None
+    try:
+        if module in sys.modules and not (here and here.origin):
+            return sys.modules[module].__spec__
+        spec = here if here and here.origin else importlib.util.find_spec(top) or here  # a folder without __init__.py comes last
+    except (ImportError, ValueError):
+        return None
+    for part in rest:
+        spec = _find(f"{spec.name}.{part}", spec.submodule_search_locations or ()) if spec else None
+    return spec
+
+
+def _find(name: str, folders: Iterable[str]) -> ModuleSpec | None:
+    finders = filter(None, map(pkgutil.get_importer, folders))
+    specs = [spec for finder in finders if (spec := finder.find_spec(name))]
+    return next((spec for spec in specs if spec.origin), specs[0] if specs else None)
+
+
+def _modules_in(folder: Path) -> Iterator[str]:
+    yield from (file.stem for file in folder.glob("*.py"))
+    yield from (file.parent.name for file in folder.glob("*/__init__.py"))
+
+
+@lru_cache(maxsize=64)
+def _names_in(file: Path, mtime_ns: int) -> frozenset[str]:
+    """The names that a module's text defines. A configuration often names many functions of one module: it is read once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the style of other people's code
+        tree = ast.parse(file.read_bytes(), str(file))
+    return frozenset(_names(tree))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The names bound at the top level: also under `if`, `try`, `with` and the like, but not inside functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef(name="__getattr__"):
+                yield _ANYTHING
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name.partition(".")[0]
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                pass  # their names are their own
+            case _:
+                yield from _names(child)

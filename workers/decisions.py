@@ -1,0 +1,98 @@
+"""Steps that only decide or lay out work: planning, branches, maps, gathers. Any worker does them in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+from orchestrator.coordinator import start
+from orchestrator.errors import StepError
+from orchestrator.models.graph import Outcome
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.strategies import chains, turns
+from workers.work import Work, text_input
+
+
+def run_start(work: Work) -> Outcome:
+    """Plans the run."""
+    kind, request, _, _ = work.process.ledger.request_of(work.begun.run_id)
+    return start(kind, request, work.definitions)
+
+
+def chain_branch(work: Work) -> Outcome:
+    """Takes one side; a side that points back grows another round."""
+    holds = work.holds(work.text_param("condition"))
+    side = "true" if holds else "false"
+    loop = cast("dict[str, JsonValue] | None", work.params.get("loop"))
+    if loop is None:
+        return Outcome(output=holds, takes=("done", side))
+    if loop["side"] != side:
+        return Outcome(output=holds, takes=("done", side, "left"))
+    round_again = chains.grow_loop(_nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec)
+    return Outcome(output=holds, fragment=round_again)
+
+
+def _nodes(work: Work, chain: str) -> Sequence[ChainNode]:
+    """The nodes of a named chain, or of the request itself."""
+    if chain:
+        return work.definitions.chains[chain].nodes
+    return ChainRequest.model_validate_json(work.process.ledger.request_of(work.begun.run_id)[1]).nodes
+
+
+def chain_map(work: Work) -> Outcome:
+    """Grows a step for each item, and a gather."""
+    text = work.text_param("items")
+    items = work.evaluate(text)
+    if items is None:
+        return Outcome(output=[], warnings=(f"map {work.begun.step_id!r}: {text!r} gave null, so there is nothing to map",))
+    if not isinstance(items, list):
+        raise StepError(f"{text!r} must give a list to map over, not {_kind_of(items)}", code="not_a_list")
+    if not items:
+        return Outcome(output=[])
+    return Outcome(output=len(items), fragment=chains.grow_map(work.begun.step_id, work.begun.spec, items))
+
+
+def chain_gather(work: Work) -> Outcome:
+    """Gathers a map's results in the order of its items."""
+    of, count = work.text_param("of"), int(cast(int, work.params["items"]))
+    ids = work.process.ledger.answering(work.begun.run_id, [f"{of}/{i}" for i in range(count)])
+    texts = work.process.ledger.outputs(work.begun.run_id, ids)
+    return Outcome(output=_list_of(texts))
+
+
+def chain_run(work: Work) -> Outcome:
+    """Lays out a nested chain."""
+    name = work.text_param("chain")
+    chain = work.definitions.chains[name]
+    graph = chains.fragment(chain.nodes, chain.entry_node, work.definitions, grower=work.begun.step_id, chain=name)
+    return Outcome(output=work.node_input, fragment=graph)
+
+
+def chain_end(work: Work) -> Outcome:
+    """Ends a nested chain: the output of the one terminal that ran, or an object of several."""
+    ran = {name: value for name, value in work.begun.inputs.items() if value is not None}
+    return Outcome(output=next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
+
+
+def agent_run(work: Work) -> Outcome:
+    """Lays out an agent's instructions."""
+    name = work.text_param("agent")
+    graph = turns.agent_fragment(name, work.definitions, grower=work.begun.step_id)
+    return Outcome(output=text_input(work), fragment=graph)
+
+
+def team_run(work: Work) -> Outcome:
+    """Lays out a team's work."""
+    name = work.text_param("team")
+    return Outcome(output=text_input(work), fragment=turns.team_fragment(name, work.definitions, grower=work.begun.step_id))
+
+
+def _list_of(texts: list[str | None]) -> list[JsonValue]:
+    return cast("list[JsonValue]", json.loads("[" + ",".join(text or "null" for text in texts) + "]"))
+
+
+def _kind_of(value: JsonValue) -> str:
+    names = {dict: "an object", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+    return f"{names[type(value)]}: {str(value)[:60]!r}"

@@ -1,0 +1,72 @@
+"""Does one step: finds its handler, holds its lease, makes a record of what came of it."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import cast
+
+import structlog
+
+from orchestrator.errors import CantataError, StepError
+from orchestrator.models.graph import Outcome
+from orchestrator.planning import growth
+from orchestrator.state.ledger import Begun
+from workers import outcomes
+from workers.kinds import HANDLERS
+from workers.outcomes import Record
+from workers.runtime import Process
+from workers.work import Work
+
+log = structlog.get_logger(__name__)
+
+SYNC_TIMEOUT_S = 600.0  # a Python function that says nothing of its time is stopped after ten minutes
+
+
+def do(process: Process, begun: Begun) -> Record | None:
+    """Do a step; None if its lease was lost on the way, so that there is nothing to record."""
+    since = time.perf_counter()
+    work = Work(begun, process)
+    try:
+        outcome = _call(work)
+        if outcome.fragment is not None:
+            outcome = outcome.model_copy(update={"fragment": growth.adopt(outcome.fragment, begun.step_id, begun.spec)})
+        took_ms = (time.perf_counter() - since) * 1000
+        if begun.spec.work:
+            process.costs.saw(begun.spec.work, took_ms)
+        return outcomes.of(begun, outcome, limit_bytes=work.definitions.limits.output_bytes, took_ms=took_ms)
+    except (CancelledError, _Lost):
+        return None
+    except StepError as error:
+        return outcomes.failed(begun, error, took_ms=(time.perf_counter() - since) * 1000)
+    except CantataError as error:
+        return outcomes.failed(begun, StepError(str(error), code="step_error"))
+    except Exception as error:  # the edge: a fault of ours must not tear the canvas
+        log.exception("step_broke", run=begun.run_id, step=begun.step_id)
+        return outcomes.failed(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
+
+
+class _Lost(Exception):
+    """The lease was lost while the step was done."""
+
+
+def _call(work: Work) -> Outcome:
+    begun, process = work.begun, work.process
+    handler = HANDLERS.get(begun.spec.kind)
+    if handler is None:
+        raise StepError(f"no handler for step kind {begun.spec.kind!r}; this worker is older than the run, upgrade it", code="unknown_kind")
+    timeout_s = begun.spec.timeout_s
+    if inspect.iscoroutinefunction(handler):
+        try:
+            return process.run_async(begun, cast("Coroutine[object, object, Outcome]", handler(work)), timeout_s)
+        except TimeoutError:
+            limit = f"{timeout_s:g} s" if timeout_s else "time"
+            raise StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True) from None
+    limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
+    with process.holding(begun, timeout_s=limit_s) as held:
+        outcome = cast("Callable[[Work], Outcome]", handler)(work)
+    if held.cancelled:
+        raise _Lost
+    return outcome

@@ -1,0 +1,215 @@
+"""What one worker process holds: its ledger, its leases and the thread that renews them, its event loop, what it knows of costs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil
+from typing import TypeVar
+
+import structlog
+
+from orchestrator.coordinator import definitions_from
+from orchestrator.errors import CantataError
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Outcome, Spec
+from orchestrator.models.values import ErrorInfo
+from orchestrator.planning.canvas import Pace
+from orchestrator.state import fleet
+from orchestrator.state.connection import RedisFailure, connect
+from orchestrator.state.ledger import RENEW_S, Begun, Ledger
+
+log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
+
+CHEAP_MS = 5.0  # a step that takes less is cheaper to run ahead than to send
+BATCH_MS = 30.0  # work in one message: long against the cost of a message (0.7 ms), short against a person's patience
+MOST_IN_BATCH = 100
+MESSAGES_A_SLOT = 2  # so that no slot idles while another still has a long message
+SAMPLES = 3  # measurements before work counts as known
+TICK_S = 0.1  # how late a time-out may be noticed
+FLEET_S = 1.0  # how often a process tells and learns what work costs
+
+
+@dataclass(slots=True)
+class Held:
+    """A step this process is doing now."""
+
+    begun: Begun
+    stop: Callable[[], None] | None
+    give_up: float | None
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Costs:
+    """What work was seen to cost, in milliseconds a step; a running mean."""
+
+    own: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
+    known: dict[str, float] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+
+    def saw(self, work: str, took_ms: float) -> None:
+        """Take in one measurement."""
+        before = self.own.get(work)
+        self.own[work] = took_ms if before is None else before + 0.2 * (took_ms - before)
+        self.samples[work] = self.samples.get(work, 0) + 1
+        if self.samples[work] >= SAMPLES:
+            self.known[work] = self.own[work]
+            self.changed.add(work)
+
+    def is_cheap(self, spec: Spec) -> bool:
+        """Whether steps of this spec are known to be cheap."""
+        if spec.cheap is not None or spec.decides:
+            return bool(spec.cheap or spec.decides)
+        return bool(spec.work) and self.known.get(spec.work, CHEAP_MS) < CHEAP_MS
+
+    def names(self) -> str:
+        """The names of cheap work, as the ledger wants them."""
+        cheap = [work for work, cost in self.known.items() if cost < CHEAP_MS]
+        return "\n" + "".join(f"{work}\n" for work in cheap)
+
+
+class Process:
+    """One worker process. Safe to use from many threads."""
+
+    def __init__(self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float | None = None) -> None:
+        self.name = f"{name}#{os.getpid()}"
+        self.is_child = is_child
+        self.redis = connect(redis_url, name=f"cantata:{self.name}")
+        self.ledger = Ledger(self.redis) if lease_s is None else Ledger(self.redis, lease_s=lease_s)
+        self.costs = Costs()
+        self.slots: dict[str, int] = {}
+        self.definitions = lru_cache(maxsize=64)(self._definitions)
+        self._held: dict[str, Held] = {}
+        self._changed = threading.Lock()
+        self._stopping = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heart", daemon=True)
+        self._heart.start()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """Stop renewing; what is still held runs out and is done elsewhere."""
+        self._stopping.set()
+
+    # --- doing ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def holding(self, begun: Begun, *, stop: Callable[[], None] | None = None, timeout_s: float | None = None) -> Iterator[Held]:
+        """Keep the lease of a step alive while it is done."""
+        held = Held(begun, stop, None if timeout_s is None else time.monotonic() + timeout_s)
+        with self._changed:
+            self._held[begun.lease] = held
+        try:
+            yield held
+        finally:
+            with self._changed:
+                self._held.pop(begun.lease, None)
+
+    def run_async(self, begun: Begun, work: Coroutine[object, object, Result], timeout_s: float | None) -> Result:
+        """Run a coroutine on this process's event loop, under the step's lease and time-out.
+
+        Raises TimeoutError past the time-out, CancelledError if the lease was lost or the run ended.
+        """
+        loop = self.loop()
+
+        async def bounded() -> Result:
+            async with asyncio.timeout(timeout_s):
+                return await work
+
+        future = asyncio.run_coroutine_threadsafe(bounded(), loop)
+        with self.holding(begun, stop=lambda: void(future.cancel())):
+            return future.result()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The process's one event loop, started at first use."""
+        with self._changed:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
+            return self._loop
+
+    def pace(self) -> Pace:
+        """How this process would batch work."""
+        return Pace(self.costs.is_cheap, self._batch)
+
+    def _batch(self, spec: Spec, ready: int) -> int:
+        cost_ms = max(self.costs.known.get(spec.work, 1.0), 0.05)
+        slots = self.slots.get(spec.queue, 1)
+        return min(MOST_IN_BATCH, max(1, int(BATCH_MS / cost_ms)), ceil(ready / (slots * MESSAGES_A_SLOT)))
+
+    def _definitions(self, run_id_shard: str, digest: str) -> Definitions:
+        return definitions_from(self.ledger.definitions(run_id_shard, digest))
+
+    # --- the heart --------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        renew_at = fleet_at = 0.0
+        while not self._stopping.wait(TICK_S if self._held else RENEW_S / 4):
+            now = time.monotonic()
+            try:
+                self._stop_late(now)
+                if now >= renew_at:
+                    renew_at = now + RENEW_S
+                    self._renew()
+                if now >= fleet_at:
+                    fleet_at = now + FLEET_S
+                    self._learn()
+            except (CantataError, RedisFailure, OSError) as error:
+                log.warning("heart_missed", worker=self.name, error=str(error))
+
+    def _renew(self) -> None:
+        with self._changed:
+            leases = list(self._held)
+        if not leases:
+            return
+        for lease in self.ledger.renew(leases):
+            held = self._held.get(lease)
+            if held is None or held.cancelled:
+                continue
+            held.cancelled = True
+            log.info("lease_lost", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
+            self._stop_work(held)
+
+    def _stop_late(self, now: float) -> None:
+        with self._changed:
+            late = [held for held in self._held.values() if held.give_up is not None and held.give_up < now and not held.cancelled]
+        for held in late:
+            held.cancelled = True
+            message = f"took longer than its {held.begun.spec.timeout_s:g} s and was stopped"
+            log.info("step_timed_out", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
+            error = ErrorInfo(code="timeout", message=message, step=held.begun.step_id)
+            self.ledger.commit(held.begun, Outcome(status="failed", error=error), output="null", info={"error": error.model_dump()})
+            self._stop_work(held)
+
+    def _stop_work(self, held: Held) -> None:
+        if held.stop is not None:
+            held.stop()
+        elif self.is_child:
+            # A Python function cannot be stopped from outside, its process can; Celery puts another in its place.
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _learn(self) -> None:
+        changed, self.costs.changed = self.costs.changed, set()
+        told = {work: self.costs.own[work] for work in changed}
+        self.costs.known.update({**fleet.share_costs(self.redis, told), **told})
+        self.slots = fleet.slots(self.redis)
+
+
+def void(_: object) -> None:
+    """Drop a value where a callable must return nothing."""
+
+
+def worker_name(queues: tuple[str, ...]) -> str:
+    """A name for a worker process that nobody else has."""
+    return f"{'+'.join(queues)}@{socket.gethostname()}-{os.getpid()}"

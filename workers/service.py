@@ -1,0 +1,130 @@
+"""A worker process from start to stop: Celery's signals tied to what the process holds."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+
+import orchestrator
+from orchestrator import embedded
+from orchestrator.celeryapp import make_app
+from orchestrator.coordinator import Sweeper
+from orchestrator.state import fleet
+from orchestrator.state.connection import RedisFailure, check, connect
+from orchestrator.state.fleet import Worker
+from orchestrator.state.ledger import Ledger
+from workers import llm, tasks
+from workers.runtime import Process
+
+log = structlog.get_logger(__name__)
+
+THREADS = 100  # model turns wait for the network, so many fit in one process
+COORDINATORS = 4
+ANNOUNCE_S = 1.0
+
+POOLS = {"coordinator": "threads", "agents": "threads"}
+"""Pool of a queue; Python functions, and queues we do not know, get prefork: its children can be killed."""
+
+
+class Service:
+    """One Celery worker with one pool, serving queues."""
+
+    def __init__(self, queues: tuple[str, ...], *, name: str, concurrency: int | None, redis_url: str, broker_url: str | None) -> None:
+        self.queues = queues
+        self.pool = POOLS.get(queues[0], "prefork")
+        self.concurrency = concurrency or _usual_concurrency(queues[0])
+        self.name = f"{name}@{socket.gethostname()}"
+        self.redis_url = redis_url
+        self.app: Celery = make_app(redis_url, broker_url)
+        self._process: Process | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        tasks.register(self.app, self)
+
+    def process(self) -> Process:
+        """What this operating system process holds; made anew in each prefork child."""
+        with self._lock:
+            if self._process is None:
+                self._process = Process(self.redis_url, self.name, is_child=self.pool == "prefork")
+            return self._process
+
+    def disown(self, run_id: str, pid: int) -> None:
+        """Let the leases that a dead child holds in a run's shard run out now, so that the next sweep gives its steps to others."""
+        self._ledger().disown(run_id, f"{self.name}#{pid}")
+
+    def run(self) -> int:
+        """Serve until told to stop."""
+        client = connect(self.redis_url)
+        for warning in check(client, url=self.redis_url).warnings:
+            log.warning("redis", warning=warning)
+        if "agents" in self.queues:
+            llm.load()
+        signals.worker_process_init.connect(self._child_started, weak=False)
+        signals.worker_ready.connect(self._ready, weak=False)
+        signals.worker_shutting_down.connect(self._going, weak=False)
+        signals.worker_shutdown.connect(self._gone, weak=False)
+        arguments = [
+            "worker", "--queues", ",".join(self.queues), "--pool", self.pool, "--concurrency", str(self.concurrency),
+            "--hostname", self.name, "--loglevel", os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), "--without-gossip", "--without-mingle",
+        ]  # fmt: skip
+        self.app.worker_main(arguments)
+        return 0
+
+    def _child_started(self, **_: Any) -> None:
+        self._process = None
+        self._lock = threading.Lock()
+        self.process()
+
+    def _ready(self, **_: Any) -> None:
+        if self.pool != "prefork":
+            self.process()
+        Sweeper(self.app, self._ledger(), self.name).start()
+        threading.Thread(target=self._announce, name="announce", daemon=True).start()
+        embedded.announce_ready()
+        log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
+
+    def _ledger(self) -> Ledger:
+        return Ledger(connect(self.redis_url, name=f"cantata:{self.name}:sweep"))
+
+    def _announce(self) -> None:
+        client = connect(self.redis_url, name=f"cantata:{self.name}")
+        worker = Worker(
+            name=self.name, queues=self.queues, concurrency=self.concurrency, pid=os.getpid(), host=socket.gethostname(),
+            version=orchestrator.__version__, started_at=time.time(),
+        )  # fmt: skip
+        while True:
+            try:
+                fleet.announce(client, worker)
+            except RedisFailure as error:
+                log.warning("announce_failed", error=str(error))
+            if embedded.stack_is_gone():
+                log.warning("stack_gone", name=self.name)
+                os._exit(0)
+            if self._stopping.wait(ANNOUNCE_S):
+                break
+        fleet.retire(client, self.name)
+
+    def _going(self, **_: Any) -> None:
+        self._stopping.set()
+
+    def _gone(self, **_: Any) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+
+def _usual_concurrency(queue: str) -> int:
+    return {"agents": THREADS, "coordinator": COORDINATORS}.get(queue, os.cpu_count() or 1)
+
+
+def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None) -> int:
+    """Serve queues of one pool in this process."""
+    sys.argv[:] = ["cantata-worker"]
+    redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
+    return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=os.environ.get("CANTATA_BROKER_URL")).run()

@@ -1,0 +1,143 @@
+"""The Celery tasks: begin, do, commit, send; then at once the next cheap step, until none is left."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import structlog
+from celery import Celery, Task
+from celery.worker.request import Request
+
+from orchestrator.celeryapp import KINDS, Carried, send
+from orchestrator.errors import UnavailableError
+from orchestrator.models.graph import Graph, Spec
+from orchestrator.planning import canvas
+from orchestrator.state.ledger import Ahead, Begun, Ready
+from workers import shown
+from workers.handlers import do
+from workers.outcomes import Record
+from workers.runtime import Process
+
+log = structlog.get_logger(__name__)
+
+MOST_AHEAD = 64  # steps one message may run ahead, so that a worker comes back to its queue
+AHEAD_S = 0.1  # and for how long
+
+
+class Service(Protocol):
+    """The worker that tasks belong to."""
+
+    def process(self) -> Process:
+        """What this operating system process holds."""
+
+    def disown(self, run_id: str, pid: int) -> None:
+        """Let the leases of a dead child run out."""
+
+
+class StepRequest(Request):
+    """Notices that the child doing a message died, and lets its leases run out at once."""
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """Hand the dead child's steps to the next sweep; Celery's own handling follows."""
+        if type(exc_info.exception).__name__ in ("WorkerLostError", "TimeLimitExceeded") and self.worker_pid:
+            cast(StepTask, self.task).service.disown(self.args[0], int(self.worker_pid))
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+
+class Loop:
+    """What one message does: its steps, and the cheap ones that follow from them."""
+
+    def __init__(self, app: Celery, process: Process, run_id: str, steps: Sequence[str], queue: str, carried: Carried) -> None:
+        self._app = app
+        self._process = process
+        self._run_id = run_id
+        self._todo = deque(steps)
+        self._queue = queue
+        self._carried = carried
+        self._held_back: dict[str, Ready] = {}
+        self._until = time.monotonic() + AHEAD_S
+        self.done: list[tuple[str, str, float, float]] = []
+
+    def run(self) -> str | None:
+        """Do the steps; 'joined' if Celery is to send the join of this message's chord."""
+        begun = self._next()
+        while begun is not None:
+            since = time.time()
+            record = do(self._process, begun)
+            self.done.append((begun.spec.kind, begun.step_id, since, time.time()))
+            begun = (self._commit(begun, record) if record else None) or self._next()
+        return self._let_celery_send()
+
+    def _next(self) -> Begun | None:
+        while self._todo:
+            step_id = self._todo.popleft()
+            answer = self._process.ledger.begin(self._run_id, step_id, self._process.name)
+            if isinstance(answer, Begun):
+                return answer
+            log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
+        return None
+
+    def _commit(self, begun: Begun, record: Record) -> Begun | None:
+        committed = self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=self._ahead())
+        if committed.word == "stale":
+            log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
+        self._send(committed.sends, record.outcome.fragment)
+        following = committed.begun
+        if following is not None and self._todo and following.step_id == self._todo[0]:
+            self._todo.popleft()
+        return following
+
+    def _ahead(self) -> Ahead | None:
+        if len(self.done) >= MOST_AHEAD or time.monotonic() > self._until:
+            return None
+        return Ahead(self._queue, self._process.costs.names(), self._todo[0] if self._todo else "")
+
+    def _send(self, ready: Sequence[Ready], grown: Graph | None) -> None:
+        own = []
+        for step in ready:
+            if step.step_id in self._carried.steps:
+                self._held_back[step.step_id] = step
+            else:
+                own.append((step.step_id, step.spec))
+        self._out(own, grown)
+
+    def _out(self, steps: Sequence[tuple[str, Spec]], grown: Graph | None = None) -> None:
+        if not steps:
+            return
+        try:
+            send(self._app, self._run_id, canvas.build(steps, grown, self._process.pace()))
+        except UnavailableError as error:
+            log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
+
+    def _let_celery_send(self) -> str | None:
+        left = self._carried.keep_only(self._held_back, {step_id for _, step_id, _, _ in self.done})
+        self._out([(step_id, self._held_back[step_id].spec) for step_id in left])
+        return "joined" if self._carried.join and self._carried.join <= self._held_back.keys() else None
+
+
+class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
+    """The Celery task of one step kind."""
+
+    Request = StepRequest  # type: ignore[assignment]  # a name or a class, says Celery
+    ignore_result = True
+
+    def __init__(self, kind: str, service: Service) -> None:
+        self.name = kind
+        self.service = service
+
+    def run(self, run_id: str, steps: list[str]) -> str | None:
+        """Do the steps of one message, and what may run ahead behind them."""
+        queue = str((self.request.delivery_info or {}).get("routing_key") or "")
+        loop = Loop(self.app, self.service.process(), run_id, steps, queue, Carried(self.request))
+        answer = loop.run()
+        shown.steps_run_ahead(self, run_id, steps, loop.done)
+        return answer
+
+
+def register(app: Celery, service: Service) -> None:
+    """Make each step kind a Celery task of this app, so that Flower shows it by its name."""
+    for kind in KINDS:
+        app.register_task(StepTask(kind, service))

@@ -1,0 +1,128 @@
+"""Calls Python functions, and allowed commands, on behalf of steps."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from orchestrator.errors import StepError
+from orchestrator.models.definitions import Tool
+from orchestrator.models.graph import Outcome
+from orchestrator.models.values import JsonValue, Usage
+from workers.work import Work
+
+log = structlog.get_logger(__name__)
+
+Function = Callable[..., Any]
+
+_importing = threading.RLock()
+_folder_modules: dict[str, str] = {}  # modules imported from a configuration's folder, and which
+
+
+def tool_call(work: Work) -> Outcome:
+    """Calls a tool or skill with the node's input as keyword arguments."""
+    section, name = work.text_param("section"), work.text_param("tool")
+    tool: Tool = getattr(work.definitions, section)[name]
+    function = load(tool.function, work.definitions.folder)
+    arguments = work.node_input
+    _check_arguments(tool.function, function, arguments)
+    return Outcome(output=_call(work, tool.function, function, arguments), usage=Usage(tool_calls=1))
+
+
+def proc_run(work: Work) -> Outcome:
+    """Runs an allowed command; an exit code other than 0 is an error."""
+    command = work.definitions.commands[work.text_param("command")]
+    given = work.node_input
+    unknown = sorted(set(given) - {"args", "stdin"})
+    if unknown:
+        raise StepError(f"a proc node takes 'args' (a list of texts) and 'stdin' (text), not {unknown[0]!r}", code="bad_arguments")
+    args = given.get("args") or []
+    if not isinstance(args, list) or not all(isinstance(arg, str | int | float) for arg in args):
+        raise StepError(f"'args' must be a list of texts, not {args!r}", code="bad_arguments")
+    try:
+        done = subprocess.run(
+            [*command.command, *map(str, args)], input=str(given.get("stdin") or ""), capture_output=True, text=True, errors="replace",
+            timeout=command.timeout_s, cwd=work.definitions.folder, check=False,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise StepError(f"command {command.command[0]!r} is not installed on this worker", code="proc_error") from error
+    except subprocess.TimeoutExpired as error:
+        raise StepError(f"command took longer than its {command.timeout_s:g} s and was stopped", code="timeout", retryable=True) from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-500:]
+        raise StepError(f"command exited with {done.returncode}: {said}", code="proc_error", retryable=True)
+    return Outcome(output={"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}, usage=Usage(tool_calls=1))
+
+
+def load(name: str, folder: str | None) -> Function:
+    """The function `module:name`, from the configuration's folder or installed. Raises StepError."""
+    module_name, _, attribute = name.partition(":")
+    with _importing:
+        try:
+            module = _import(module_name, folder)
+        except Exception as error:  # whatever a user's module raises while it is imported
+            raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise StepError(f"module {module_name!r} has no function {attribute!r}", code="tool_import")
+    return cast(Function, function)
+
+
+def _import(module_name: str, folder: str | None) -> Any:
+    root = module_name.partition(".")[0]
+    if folder is None or not _is_in(Path(folder), root):
+        return importlib.import_module(module_name)
+    if _folder_modules.get(root) != folder:
+        for loaded in [known for known in sys.modules if known.partition(".")[0] in _folder_modules]:
+            del sys.modules[loaded]
+        sys.path[:] = [folder, *(entry for entry in sys.path if entry not in _folder_modules.values())]
+        _folder_modules.clear()
+        importlib.invalidate_caches()
+        _folder_modules.update({path.stem: folder for path in Path(folder).iterdir() if path.suffix == ".py" or path.is_dir()})
+    return importlib.import_module(module_name)
+
+
+def _is_in(folder: Path, root: str) -> bool:
+    return (folder / f"{root}.py").is_file() or (folder / root / "__init__.py").is_file()
+
+
+@lru_cache(maxsize=1024)
+def _signature(function: Function) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _check_arguments(name: str, function: Function, arguments: Mapping[str, JsonValue]) -> None:
+    try:
+        signature = _signature(function)
+    except (TypeError, ValueError):
+        return  # some C functions have no signature; the call itself will tell
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        shown = f"{name.partition(':')[2]}{signature}"
+        raise StepError(f"{error}; the function is {shown}, its input was {sorted(arguments)}", code="bad_arguments") from error
+
+
+def _call(work: Work, name: str, function: Function, arguments: Mapping[str, JsonValue]) -> JsonValue:
+    try:
+        answer = function(**arguments)
+        if inspect.iscoroutine(answer):
+            coroutine = cast("Coroutine[object, object, JsonValue]", answer)
+            answer = asyncio.run_coroutine_threadsafe(coroutine, work.process.loop()).result()
+        return cast(JsonValue, answer)
+    except SystemExit as error:
+        raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
+    except Exception as error:  # whatever a user's function raises is its outcome
+        log.info("tool_failed", run=work.begun.run_id, step=work.begun.step_id, tool=name, error=f"{type(error).__name__}: {error}")
+        raise StepError(f"{name} raised {type(error).__name__}: {error}", code="tool_error", retryable=True) from error

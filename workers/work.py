@@ -1,0 +1,98 @@
+"""A step to do, as its handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+from orchestrator.errors import StepError
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Outcome
+from orchestrator.models.values import JsonValue
+from orchestrator.planning import expressions
+from orchestrator.state.ledger import Begun, to_json
+from workers.runtime import Process
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step to do, with the process that does it."""
+
+    begun: Begun
+    process: Process
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """What the run may name."""
+        return self.process.definitions(self.begun.run_id, self.begun.definitions)
+
+    @property
+    def params(self) -> Mapping[str, JsonValue]:
+        """The step's parameters."""
+        return self.begun.spec.params
+
+    def text_param(self, name: str) -> str:
+        """A parameter that is text."""
+        return str(self.params.get(name, ""))
+
+    @cached_property
+    def root(self) -> dict[str, JsonValue]:
+        """What expressions of this step see: node ids, `input` and its keys, `output`, and the item in a map."""
+        inputs = self.begun.inputs
+        initial = inputs.get("@input")
+        root: dict[str, JsonValue] = dict(initial) if isinstance(initial, dict) else {}
+        root["input"] = initial
+        before = [inputs[name] for name in sorted(inputs, key=_order) if name.startswith("@before/")]
+        root["output"] = next((value for value in before if value is not None), None)
+        if self.begun.spec.window is not None and self.begun.spec.window + "/" in self.begun.step_id:
+            item = self.begun.given
+            root |= {"_item": item, "item": item, "index": int(self.begun.step_id.rsplit("/", 1)[1])}
+        return root | {name: value for name, value in inputs.items() if not name.startswith("@")}
+
+    def evaluate(self, text: str) -> JsonValue:
+        """The value of an expression. Raises StepError."""
+        try:
+            return expressions.parse(text, self.names).evaluate(self.root)
+        except expressions.ExpressionError as error:
+            raise StepError(str(error), code="bad_expression") from error
+
+    def holds(self, text: str) -> bool:
+        """Whether a condition holds. Raises StepError."""
+        try:
+            return expressions.parse(text, self.names).is_true(self.root)
+        except expressions.ExpressionError as error:
+            raise StepError(str(error), code="bad_expression") from error
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The node ids its expressions may read."""
+        return frozenset(name for name in self.begun.inputs if not name.startswith("@"))
+
+    @cached_property
+    def node_input(self) -> dict[str, JsonValue]:
+        """A node's input: the static part, and the mapped part, which wins."""
+        given = cast("dict[str, JsonValue]", self.params.get("input") or {})
+        mapped = cast("dict[str, str]", self.params.get("map") or {})
+        return {**given, **{key: self.evaluate(text) for key, text in mapped.items()}}
+
+
+Handler = Callable[[Work], Outcome | Awaitable[Outcome]]
+
+
+def _order(name: str) -> tuple[int, str]:
+    number = name.rpartition("/")[2]
+    return (int(number) if number.isdigit() else -1, name)
+
+
+def text_input(work: Work) -> str:
+    """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON."""
+    if "@text" in work.begun.inputs:
+        value = work.begun.inputs["@text"]
+        return value if isinstance(value, str) else to_json(value)
+    node_input = work.node_input
+    if len(node_input) == 1 and next(iter(node_input)) in ("input", "text"):
+        value = next(iter(node_input.values()))
+        return value if isinstance(value, str) else to_json(value)
+    return to_json(node_input)
