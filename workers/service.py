@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -17,7 +18,7 @@ from orchestrator import embedded
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper
 from orchestrator.state import fleet
-from orchestrator.state.connection import RedisFailure, check, connect
+from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger
 from workers import llm, tasks
@@ -85,31 +86,36 @@ class Service:
     def _ready(self, **_: Any) -> None:
         if self.pool != "prefork":
             self.process()
+        client = connect(self.redis_url, name=f"cantata:{self.name}")
+        self._announce(client)
         Sweeper(self.app, self._ledger(), self.name).start()
-        threading.Thread(target=self._announce, name="announce", daemon=True).start()
+        threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
         embedded.announce_ready()
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
 
     def _ledger(self) -> Ledger:
         return Ledger(connect(self.redis_url, name=f"cantata:{self.name}:sweep"))
 
-    def _announce(self) -> None:
-        client = connect(self.redis_url, name=f"cantata:{self.name}")
-        worker = Worker(
-            name=self.name, queues=self.queues, concurrency=self.concurrency, pid=os.getpid(), host=socket.gethostname(),
-            version=orchestrator.__version__, started_at=time.time(),
-        )  # fmt: skip
-        while True:
+    def _announce(self, client: Redis) -> None:
+        fleet.announce(client, self._worker)
+
+    def _keep_announcing(self, client: Redis) -> None:
+        while not self._stopping.wait(ANNOUNCE_S):
             try:
-                fleet.announce(client, worker)
+                self._announce(client)
             except RedisFailure as error:
                 log.warning("announce_failed", error=str(error))
             if embedded.stack_is_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
-            if self._stopping.wait(ANNOUNCE_S):
-                break
         fleet.retire(client, self.name)
+
+    @cached_property
+    def _worker(self) -> Worker:
+        return Worker(
+            name=self.name, queues=self.queues, concurrency=self.concurrency, pid=os.getpid(), host=socket.gethostname(),
+            version=orchestrator.__version__, started_at=time.time(),
+        )  # fmt: skip
 
     def _going(self, **_: Any) -> None:
         self._stopping.set()

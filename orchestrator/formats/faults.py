@@ -95,6 +95,8 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
         return str(context["error"])
     if kind == "string_pattern_mismatch" and field and field.description:
         return f"expected {field.description}; found {shown(value)}"
+    if not detail["loc"] and value is None:
+        return "there is nothing in it"
     if kind not in _EXPECTED:
         return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, found {shown(value)}"
     return f"expected {_EXPECTED[kind].format(**context)}, found {shown(value)}{_hint(detail)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -195,6 +196,20 @@ def step(data: JsonValue, part: str | int) -> JsonValue:
     if isinstance(data, list) and isinstance(part, int) and part < len(data):
         return data[part]
     return None
+
+
+def find(data: JsonValue, pattern: str) -> Iterator[tuple[KeyPath, JsonValue]]:
+    """The values whose path fits a pattern such as `agents.*.instructions.*`, each with its path."""
+    found: list[tuple[KeyPath, JsonValue]] = [((), data)]
+    for part in pattern.split("."):
+        found = [((*path, key), value) for path, data in found for key, value in _entries(data) if part in ("*", key)]
+    return iter(found)
+
+
+def _entries(data: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:
+    if isinstance(data, dict):
+        return ((key, value) for key, value in data.items())
+    return enumerate(data) if isinstance(data, list) else ()
 
 
 def number(digits: str) -> int | float:

@@ -12,6 +12,8 @@ from redis.retry import Retry
 
 from orchestrator.errors import UnavailableError
 
+__all__ = ["Redis", "RedisFailure", "Trust", "celery_url", "check", "connect", "redis_url", "without_password"]
+
 RedisFailure = RedisError
 """Whatever Redis may raise, for those who only log it."""
 

@@ -1,0 +1,755 @@
+"""The ledger's promises about single steps and whole runs: each told twice, late, and out of order."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+from redis import Redis
+
+from orchestrator.errors import CantataError, UnknownRunError
+from orchestrator.models.graph import START, Graph, Outcome
+from orchestrator.models.values import ErrorInfo, Usage
+from orchestrator.state.ledger import BLOB_BYTES, SHARDS, Ahead, Begun, Ledger, run_key, shard_key, shard_of
+from tests.integration.state import invariants
+from tests.integration.state.play import Play, failed, row, sent, wait, work
+
+# accepting
+
+
+def test_a_run_is_accepted_once(ledger: Ledger) -> None:
+    first = Play(ledger)
+    before = ledger.read("run")
+
+    second = Play(ledger, timeout_s=1)
+
+    assert (first.new, second.new) == (True, False)
+    after = ledger.read("run")
+    assert (after.status, after.left, after.count, after.created_at_ms) == ("accepted", 1, 1, before.created_at_ms)
+    assert first.events() == ["accepted"]
+
+
+def test_what_was_asked_is_kept_with_the_run(ledger: Ledger) -> None:
+    ledger.accept(
+        "run", kind="chain", request='{"a":1}', definitions='{"agents":{}}', timeout_s=1, max_attempts=1, max_steps=9, labels={"who": "me"}
+    )
+
+    kind, request, digest, labels = ledger.request_of("run")
+
+    assert (kind, request, labels) == ("chain", '{"a":1}', {"who": "me"})
+    assert ledger.definitions("run", digest) == '{"agents":{}}'
+    assert [record.run_id for record in ledger.runs()] == ["run"]
+
+
+def test_definitions_live_as_long_as_the_longest_run_that_needs_them(ledger: Ledger) -> None:
+    Play(ledger, timeout_s=50_000)
+    key = f"{shard_key(shard_of('run'))}:definitions:{ledger.request_of('run')[2]}"
+    long = cast(int, ledger.redis.ttl(key))
+
+    ledger.redis.delete(run_key("run"))
+    Play(ledger, timeout_s=10)
+
+    assert cast(int, ledger.redis.ttl(key)) >= long - 1 > 50_000
+
+
+def test_an_unknown_run_is_told_as_such(ledger: Ledger) -> None:
+    for ask in (ledger.read, ledger.status, ledger.cancel, ledger.request_of):
+        with pytest.raises(UnknownRunError):
+            ask("nowhere")
+    with pytest.raises(CantataError):
+        ledger.definitions("nowhere", "0")
+    assert ledger.signal("nowhere", "step", 1) == ("unknown", ())
+
+
+# beginning
+
+
+def test_a_step_is_refused_before_it_is_ready(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), wait("w"), edges=row("a", "b"))
+
+    assert play.refusal("b") == "early"
+    assert play.refusal("w") == "early"
+    assert play.words("a", "b", "w") == "sent waiting waiting_signal"
+
+
+def test_a_step_is_refused_while_another_holds_it(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+
+    assert play.refusal("a") == "leased"
+    assert ledger.begin("run", "a", "worker") == "leased"
+    assert play.commit(begun).word == "ok"
+
+
+def test_a_step_is_refused_after_its_end(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    play.do("a")
+
+    assert play.refusal("a") == "over"
+    assert play.events("a") == ["started", "done"]
+
+
+def test_a_step_of_a_closed_run_is_refused(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    ledger.cancel("run")
+
+    assert play.refusal("a") == "closed"
+
+
+def test_what_nobody_knows_cannot_begin(ledger: Ledger) -> None:
+    play = Play(ledger)
+
+    assert play.refusal("nothing") == "gone"
+    assert ledger.begin("nowhere", "a", "worker") == "gone"
+
+
+def test_begin_gives_what_the_step_needs(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("a"), work("b", reads={"x": "a", "y": START, "z": "nobody"}, given={"n": 1}, params={"p": [1, 2]}), edges=row("a", "b")
+    )
+    play.do("a", {"ä": None})
+
+    begun = play.begin("b")
+
+    assert begun.inputs == {"x": {"ä": None}, "y": None, "z": None}
+    assert (begun.given, begun.spec.params, begun.attempt, begun.failures) == ({"n": 1}, {"p": [1, 2]}, 1, 0)
+    assert (begun.spec.kind, begun.spec.queue) == ("work", "tools")
+    assert ledger.definitions("run", begun.definitions) == "{}"
+
+
+def test_a_begin_whose_reply_was_lost_may_be_told_again(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    first = play.begin("a")
+
+    told_again = ledger._call("begin", "run", "run", "a", "worker", "5000", "1")
+    by_another = ledger._call("begin", "run", "run", "a", "another", "5000", "1")
+
+    assert (told_again[0], told_again[1][:2]) == ("begun", ["a", first.attempt])
+    assert by_another == ["leased"]
+    assert play.events("a") == ["started"]
+    assert play.commit(first).word == "ok"
+
+
+# committing
+
+
+def test_an_outcome_told_twice_counts_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), edges=(*row("a", "b"), *row("a", "c")))
+    begun = play.begin("a")
+
+    first = play.commit(begun, outcome=Outcome(output="one", usage=Usage(input_tokens=7)))
+    again = play.commit(begun, outcome=Outcome(output="two", usage=Usage(input_tokens=7)))
+
+    assert (first.word, sent(first)) == ("ok", ["b", "c"])
+    assert (again.word, sent(again)) == ("again", ["b", "c"])
+    assert play.output("a") == "one"
+    assert ledger.read("run").usage.input_tokens == 7
+    assert play.events("a") == ["started", "done"]
+
+
+def test_an_outcome_told_again_sends_only_what_still_waits_for_a_worker(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), edges=(*row("a", "b"), *row("a", "c")))
+    begun = play.begin("a")
+    play.commit(begun)
+    play.do("b")
+
+    assert sent(play.commit(begun)) == ["c"]
+
+
+def test_an_outcome_told_again_after_the_end_of_the_run_changes_nothing(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+    play.commit(begun, "one")
+    before = invariants.take(ledger.redis, "run")
+
+    again = play.commit(begun, "two")
+
+    assert (again.word, again.sends, again.run_status) == ("closed", (), "succeeded")
+    assert invariants.take(ledger.redis, "run") == before
+
+
+@pytest.mark.parametrize("outcome", [Outcome(output="late"), failed(), Outcome(status="retry"), Outcome(fragment=Graph(steps=(work("x"),)))])
+def test_a_stale_attempt_changes_nothing(ledger: Ledger, outcome: Outcome) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), edges=row("a", "b"))
+    lost = play.begin("a")
+    play.lose_lease(lost)
+    for now_at in ("sent", "running", "done"):
+        if now_at == "running":
+            held = play.begin("a", owner="another")
+        if now_at == "done":
+            play.commit(held, "right")
+        before = invariants.take(ledger.redis, "run")
+
+        answer = play.commit(lost, outcome=outcome)
+
+        assert (answer.word, answer.sends) == ("stale", ())
+        assert invariants.take(ledger.redis, "run") == before
+    assert play.output("a") == "right"
+
+
+def test_an_attempt_of_another_owner_is_refused(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+    thief = Begun(begun.run_id, begun.step_id, begun.attempt, "thief", begun.spec, None, 0, {}, begun.definitions)
+
+    assert play.commit(thief).word == "stale"
+    assert ledger.release(thief) == ()
+    assert play.words("a") == "running"
+
+
+def test_what_nobody_knows_cannot_be_committed(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+
+    def as_if(run_id: str, step_id: str) -> Begun:
+        return Begun(run_id, step_id, begun.attempt, begun.owner, begun.spec, None, 0, {}, "")
+
+    assert play.commit(as_if("run", "nothing")).word == "gone"
+    assert play.commit(as_if("nowhere", "a")).word == "gone"
+
+
+def test_usage_is_added_up_and_an_unknown_price_stays_unknown(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"))
+
+    play.commit(play.begin("a"), outcome=Outcome(usage=Usage(input_tokens=1, output_tokens=2, model_calls=1)))
+    assert ledger.read("run").usage.cost_usd is None
+    play.commit(play.begin("b"), outcome=Outcome(status="retry", usage=Usage(input_tokens=10, cost_usd=0.25)))
+    play.come_due("retry", "b")
+    play.commit(play.begin("b"), outcome=Outcome(usage=Usage(tool_calls=3, cost_usd=0.5)))
+
+    assert ledger.read("run").usage == Usage(input_tokens=11, output_tokens=2, cost_usd=0.75, model_calls=1, tool_calls=3)
+
+
+def test_warnings_are_told_where_they_arose(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+
+    play.commit(play.begin("a"), outcome=Outcome(warnings=("one", "two")))
+
+    assert play.events("a") == ["started", "warning", "warning", "done"]
+
+
+def test_a_large_output_is_stored_once_and_read_by_all(ledger: Ledger) -> None:
+    large = "x" * BLOB_BYTES
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c", reads={"x": "a", "y": "b"}), edges=(*row("a", "c"), *row("b", "c")))
+    play.do("a", large)
+    play.do("b", large)
+
+    begun = play.begin("c")
+
+    assert begun.inputs == {"x": large, "y": large}
+    assert play.output("a") == large
+    assert ledger.outputs("run", ["a", "c", "b"]) == [json.dumps(large), None, json.dumps(large)]
+    assert ledger.redis.hlen(f"{run_key('run')}:blobs") == 1
+
+
+def test_a_large_output_is_measured_in_bytes(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+
+    play.do("a", "ä" * (BLOB_BYTES // 2 + 1))
+
+    assert ledger.redis.hlen(f"{run_key('run')}:blobs") == 1
+
+
+# leases
+
+
+def test_a_step_whose_lease_ran_out_gets_a_new_attempt(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    lost = play.begin("a")
+
+    swept = play.lose_lease(lost)
+
+    assert (sent(swept), swept.lost) == (["a"], 1)
+    assert play.begin("a").attempt == 2
+    assert play.events("a") == ["started", "lost", "started"]
+    assert ledger.renew([lost.lease]) == {lost.lease}
+
+
+def test_a_lease_lives_as_long_as_the_ledger_says(ledger: Ledger) -> None:
+    play = Play(Ledger(ledger.redis, lease_s=-1))
+    play.plan(work("a"))
+    play.begin("a")
+
+    assert sent(play.sweep()) == ["a"]
+
+
+def test_a_lease_that_is_kept_alive_is_not_swept(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+    ledger.redis.zadd(f"{play.shard}:leases", {begun.lease: 1.0})
+
+    assert ledger.renew([begun.lease]) == set()
+
+    assert play.sweep().lost == 0
+    assert play.words("a") == "running"
+
+
+def test_renewing_reports_the_leases_that_are_lost(ledger: Ledger) -> None:
+    one, other = Play(ledger, "one"), Play(ledger, "other")
+    held = []
+    for play in (one, other):
+        play.plan(work("a"), work("b"), work("c"))
+        held += [play.begin("a"), play.begin("b"), play.begin("c")]
+    one.commit(held[0])
+    one.lose_lease(held[1])
+    ledger.cancel("other")
+
+    assert ledger.renew([begun.lease for begun in held]) == {held[i].lease for i in (0, 1, 3, 4, 5)}
+    assert ledger.renew([]) == set()
+
+
+def test_a_step_that_takes_down_its_workers_is_given_up_with_its_story(ledger: Ledger) -> None:
+    play = Play(ledger, max_attempts=2)
+    play.plan(work("a"), work("b"))
+
+    assert sent(play.lose_lease(play.begin("a", owner="first"))) == ["a"]
+    assert sent(play.lose_lease(play.begin("a", owner="second"))) == []
+
+    assert play.status == "failed"
+    error = ledger.read("run").error
+    assert error is not None
+    assert (error.code, error.step) == ("poison", "a")
+    assert "2 workers, the last of them second" in error.message
+    assert play.events("a") == ["started", "lost", "started", "lost", "failed"]
+    assert (play.step("a").state, play.step("a").crashes) == ("failed", 2)
+
+
+def test_a_poisonous_step_that_may_be_skipped_does_not_stop_the_run(ledger: Ledger) -> None:
+    play = Play(ledger, max_attempts=1)
+    play.plan(work("a", on_error="skip"), work("b", reads={"a": "a"}), edges=row("a", "b"))
+
+    swept = play.lose_lease(play.begin("a"))
+
+    assert sent(swept) == ["b"]
+    assert play.begin("b").inputs == {"a": None}
+
+
+def test_one_sweep_mends_all_runs_of_a_shard(ledger: Ledger) -> None:
+    ids = [name for name in (f"run{n}" for n in range(10_000)) if shard_of(name) == 0][:3]
+    plays = [Play(ledger, run_id) for run_id in ids]
+    for play in plays:
+        play.plan(work("a"))
+        ledger.redis.zadd(f"{play.shard}:leases", {play.begin("a").lease: 1.0})
+
+    swept = ledger.sweep(0, most=2)
+    rest = ledger.sweep(0, most=2)
+
+    assert sorted(run_id for run_id, _ in (*swept.sends, *rest.sends)) == sorted(ids)
+    assert (swept.lost, rest.lost) == (2, 1)
+
+
+def test_all_shards_are_swept_in_one_call(ledger: Ledger) -> None:
+    plays = [Play(ledger, name) for name in ("one", "two", "three")]
+    for play in plays:
+        play.plan(work("a"))
+        ledger.redis.zadd(f"{play.shard}:leases", {play.begin("a").lease: 1.0})
+    ledger.redis.script_flush()
+
+    found = ledger.sweep_all()
+
+    assert sorted(run_id for swept in found for run_id, _ in swept.sends) == ["one", "three", "two"]
+    assert ledger.sweep_all() == []
+
+
+def test_the_leases_of_a_dead_owner_run_out_at_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    play.begin("a", owner="dead")
+    play.begin("b", owner="alive")
+
+    ledger.disown("run", "dead")
+
+    assert sent(play.sweep()) == ["a"]
+    assert play.words("a", "b") == "sent running"
+
+
+def test_a_step_handed_back_is_not_counted_against_it(ledger: Ledger) -> None:
+    play = Play(ledger, max_attempts=1)
+    play.plan(work("a"))
+    begun = play.begin("a")
+
+    assert [ready.step_id for ready in ledger.release(begun)] == ["a"]
+    assert ledger.release(begun) == ()
+
+    assert play.commit(begun).word == "stale"
+    assert (play.begin("a").attempt, play.step("a").crashes) == (2, 0)
+
+
+def test_a_step_whose_message_got_lost_is_found(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    play.begin("b")
+    assert play.sweep().overdue == ()
+
+    overdue = play.lose_message("a").overdue
+
+    assert [(run_id, ready.step_id) for run_id, ready, _ in overdue] == [("run", "a")]
+    assert overdue[0][2] > 1e9
+    assert play.sweep().overdue == ()
+    assert play.begin("a").attempt == 1
+
+
+# failures and retries
+
+
+def test_a_retry_waits_for_its_timer(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", retries=1))
+
+    committed = play.commit(play.begin("a"), outcome=Outcome(status="retry", retry_in_s=9.0, error=ErrorInfo(code="busy", message="later")))
+
+    assert (committed.word, committed.sends) == ("ok", ())
+    assert (play.words("a"), play.refusal("a"), sent(play.sweep())) == ("waiting", "early", [])
+    assert play.step("a").error == ErrorInfo(code="busy", message="later")
+    assert sent(play.come_due("retry", "a")) == ["a"]
+    again = play.begin("a")
+    assert (again.attempt, again.failures) == (2, 1)
+    play.commit(again, "at last")
+    assert (play.status, play.output("a")) == ("succeeded", "at last")
+    assert play.events("a") == ["started", "retry", "started", "done"]
+
+
+def test_a_retry_told_twice_is_one(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+    play.commit(begun, outcome=Outcome(status="retry"))
+
+    assert play.commit(begun, outcome=Outcome(status="retry")).word == "stale"
+    assert play.step("a").failures == 1
+
+
+def test_a_failure_that_aborts_ends_the_run_and_keeps_what_is_done(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), work("d"), edges=row("b", "d"))
+    play.do("a", "kept")
+    held = play.begin("c")
+
+    committed = play.fail("b")
+
+    assert (committed.run_status, committed.sends) == ("failed", ())
+    assert play.words("a", "b", "c", "d") == "done failed skipped skipped"
+    assert play.output("a") == "kept"
+    error = ledger.read("run").error
+    assert error is not None
+    assert (error.code, error.step) == ("broke", "b")
+    assert play.commit(held).word == "closed"
+    assert ledger.renew([held.lease]) == {held.lease}
+
+
+def test_a_failure_that_is_skipped_goes_on_with_null(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", on_error="skip"), work("b", reads={"a": "a"}), edges=row("a", "b"))
+
+    committed = play.fail("a")
+
+    assert sent(committed) == ["b"]
+    assert play.begin("b").inputs == {"a": None}
+    assert play.step("a").error is not None
+
+
+def test_a_failure_that_jumps_takes_the_edge_for_failure_alone(ledger: Ledger) -> None:
+    play = Play(ledger)
+    jump = row("a", "mend")[0].model_copy(update={"label": "failed"})
+    play.plan(work("a", on_error="jump"), work("b"), work("mend"), edges=(*row("a", "b"), jump))
+
+    committed = play.fail("a")
+
+    assert sent(committed) == ["mend"]
+    assert play.words("a", "b", "mend") == "failed skipped sent"
+
+
+def test_the_edge_for_failure_is_not_taken_by_success(ledger: Ledger) -> None:
+    play = Play(ledger)
+    jump = row("a", "mend")[0].model_copy(update={"label": "failed"})
+    play.plan(work("a", on_error="jump"), work("b"), work("mend"), edges=(*row("a", "b"), jump))
+
+    assert sent(play.do("a")) == ["b"]
+    assert play.words("mend") == "skipped"
+
+
+# the end of a run
+
+
+def test_a_run_with_nothing_left_is_closed(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), edges=row("a", "b"), terminals=("b",))
+    play.do("a")
+
+    committed = play.do("b", 42)
+
+    assert (committed.run_status, play.status) == ("succeeded", "succeeded")
+    record = ledger.read("run")
+    assert (record.left, record.terminals, record.closed_at_ms is not None) == (0, ("b",), True)
+    assert play.events()[-1] == "closed"
+
+
+def test_a_run_that_plans_nothing_has_succeeded(ledger: Ledger) -> None:
+    play = Play(ledger)
+
+    assert play.do(START).run_status == "succeeded"
+
+
+def test_cancelling_stops_everything_and_is_told_to_workers(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("running"), work("sent"), work("retrying"), work("waiting"), wait("parked", timeout_s=9), work("late", deadline_s=9),
+        edges=(*row("sent", "waiting"), *row("sent", "late")),
+    )  # fmt: skip
+    held = play.begin("running")
+    play.commit(play.begin("retrying"), outcome=Outcome(status="retry", retry_in_s=9))
+
+    assert ledger.cancel("run") == "cancelled"
+
+    assert ledger.renew([held.lease]) == {held.lease}
+    assert play.commit(held).word == "closed"
+    assert play.sweep() == ledger.sweep((shard_of("run") + 1) % SHARDS)
+    assert ledger.read("run").error == ErrorInfo(code="cancelled", message="the run was cancelled")
+
+
+def test_a_run_is_cancelled_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    error = ErrorInfo(code="money", message="the budget is spent")
+
+    assert ledger.cancel("run", status="exhausted", error=error) == "exhausted"
+    assert ledger.cancel("run") == "exhausted"
+
+    assert play.events() == ["accepted", "closed"]
+    assert ledger.read("run").error == error
+    assert play.refusal(START) == "closed"
+
+
+def test_a_run_that_has_ended_cannot_be_cancelled(ledger: Ledger) -> None:
+    Play(ledger).do(START)
+
+    assert ledger.cancel("run") == "succeeded"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_past_its_time_ends_with_what_it_has(ledger: Ledger, begun: bool) -> None:
+    play = Play(ledger)
+    if begun:
+        play.plan(work("a"), work("b"), edges=row("a", "b"))
+        play.do("a", "kept")
+
+    play.come_due("deadline")
+
+    assert play.status == "timed_out"
+    error = ledger.read("run").error
+    assert error is not None
+    assert error.code == "timeout"
+    if begun:
+        assert (play.words("a", "b"), play.output("a")) == ("done skipped", "kept")
+
+
+def test_every_key_of_a_closed_run_expires(ledger: Ledger, valkey: Redis) -> None:
+    for end in ("succeeded", "failed", "cancelled", "timed_out"):
+        play = Play(ledger, end, retention_s=5)
+        play.plan(
+            work("a", on_error="skip", given=1), wait("w", timeout_s=9), work("j", deadline_s=9, quorum=2),
+            edges=(*row("a", "j"), *row("w", "j")),
+        )  # fmt: skip
+        play.do("a", "x" * BLOB_BYTES)
+        ledger.signal(end, "w", 1)
+        if end == "cancelled":
+            ledger.cancel(end)
+        elif end == "timed_out":
+            play.come_due("deadline")
+        elif end == "failed":
+            play.fail("j")
+        else:
+            play.do("j")
+        assert play.status == end
+
+        invariants.check_keys(valkey, end)
+
+        keys = [key for key in cast("list[str]", valkey.keys("cantata:*")) if f":run:{end}" in key]
+        assert {key.removeprefix(run_key(end)) for key in keys} >= {"", ":state", ":out", ":log", ":closed", ":blobs", ":given"}
+        assert all(0 < cast(int, valkey.pttl(key)) <= 5000 for key in keys)
+        assert [key for key in ("leases", "ready", "due") if valkey.exists(f"{play.shard}:{key}")] == []
+
+
+def test_an_expired_run_leaves_nothing_behind(ledger: Ledger, valkey: Redis) -> None:
+    play = Play(ledger, retention_s=-1)
+    play.plan(work("a"))
+    play.do("a")
+
+    play.sweep()
+
+    assert [key for key in cast("list[str]", valkey.keys("cantata:*")) if ":definitions:" not in key] == []
+    assert ledger.runs() == []
+
+
+def test_a_message_for_an_expired_run_is_forgotten(ledger: Ledger, valkey: Redis) -> None:
+    play = Play(ledger)
+    begun = play.begin(START)
+    for key in cast("list[str]", valkey.keys(f"{run_key('run')}*")):
+        valkey.delete(key)
+    valkey.zadd(f"{play.shard}:ready", {"run|a": 1.0})
+    valkey.zadd(f"{play.shard}:leases", {begun.lease: 1.0})
+
+    swept = play.sweep()
+
+    assert (swept.sends, swept.overdue, swept.lost) == ((), (), 0)
+    assert play.commit(begun).word == "gone"
+    assert play.sweep() == swept
+    valkey.flushdb()
+
+
+def test_a_note_is_added_only_while_the_run_goes_on(ledger: Ledger) -> None:
+    play = Play(ledger)
+
+    assert ledger.note("run", "unserved", step_id="a", detail={"queue": "gpu"})
+    ledger.cancel("run")
+    assert not ledger.note("run", "unserved")
+
+    assert play.events() == ["accepted", "unserved", "closed"]
+
+
+# running ahead
+
+AHEAD = Ahead("tools", "\ntiny\n")
+
+
+def begun_ahead(play: Play, *steps: str) -> str:
+    """What is begun in the call that finishes `a`, and what is to be sent."""
+    committed = play.do("a", ahead=AHEAD)
+    assert sorted([*sent(committed), *([committed.begun.step_id] if committed.begun else [])]) == sorted(steps)
+    return committed.begun.step_id if committed.begun else ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "runs_ahead"),
+    [
+        ({"work": "tiny"}, True),
+        ({"work": "tin"}, False),
+        ({"work": ""}, False),
+        ({"work": "large"}, False),
+        ({"cheap": True}, True),
+        ({"cheap": False, "work": "tiny"}, False),
+        ({"cheap": True, "queue": "agents"}, False),
+        ({"work": "tiny", "queue": "agents"}, False),
+        ({"decides": True, "queue": "coordinator"}, True),
+    ],
+)
+def test_the_next_step_is_begun_at_once_if_it_is_cheap_here_or_a_decision(ledger: Ledger, spec: dict[str, object], runs_ahead: bool) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", **spec), edges=row("a", "b"))
+
+    assert begun_ahead(play, "b") == ("b" if runs_ahead else "")
+    assert play.words("b") == ("running" if runs_ahead else "sent")
+
+
+def test_of_several_cheap_steps_none_is_begun_ahead(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", cheap=True), work("c", cheap=True), edges=(*row("a", "b"), *row("a", "c")))
+
+    assert begun_ahead(play, "b", "c") == ""
+
+
+def test_of_several_decisions_one_is_begun_ahead(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c", decides=True), work("d", decides=True), edges=(*row("a", "b"), *row("a", "c"), *row("a", "d")))
+
+    assert begun_ahead(play, "b", "c", "d") == "c"
+
+
+def test_nothing_is_begun_ahead_unasked(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", decides=True), edges=row("a", "b"))
+
+    committed = play.do("a")
+
+    assert (committed.begun, sent(committed)) == (None, ["b"])
+
+
+def test_a_step_begun_ahead_is_leased_and_has_its_inputs(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", decides=True, reads={"x": "a"}), edges=row("a", "b"))
+
+    begun = play.do("a", 5, ahead=AHEAD).begun
+
+    assert begun is not None
+    assert (begun.inputs, begun.attempt, begun.owner) == ({"x": 5}, 1, "worker")
+    assert ledger.renew([begun.lease]) == set()
+    assert play.commit(begun, 6).run_status == "succeeded"
+
+
+def test_the_next_of_a_batch_is_begun_with_the_commit(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"))
+
+    committed = play.do("a", ahead=Ahead("tools", next_step="b"))
+
+    assert committed.begun is not None
+    assert committed.begun.step_id == "b"
+    assert play.words("a", "b", "c") == "done running sent"
+
+
+def test_what_the_commit_made_ready_goes_before_the_batch(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", decides=True), work("c"), edges=row("a", "b"))
+
+    committed = play.do("a", ahead=Ahead("tools", next_step="c"))
+
+    assert committed.begun is not None
+    assert committed.begun.step_id == "b"
+    assert play.words("c") == "sent"
+
+
+@pytest.mark.parametrize("next_step", ["done", "running", "waiting", "nothing"])
+def test_the_next_of_a_batch_is_begun_only_if_it_may(ledger: Ledger, next_step: str) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("done"), work("running"), work("waiting"), edges=row("running", "waiting"))
+    play.do("done")
+    play.begin("running", owner="another")
+
+    committed = play.do("a", ahead=Ahead("tools", next_step=next_step))
+
+    assert (committed.word, committed.begun) == ("ok", None)
+
+
+@pytest.mark.parametrize("how", ["again", "stale", "retry"])
+def test_a_batch_goes_on_after_a_commit_that_opens_nothing(ledger: Ledger, how: str) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    begun = play.begin("a")
+    if how == "again":
+        play.commit(begun)
+    if how == "stale":
+        play.lose_lease(begun)
+
+    outcome = Outcome(status="retry" if how == "retry" else "done")
+    committed = play.commit(begun, outcome=outcome, ahead=Ahead("tools", next_step="b"))
+
+    assert committed.word == ("ok" if how == "retry" else how)
+    assert committed.begun is not None
+    assert committed.begun.step_id == "b"
+
+
+def test_a_batch_ends_with_its_run(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+
+    committed = play.commit(play.begin("a"), outcome=failed(), ahead=Ahead("tools", next_step="b"))
+
+    assert (committed.run_status, committed.begun) == ("failed", None)

@@ -1,0 +1,140 @@
+"""Canvases send each ready step once, keep order, and carry only what is fixed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.models.graph import Edge, Graph, Spec, Step
+from orchestrator.planning.canvas import MOST_LINKS, Canvas, Fan, Message, Pace, Row, build, carried
+
+
+def step(step_id: str, **fields: object) -> Step:
+    return Step.model_validate({"id": step_id, "kind": "agent.turn", "queue": "agents", "work": "agents:a", **fields})
+
+
+def row(*ids: str) -> Graph:
+    return Graph(steps=tuple(map(step, ids)), edges=tuple(Edge(source=a, target=b) for a, b in zip(ids, ids[1:], strict=False)))
+
+
+def spec_of(graph: Graph, step_id: str) -> tuple[str, Spec]:
+    return step_id, next(s for s in graph.steps if s.id == step_id)
+
+
+def message(*ids: str) -> Message:
+    return Message("agent.turn", "agents", ids)
+
+
+def sent(canvases: tuple[Canvas, ...]) -> list[str]:
+    first = [m for canvas in canvases for m in (canvas.messages[:1] if isinstance(canvas, Row) else canvas.members)]
+    return [step_id for m in first for step_id in m.steps]
+
+
+def test_a_row_becomes_a_chain() -> None:
+    graph = row("a", "b", "c")
+
+    canvases = build([spec_of(graph, "a")], graph)
+
+    assert canvases == (Row((message("a"), message("b"), message("c"))),)
+
+
+def test_a_chain_has_at_most_sixteen_links() -> None:
+    graph = row(*(f"s{i}" for i in range(40)))
+
+    (canvas,) = build([spec_of(graph, "s0")], graph)
+
+    assert isinstance(canvas, Row)
+    assert len(canvas.messages) == MOST_LINKS
+
+
+def test_a_fan_that_meets_in_one_step_becomes_a_chord() -> None:
+    graph = Graph(steps=(step("a"), step("b"), step("j")), edges=(Edge(source="a", target="j"), Edge(source="b", target="j")))
+
+    canvases = build([spec_of(graph, "a"), spec_of(graph, "b")], graph)
+
+    assert canvases == (Fan((message("a"), message("b")), message("j")),)
+
+
+def test_a_join_that_waits_for_others_is_not_carried() -> None:
+    edges = (Edge(source="a", target="j"), Edge(source="b", target="j"), Edge(source="late", target="j"))
+    graph = Graph(steps=(step("a"), step("b"), step("late"), step("j")), edges=edges)
+
+    canvases = build([spec_of(graph, "a"), spec_of(graph, "b")], graph)
+
+    assert carried(canvases) == ()
+
+
+def test_nothing_behind_a_step_that_may_grow_is_carried() -> None:
+    graph = Graph(steps=(step("a", grows=True), step("b")), edges=(Edge(source="a", target="b"),))
+
+    canvases = build([spec_of(graph, "a")], graph)
+
+    assert canvases == (Fan((message("a"),)),)
+
+
+def test_decisions_waits_and_early_joins_are_not_carried() -> None:
+    for fields in ({"decides": True}, {"kind": "wait"}, {"quorum": 1}, {"deadline_s": 1.0}):
+        graph = Graph(steps=(step("a"), step("b", **fields)), edges=(Edge(source="a", target="b"),))
+
+        assert carried(build([spec_of(graph, "a")], graph)) == ()
+
+
+def test_cheap_steps_go_several_to_a_message_and_carry_nothing() -> None:
+    graph = Graph(steps=tuple(step(f"s{i}") for i in range(10)))
+    pace = Pace(lambda spec: True, lambda spec, ready: 4)
+
+    (canvas,) = build([spec_of(graph, f"s{i}") for i in range(10)], graph, pace)
+
+    assert isinstance(canvas, Fan)
+    assert [len(m.steps) for m in canvas.members] == [4, 4, 2]
+
+
+def test_steps_of_different_kind_or_queue_never_share_a_message() -> None:
+    steps = (step("a"), step("b", queue="gpu"), step("c", kind="tool.call"))
+    pace = Pace(lambda spec: True, lambda spec, ready: 10)
+
+    (canvas,) = build([(s.id, s) for s in steps], None, pace)
+
+    assert isinstance(canvas, Fan)
+    assert {(m.kind, m.queue) for m in canvas.members} == {("agent.turn", "agents"), ("agent.turn", "gpu"), ("tool.call", "agents")}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    size = draw(st.integers(1, 14))
+    ids = [f"s{i}" for i in range(size)]
+    flags = [draw(st.fixed_dictionaries({"decides": st.booleans(), "grows": st.booleans()})) for _ in ids]
+    pairs = draw(st.sets(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=3 * size))
+    edges = tuple(Edge(source=ids[min(p)], target=ids[max(p)]) for p in sorted(pairs) if p[0] != p[1])
+    return Graph(steps=tuple(step(i, **f) for i, f in zip(ids, flags, strict=True)), edges=edges)
+
+
+@settings(max_examples=300)
+@given(graphs(), st.booleans())
+def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(graph: Graph, cheap: bool) -> None:
+    targets = {edge.target for edge in graph.edges}
+    ready = [(s.id, s) for s in graph.steps if s.id not in targets]
+    pace = Pace(lambda spec: cheap, lambda spec, count: 3)
+
+    canvases = build(ready, graph, pace)
+
+    assert Counter(sent(canvases)) == Counter(step_id for step_id, _ in ready)
+    later = carried(canvases)
+    assert len(set(later)) == len(later)
+    assert not set(later) & set(sent(canvases))
+    specs = {s.id: s for s in graph.steps}
+    for canvas in canvases:
+        for sources, message_behind in _links(canvas):
+            for target in message_behind.steps:
+                into = {edge.source for edge in graph.edges if edge.target == target}
+                assert into == set(sources), "a carried step waits for exactly the steps its canvas sends before it"
+                assert not any(specs[source].grows for source in into), "growth could come between"
+                assert not specs[target].decides
+
+
+def _links(canvas: Canvas) -> list[tuple[tuple[str, ...], Message]]:
+    if isinstance(canvas, Row):
+        return [(before.steps, after) for before, after in zip(canvas.messages, canvas.messages[1:], strict=False)]
+    return [(tuple(i for m in canvas.members for i in m.steps), canvas.join)] if canvas.join else []
