@@ -58,7 +58,7 @@ def load(path: Path | None) -> Definitions:
     document = read(path)
     if is_request(document):
         raise ConfigError("this is a chain request, not a configuration; `submit chain` runs it", source=document.source)
-    return load_definitions(document, folder=path.absolute().parent)
+    return _definitions(document, path)
 
 
 def read(path: Path) -> Document:
@@ -75,13 +75,17 @@ def read(path: Path) -> Document:
 
 
 def check_file(path: Path) -> list[Fault]:
-    """All that is wrong with the form of a configuration or a chain request, whichever the file is."""
+    """All that is wrong with a configuration, or with the form of a chain request, whichever the file is."""
     try:
         document = read(path)
         if is_request(document):
             load_request(document)
         else:
-            load(path)
+            _definitions(document, path)
     except ConfigError as error:
         return list(error.faults)
     return []
+
+
+def _definitions(document: Document, path: Path) -> Definitions:
+    return load_definitions(document, folder=path.absolute().parent)

@@ -8,10 +8,10 @@ import signal
 import socket
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import ceil
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ MOST_IN_BATCH = 100
 MESSAGES_A_SLOT = 2  # so that no slot idles while another still has a long message
 SAMPLES = 3  # measurements before work counts as known
 TICK_S = 0.1  # how late a time-out may be noticed
+MOST_DEFINITIONS = 64  # kept in one process
 FLEET_S = 1.0  # how often a process tells and learns what work costs
 
 
@@ -90,7 +91,7 @@ class Process:
         self.ledger = Ledger(self.redis) if lease_s is None else Ledger(self.redis, lease_s=lease_s)
         self.costs = Costs()
         self.slots: dict[str, int] = {}
-        self.definitions = lru_cache(maxsize=64)(self._definitions)
+        self._definitions: OrderedDict[str, Definitions] = OrderedDict()
         self._held: dict[str, Held] = {}
         self._changed = threading.Lock()
         self._stopping = threading.Event()
@@ -148,8 +149,14 @@ class Process:
         slots = self.slots.get(spec.queue, 1)
         return min(MOST_IN_BATCH, max(1, int(BATCH_MS / cost_ms)), ceil(ready / (slots * MESSAGES_A_SLOT)))
 
-    def _definitions(self, run_id_shard: str, digest: str) -> Definitions:
-        return definitions_from(self.ledger.definitions(run_id_shard, digest))
+    def definitions(self, run_id: str, digest: str) -> Definitions:
+        """The definitions that a run started with; runs with the same share them."""
+        known = self._definitions.get(digest)
+        if known is None:
+            known = self._definitions[digest] = definitions_from(self.ledger.definitions(run_id, digest))
+            while len(self._definitions) > MOST_DEFINITIONS:
+                self._definitions.popitem(last=False)
+        return known
 
     # --- the heart --------------------------------------------------------------------------------------------------
 

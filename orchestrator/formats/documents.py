@@ -20,8 +20,8 @@ from orchestrator.formats.marks import DEEPEST, KeyPath, Mark, Marker, is_text, 
 from orchestrator.models.values import JsonValue
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast, but not in every build of PyYAML
-_TEXT_TAGS = (None, "!", "tag:yaml.org,2002:str")
-_JSON_START = re.compile(r"\s*[{\[]")
+_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+_JSON_START = re.compile(r'\s*[{\["]')
 _JSON_TOKEN = re.compile(r'[{}\[\]:,]|"(?:[^"\\]|\\.)*"|[^\s{}\[\]:,"]+')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
@@ -127,11 +127,11 @@ def _mark_json(text: str, source: str) -> Mark:
 
 
 def _parse_as_yaml_after_all(text: str, source: str, error: json.JSONDecodeError) -> Document:
-    """YAML may begin with a brace too. If it is neither, the reading that came further has the fault to tell."""
+    """YAML may begin with a brace or quote too. If it is neither, the reading that came further has the fault to tell."""
     try:
         return _parse_yaml(text, source)
     except ConfigError as yaml_error:
-        if (yaml_error.faults[0].line or 0) > error.lineno:
+        if error.pos < len(text.rstrip()) and (yaml_error.faults[0].line or 0) > error.lineno:
             raise
         raise ConfigError([Fault(f"this is no JSON: {error.msg} (column {error.colno})", line=error.lineno)], source=source) from error
 
@@ -156,7 +156,7 @@ def _mark_yaml(text: str, source: str) -> Mark:
         match event:
             case yaml.ScalarEvent():
                 _check_tag(event.tag, marker, line)
-                (marker.plain if event.implicit[0] else marker.text)(event.value, line, anchor=event.anchor)
+                (marker.plain if event.implicit[0] and not event.tag else marker.text)(event.value, line, anchor=event.anchor)
             case yaml.MappingStartEvent():
                 _check_tag(event.tag, marker, line)
                 marker.open({}, line, anchor=event.anchor)
@@ -193,10 +193,8 @@ def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:
 
 def _is_deep(data: JsonValue) -> bool:
     level: list[JsonValue] = [data]
-    for _ in range(DEEPEST + 1):
+    for _ in range(DEEPEST):
         level = [
             child for value in level if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
         ]
-        if not level:
-            return False
-    return True
+    return any(isinstance(value, (dict, list)) for value in level)

@@ -23,7 +23,7 @@ _CONSTANTS: dict[str, JsonValue] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_PLAIN_KEY = re.compile(r"[\w/-]+")
+_PLAIN_KEY = re.compile(r"[^\s.'\"\[\]]+")
 
 
 @dataclass(slots=True)
@@ -134,6 +134,8 @@ class Marker:
             self._put(top.mark, len(top.mark.value), value, mark, line)
         elif top.key is None:
             top.key, top.key_line = self._key(value, line), line
+            if top.key in top.mark.lines:
+                self.fault(f"the key {top.key!r} is here twice; it is on line {top.mark.lines[top.key]} too", line)
         else:
             if top.key_merges:
                 top.merged += self._mergeable(value, mark, line)
@@ -155,14 +157,11 @@ class Marker:
             self.stop(f"it has more than {_MOST_VALUES:,} values, aliases counted as what they stand for", line)
 
     def _key(self, key: JsonValue, line: int) -> str:
-        if not isinstance(key, str):
-            shown = "a mapping or list" if isinstance(key, (dict, list)) else json.dumps(key)
-            self.fault(f"a key must be a text, not {shown}; put it in quotes", line)
-            return json.dumps(key)
-        seen = self._stack[-1].mark.lines.get(key)
-        if seen:
-            self.fault(f"the key {key!r} is here twice; it is on line {seen} too", line)
-        return key
+        if isinstance(key, str):
+            return key
+        shown = "a mapping or list" if isinstance(key, (dict, list)) else json.dumps(key)
+        self.fault(f"a key must be a text, not {shown}; put it in quotes", line)
+        return json.dumps(key)
 
     def _mergeable(self, value: JsonValue, mark: Mark | None, line: int) -> list[Mark]:
         if mark is not None and isinstance(value, dict):

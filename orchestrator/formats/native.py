@@ -49,7 +49,7 @@ def _model_faults(document: Document) -> list[Fault]:
 
 
 def _check_folder(document: Document, folder: Path | None) -> Iterator[Fault]:
-    if step(document.data, "folder") is not None:
+    if isinstance(document.data, dict) and "folder" in document.data:
         yield document.fault(("folder",), "unknown key 'folder'; functions are imported from the folder that the file lies in")
 
 

@@ -36,6 +36,7 @@ class Spec(Value):
     deadline_s: float | None = Field(default=None, description="ready this many seconds after it was added, whoever is late")
     scope: str | None = Field(default=None, description="the grower whose exit fails if this step aborts; None: the run")
     window: str | None = Field(default=None, description="the map whose window it counts in")
+    has_given: bool = Field(default=False, description="set by the ledger: the step has a value of its own")
 
 
 class Step(Spec):

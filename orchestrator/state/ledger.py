@@ -174,7 +174,9 @@ def _spec(text: str) -> Spec:
     return Spec.model_validate_json(text)
 
 
-def _step_text(step: Step) -> str:
+def _step_text(step: Step, *, given: bool = False) -> str:
+    if given or step.given is not None:
+        step = step.model_copy(update={"has_given": True})
     return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
 
 
@@ -184,7 +186,8 @@ def to_json(value: JsonValue) -> str:
 
 
 def _fragment_text(graph: Graph) -> str:
-    rows = [[s.id, _step_text(s)] if s.given is None else [s.id, _step_text(s), to_json(s.given)] for s in graph.steps]
+    like = graph.items.like if graph.items else None
+    rows = [[s.id, _step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
     fragment: dict[str, JsonValue] = {
         "steps": cast(JsonValue, rows),
         "edges": [[e.source, e.target, e.label, e.wakes] for e in graph.edges],

@@ -2,9 +2,8 @@
 -- ARGV: run, step, owner, lease_ms, 1 if the call is told again because its reply was lost
 -- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}}} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
-local status = meta('status')
 if not status then return {'gone'} end
-if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now)
+if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now); status = 'running'
 elseif status ~= 'running' then return {'closed'} end
 local s = get(ARGV[2])
 if not s then return {'gone'} end

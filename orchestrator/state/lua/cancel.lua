@@ -1,6 +1,5 @@
 -- Ends a run. ARGV: run, status, error (JSON). Replies its status after that, or false if there is no such run.
 use(ARGV[1])
-local status = meta('status')
 if not status then return false end
 if status == 'accepted' or status == 'running' then
   close(ARGV[2], ARGV[3])

@@ -4,7 +4,6 @@
 --       warnings (JSON list or "")
 -- Replies {word, sends {step, spec, ...}, begun or false, run status}; word: ok, again, stale, closed, gone.
 use(ARGV[1])
-local status = meta('status')
 if not status then return {'gone', {}, false, ''} end
 local s = get(ARGV[2])
 local attempt = tonumber(ARGV[3])
@@ -38,8 +37,10 @@ if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return
 
 if ARGV[10] ~= '' then
   local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(ARGV[10], '^(.-),(.-),(.-),(.-),(.-)$')
-  redis.call('HINCRBY', R, 'input_tokens', tokens_in); redis.call('HINCRBY', R, 'output_tokens', tokens_out)
-  redis.call('HINCRBY', R, 'model_calls', model_calls); redis.call('HINCRBY', R, 'tool_calls', tool_calls)
+  local counts = {input_tokens = tokens_in, output_tokens = tokens_out, model_calls = model_calls, tool_calls = tool_calls}
+  for field, count in pairs(counts) do
+    if count ~= '0' then redis.call('HINCRBY', R, field, count) end
+  end
   if cost ~= '' then redis.call('HINCRBYFLOAT', R, 'cost_usd', cost) end
 end
 if ARGV[18] ~= '' then
@@ -71,4 +72,4 @@ else
 end
 local ahead = ARGV[15] ~= '' and {queue = ARGV[14], cheap = ARGV[15], owner = ARGV[4], lease_ms = lease_ms} or nil
 local sends, begun = dispatch(resend_ms, ahead)
-return {'ok', sends, begun or begin_next(), meta('status')}
+return {'ok', sends, begun or begin_next(), status}

@@ -26,7 +26,7 @@
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run
+local R, run, status, definitions
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -49,6 +49,8 @@ local specs = {}      -- decoded specs of this call, by text
 
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
+  local known = redis.call('HMGET', R, 'status', 'definitions')
+  status, definitions = known[1], known[2]
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -126,8 +128,8 @@ local function forget(s)
 end
 
 -- Ends the run: what is not over is skipped, working keys go, the rest expires after the retention.
-local function close(status, error_json)
-  if status ~= 'succeeded' then
+local function close(word, error_json)
+  if word ~= 'succeeded' then
     local packed = redis.call('HGETALL', R .. ':state')
     for i = 1, #packed, 2 do
       local s = parse(packed[i], packed[i + 1])
@@ -139,10 +141,11 @@ local function close(status, error_json)
       end
     end
   end
-  redis.call('HSET', R, 'status', status, 'closed_at', now, 'error', error_json or '')
+  redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
+  status = word
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
-  event('closed', nil, nil, nil, '{"status":"' .. status .. '"}')
-  redis.call('XADD', R .. ':closed', '0-1', 'status', status)
+  event('closed', nil, nil, nil, '{"status":"' .. word .. '"}')
+  redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
   local keep_ms = tonumber(meta('retention_ms'))
   for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
@@ -150,7 +153,7 @@ local function close(status, error_json)
   fresh, unasked = {}, {}
 end
 
-local function is_over() return meta('status') ~= 'running' end
+local function is_over() return status ~= 'running' end
 
 local function count_down(n)
   if redis.call('HINCRBY', R, 'left', -n) == 0 and not is_over() then close('succeeded') end
@@ -209,8 +212,9 @@ resolve = function(s, word, takes, output)
         target.quorum = target.quorum - 1
         enough = target.quorum == 0
       end
-      put(target)
-      if target.pending == 0 then settle(target) elseif enough then force(target) end
+      if target.pending == 0 then settle(target)
+      elseif enough then force(target)
+      else put(target) end
     end
   end
   local _, _, spec = spec_of(s.id)
@@ -316,7 +320,8 @@ local function lease(s, text, spec, owner, lease_ms)
     values[#values + 1] = name
     values[#values + 1] = out or 'null'
   end
-  return {s.id, s.attempt, text, redis.call('HGET', R .. ':given', s.id) or '', s.failures, values, meta('definitions')}
+  local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
+  return {s.id, s.attempt, text, given or '', s.failures, values, definitions}
 end
 
 -- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.

@@ -1,6 +1,5 @@
 -- Adds an event to a run that is not over. ARGV: run, type, step or "", detail (JSON). Replies 1 if it was added.
 use(ARGV[1])
-local status = meta('status')
 if status ~= 'running' and status ~= 'accepted' then return 0 end
 event(ARGV[2], ARGV[3], nil, nil, ARGV[4])
 return 1

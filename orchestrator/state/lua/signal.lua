@@ -1,7 +1,6 @@
 -- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms.
 -- Replies {word, sends}: taken, kept, over, closed, unknown.
 use(ARGV[1])
-local status = meta('status')
 if not status then return {'unknown', {}} end
 if status ~= 'running' and status ~= 'accepted' then return {'closed', {}} end
 local id = answering(ARGV[2])

@@ -17,7 +17,7 @@ for _, member in ipairs(due(':leases')) do
   redis.call('ZREM', S .. ':leases', member)
   local id, attempt, owner, step = string.match(member, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
   use(id)
-  local s = meta('status') == 'running' and get(step)
+  local s = status == 'running' and get(step)
   if s and s.word == 'running' and s.attempt == tonumber(attempt) then
     lost = lost + 1
     s.crashes = s.crashes + 1
@@ -52,8 +52,7 @@ for _, member in ipairs(due(':due')) do
   redis.call('ZREM', S .. ':due', member)
   local what, id, step = string.match(member, '^([^|]*)|([^|]*)|(.*)$')
   use(id)
-  local status = meta('status')
-  if status == 'running' or (status == 'accepted' and what == 'deadline') then
+    if status == 'running' or (status == 'accepted' and what == 'deadline') then
     TIMERS[what](step ~= '' and get(step) or nil)
     flush()
   end

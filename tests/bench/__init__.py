@@ -1,0 +1,1 @@
+"""Measures Cantata against plain Celery canvases, in the same run on the same machine. `./run bench`."""

@@ -1,0 +1,16 @@
+"""Plain Celery on the same Redis: prefork, acks_late, results, no ledger. What a team has before Cantata."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+app = Celery("plain", broker=os.environ["PLAIN_BROKER"], backend=os.environ["PLAIN_BROKER"])
+app.conf.update(task_acks_late=True, worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True, worker_send_task_events=True)
+
+
+@app.task(name="noop", acks_late=True)
+def noop(*_: object) -> int:
+    """Do nothing."""
+    return 1

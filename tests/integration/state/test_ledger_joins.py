@@ -1,0 +1,370 @@
+"""The ledger's promises about joins: branches not taken, quorums, deadlines, signals."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.models.graph import START, Edge, Graph, Outcome
+from orchestrator.state.ledger import Ledger
+from tests.integration.state.play import Play, fan_in, row, sent, wait, work
+from tests.integration.state.test_ledger_growth import mapped
+
+LONG = 10_000
+
+# edges taken and not taken
+
+
+def test_a_join_fires_once_when_all_are_over(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c", on_error="skip"), work("join"), edges=fan_in(("a", "b", "c"), "join"))
+
+    assert sent(play.do("b")) == []
+    assert sent(play.fail("c")) == []
+    assert sent(play.do("a")) == ["join"]
+    assert play.do("join").run_status == "succeeded"
+
+
+def test_a_branch_takes_one_side_and_the_other_is_skipped_to_its_end(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("branch"), work("left"), work("left2"), work("right"), work("join"), work("only_left"),
+        edges=(
+            Edge(source="branch", target="left", label="true"), Edge(source="branch", target="right", label="false"),
+            *row("left", "left2", "join"), *row("right", "join"), *row("left2", "only_left"),
+        ),
+    )  # fmt: skip
+
+    assert sent(play.do("branch", takes=("done", "false"))) == ["right"]
+    assert play.words("left", "left2", "only_left", "join") == "skipped skipped skipped waiting"
+    assert sent(play.do("right")) == ["join"]
+
+
+def test_a_slow_branch_does_not_hold_back_another(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("slow"), work("a"), work("b"), work("join"), edges=(*row("a", "b", "join"), *row("slow", "join")))
+
+    assert sent(play.do("a")) == ["b"]
+    assert sent(play.do("b")) == []
+    assert sent(play.do("slow")) == ["join"]
+
+
+def test_an_edge_that_does_not_wake_only_orders(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("a"), work("b"), work("ordered"), work("woken"), work("asleep"),
+        edges=(
+            Edge(source="a", target="ordered", wakes=False), Edge(source="a", target="woken", wakes=False), Edge(source="b", target="woken"),
+            Edge(source="a", target="asleep", wakes=False), Edge(source="b", target="asleep", label="other"),
+        ),
+    )  # fmt: skip
+
+    assert sent(play.do("a")) == ["ordered"]
+    assert sent(play.do("b")) == ["woken"]
+    assert play.words("asleep") == "skipped"
+
+
+def test_an_ordering_edge_waits_also_for_a_source_that_is_skipped(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("a"), work("skipped"), work("b"),
+        edges=(Edge(source="a", target="skipped", label="never"), Edge(source="skipped", target="b", wakes=False)),
+    )  # fmt: skip
+
+    assert sent(play.do("a")) == ["b"]
+
+
+@pytest.mark.parametrize("how", ["not taken", "taken"])
+def test_a_row_of_ten_thousand_is_no_burden(ledger: Ledger, how: str) -> None:
+    play = Play(ledger)
+    ids = tuple(f"s{n}" for n in range(LONG))
+    first = Edge(source="branch", target="s0", label="never")
+    play.plan(work("branch"), *(work(step_id) for step_id in ids), work("join"), edges=(first, *row(*ids, "join"), *row("branch", "join")))
+
+    if how == "not taken":
+        assert sent(play.do("branch")) == ["join"]
+        assert play.words("s0", f"s{LONG - 1}") == "skipped skipped"
+    else:
+        assert sent(play.do("branch", takes=("never",))) == ["s0"]
+        assert play.fail("s0").run_status == "failed"
+        assert play.words("branch", f"s{LONG - 1}") == "done skipped"
+
+
+def test_a_row_of_ten_thousand_signals_that_came_first_is_no_burden(ledger: Ledger) -> None:
+    play = Play(ledger)
+    ids = tuple(f"w{n}" for n in range(LONG))
+    for step_id in ids[1:]:
+        ledger.signal("run", step_id, step_id)
+    play.plan(*(wait(step_id) for step_id in ids), work("end", reads={"last": ids[-1]}), edges=row(*ids, "end"))
+
+    word, ready = ledger.signal("run", "w0", "go")
+
+    assert (word, [one.step_id for one in ready]) == ("taken", ["end"])
+    assert play.begin("end").inputs == {"last": ids[-1]}
+
+
+# quorums and deadlines
+
+
+def test_a_quorum_goes_on_without_those_who_are_late(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("a"), work("b", on_error="skip"), work("c"), work("d"), work("join", quorum=2, reads={"c": "c", "d": "d"}), work("after_d"),
+        edges=(*fan_in(("a", "b", "c", "d"), "join"), *row("d", "after_d")),
+    )  # fmt: skip
+    late = play.begin("d")
+    play.do("a")
+    play.fail("b")
+
+    committed = play.do("c", "in time")
+
+    assert sent(committed) == ["join", "after_d"]
+    assert play.begin("join").inputs == {"c": "in time", "d": None}
+    error = play.step("d").error
+    assert error is not None
+    assert error.code == "late"
+    assert play.events("d") == ["started", "late"]
+    assert ledger.renew([late.lease]) == {late.lease}
+    assert play.commit(late, "too late").word == "stale"
+    assert play.output("d") is None
+
+
+def test_a_quorum_that_cannot_be_reached_waits_for_all(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", on_error="skip"), work("b", on_error="skip"), work("join", quorum=2), edges=fan_in(("a", "b"), "join"))
+
+    assert sent(play.fail("a")) == []
+    assert sent(play.do("b")) == ["join"]
+
+
+def test_a_quorum_counts_those_who_are_done_already(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("g"))
+    play.do("a")
+
+    grown = play.do("g", fragment=Graph(
+        steps=(work("b"), work("c"), work("join1", quorum=1), work("join2", quorum=2)),
+        edges=(*fan_in(("a", "b"), "join1"), *fan_in(("a", "b", "c"), "join2")),
+    ))  # fmt: skip
+
+    assert sorted(sent(grown)) == ["c", "join1"]
+    assert play.words("b", "join2") == "failed waiting"
+
+
+def test_a_deadline_fires_a_join_with_what_is_there(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("join", deadline_s=60), edges=fan_in(("a", "b"), "join"))
+    play.do("a")
+    assert play.sweep().sends == ()
+
+    swept = play.come_due("join", "join")
+
+    assert sent(swept) == ["join"]
+    assert play.words("a", "b") == "done failed"
+    assert play.refusal("b") == "over"
+    assert play.do("join").run_status == "succeeded"
+
+
+def test_a_deadline_fires_even_if_nobody_answered(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("join", deadline_s=60), edges=row("a", "join"))
+
+    assert sent(play.come_due("join", "join")) == ["join"]
+    assert play.words("a") == "failed"
+
+
+def test_a_join_that_fired_in_time_has_no_deadline_left(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("join", deadline_s=60), work("dead", deadline_s=60), edges=(*row("a", "join"), Edge(source="b", target="dead", label="x")))
+
+    play.do("a")
+    play.do("b")
+
+    assert ledger.redis.zrange(f"{play.shard}:due", 0, -1) == ["deadline|run|"]
+    assert play.words("join", "dead") == "sent skipped"
+
+
+def test_what_a_late_one_grew_is_stopped(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("join", quorum=1, reads={"b": "b"}), edges=fan_in(("a", "b"), "join"))
+    play.do("b", fragment=Graph(steps=(work("x", scope="b"), work("y", scope="b"), work("e")), edges=row("x", "y", "e"), exit="e"))
+    play.do("x", fragment=Graph(steps=(work("deep", scope="x"), work("x_end", scope="b")), edges=row("deep", "x_end"), exit="x_end"))
+    held = play.begin("deep")
+
+    committed = play.do("a")
+
+    assert sent(committed) == ["join"]
+    assert play.words("x", "deep", "x_end", "y", "e") == "done skipped skipped skipped failed"
+    assert ledger.renew([held.lease]) == {held.lease}
+    assert play.begin("join").inputs == {"b": None}
+
+
+def test_a_late_one_made_ready_by_the_same_outcome_is_not_sent(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(
+        work("a"), work("b"), work("left"), work("join", quorum=1),
+        edges=(*row("a", "b", "join"), Edge(source="a", target="left", label="left"), *row("left", "join"), *row("a", "join")),
+    )  # fmt: skip
+
+    committed = play.do("a")
+
+    assert sent(committed) == ["join"]
+    assert play.words("b", "left") == "failed failed"
+    assert play.do("join").run_status == "succeeded"
+
+
+@pytest.mark.parametrize("how", ["quorum", "deadline"])
+def test_late_items_of_a_map_are_stopped_and_those_not_sent_never_are(ledger: Ledger, how: str) -> None:
+    play = Play(ledger)
+    play.plan(work("map"))
+    play.do("map", fragment=mapped("map", tuple(range(8)), window=2, gather={"quorum": 2, "deadline_s": 60}))
+    late = play.begin("map/1")
+    assert sent(play.do("map/0")) == ["map/2"]
+
+    answer = play.do("map/2") if how == "quorum" else play.come_due("join", "map/gather")
+
+    assert sent(answer) == ["map/gather"]
+    assert play.words(*(f"map/{n}" for n in range(3, 8))) == " ".join(["failed"] * 5)
+    assert play.commit(late).word == "stale"
+    assert play.do("map/gather").run_status == "succeeded"
+
+
+def test_a_join_knows_also_the_sources_it_got_later(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("g"), work("join", quorum=2), edges=fan_in(("a", "g"), "join"))
+    play.do("g", fragment=Graph(steps=(work("x"), work("e")), edges=(*row("x", "join"),), exit="e"))
+    play.do("a")
+
+    committed = play.do("e")
+
+    assert sent(committed) == ["join"]
+    assert play.words("x") == "failed"
+
+
+def test_a_late_failure_is_felt_by_the_join_alone(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", on_error="jump"), work("mend"), work("join", quorum=1),
+              edges=(*fan_in(("a", "b"), "join"), Edge(source="b", target="mend", label="failed")))  # fmt: skip
+
+    assert sent(play.do("a")) == ["join"]
+    assert play.words("b", "mend") == "failed skipped"
+
+
+def test_an_edge_from_one_who_was_late_goes_on_with_null(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("g"), work("join", quorum=1), edges=fan_in(("a", "b"), "join"))
+    play.do("a")
+
+    grown = play.do("g", fragment=Graph(steps=(work("x"), work("y")), edges=(*row("b", "x"), Edge(source="b", target="y", label="failed"))))
+
+    assert sent(grown) == ["x"]
+    assert play.words("b", "y") == "failed skipped"
+
+
+def test_an_edge_from_one_who_aborted_is_never_taken(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", on_error="skip"), work("g"))
+    play.do("a", fragment=Graph(steps=(work("x", scope="a"), work("e", on_error="skip")), edges=row("x", "e"), exit="e"))
+    play.fail("x")
+
+    play.do("g", fragment=Graph(steps=(work("y"), work("z")), edges=(*row("x", "y"), Edge(source="x", target="z", label="failed"))))
+
+    assert play.words("y", "z") == "skipped skipped"
+
+
+# signals
+
+
+def test_a_step_that_waits_holds_no_worker_and_goes_on_with_its_signal(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), wait("w"), work("b", reads={"said": "w"}), edges=row("a", "w", "b"))
+
+    assert sent(play.do("a")) == []
+    assert play.words("w") == "waiting_signal"
+    word, ready = ledger.signal("run", "w", {"ok": True})
+
+    assert (word, [one.step_id for one in ready]) == ("taken", ["b"])
+    assert play.begin("b").inputs == {"said": {"ok": True}}
+    assert play.events("w") == ["waiting", "signal", "done"]
+
+
+def test_a_signal_counts_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), wait("w"), wait("v"), edges=row("a", "w"))
+
+    assert [ledger.signal("run", "w", n)[0] for n in range(2)] == ["kept", "over"]
+    assert [ledger.signal("run", "v", n)[0] for n in range(2)] == ["taken", "over"]
+    play.do("a")
+
+    assert (play.output("w"), play.output("v")) == (0, 0)
+    assert ledger.signal("run", "w", 3) == ("closed", ())
+
+
+def test_a_signal_that_comes_before_its_step_is_kept(ledger: Ledger) -> None:
+    play = Play(ledger)
+    assert ledger.signal("run", "w", "early") == ("kept", ())
+
+    committed = play.plan(wait("w", timeout_s=60), work("b"), edges=row("w", "b"))
+
+    assert sent(committed) == ["b"]
+    assert play.output("w") == "early"
+
+
+def test_a_signal_finds_what_answers_to_its_name(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("ask"), work("b"), edges=row("ask", "b"))
+    play.do("ask", fragment=Graph(steps=(wait("reply"),), exit="reply"))
+
+    word, ready = ledger.signal("run", "ask", 1)
+
+    assert (word, [one.step_id for one in ready]) == ("taken", ["b"])
+
+
+def test_a_step_that_waits_for_no_signal_refuses_one(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), wait("w"))
+
+    assert ledger.signal("run", "a", 1) == ("unknown", ())
+    ledger.cancel("run")
+    assert ledger.signal("run", "w", 1) == ("closed", ())
+
+
+@pytest.mark.parametrize("given", [None, "the default"])
+def test_a_wait_that_takes_too_long_ends_with_its_default(ledger: Ledger, given: str | None) -> None:
+    play = Play(ledger)
+    play.plan(wait("w", timeout_s=60, given=given), work("b", reads={"said": "w"}), edges=row("w", "b"))
+
+    assert sent(play.come_due("wait", "w")) == ["b"]
+    assert play.begin("b").inputs == {"said": given}
+    assert ledger.signal("run", "w", 1) == ("over", ())
+
+
+def test_a_wait_cannot_be_begun(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(wait("w"))
+
+    assert play.refusal("w") == "early"
+
+
+def test_a_join_counts_a_signal(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(wait("w"), work("a"), work("join", quorum=1), edges=fan_in(("w", "a"), "join"))
+
+    word, ready = ledger.signal("run", "w", 1)
+
+    assert (word, [one.step_id for one in ready]) == ("taken", ["join"])
+    assert play.words("a") == "failed"
+
+
+def test_a_late_wait_is_stopped(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(wait("w", timeout_s=60), work("a"), work("join", quorum=1), edges=fan_in(("w", "a"), "join"))
+
+    assert sent(play.do("a")) == ["join"]
+    assert ledger.signal("run", "w", 1) == ("over", ())
+
+
+def test_the_outcome_of_the_first_step_may_be_read(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.commit(play.begin(START), outcome=Outcome(output="the request", fragment=Graph(steps=(work("a", reads={"asked": f"={START}"}),))))
+
+    assert play.begin("a").inputs == {"asked": "the request"}

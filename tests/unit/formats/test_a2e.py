@@ -1,0 +1,90 @@
+"""Chain requests: the forms that are taken, and each fault they may have."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.documents import Document, parse
+
+PLAIN = """\
+entry_node: fetch
+nodes:
+  - node_id: fetch
+    kind: tool
+    name: fetch
+    input: {url: "x", deep: [1, {on: yes}]}
+    next_node: sum-up
+  - {node_id: sum-up, kind: agent, name: analyst, input_map: {text: fetch.body}, deps: [fetch], on_error: skip, retry: 2, timeout: 1.5}
+initial_input: {limit: 3}
+"""
+
+
+def faults_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_request(parse(text))
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_a_plain_request_loads() -> None:
+    request = load_request(parse(PLAIN))
+
+    assert [node.node_id for node in request.nodes] == ["fetch", "sum-up"]
+    assert request.nodes[0].input == {"url": "x", "deep": [1, {"on": "yes"}]}
+    assert request.nodes[1].timeout == 1.5
+    assert request.initial_input == {"limit": 3}
+    assert request.type == "chain/req"
+
+
+def test_all_forms_of_a_request_are_one() -> None:
+    plain = load_request(parse(PLAIN))
+
+    assert load_request(parse(plain.model_dump_json())) == plain
+    assert load_request(parse(json.dumps(plain.model_dump(mode="json"), indent=1))) == plain
+    assert load_request(Document(plain.model_dump(mode="json"))) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{nodes: [], type: chain/resp}", "line 1: type: expected 'chain/req', found 'chain/resp'; did you mean 'chain/req'?"),
+        ("{nodes: [], type: turn}", "line 1: type: expected 'chain/req', found 'turn'"),
+        ("entry_node: a", "line 1: 'nodes' is missing"),
+        ("", "line 1: there is nothing in it"),
+        ("- {node_id: a, kind: tool}", "line 1: expected a mapping, found a list"),
+        (
+            "entry_node: a\nnodes:\n  a: {kind: tool}",
+            "line 2: nodes: expected a list of nodes, each with its 'node_id', found a mapping",
+        ),
+        ("{nodes: [{kind: tool}]}", "line 1: nodes[0]: 'node_id' is missing"),
+        ("{nodes: [{node_id: a, kind: tool, retry: 101}]}", "line 1: nodes[0] 'a'.retry: expected at most 100, found 101"),
+        (
+            "version: 1\nchains: {report: {}, digest: {}}",
+            "line 2: this is a configuration, not a chain request, which has 'nodes'; "
+            "a node of kind 'chain' runs its chains: 'report', 'digest'",
+        ),
+    ],
+)
+def test_what_is_no_request_is_refused(text: str, fault: str) -> None:
+    assert faults_of(text) == [fault]
+
+
+def test_every_fault_is_told_with_its_node_and_field() -> None:
+    text = PLAIN.replace("next_node:", "next_nod:").replace("kind: agent", "kind: agnet").replace("limit: 3}", "limit: 3}\ntimeout: -1")
+
+    assert faults_of(text) == [
+        "line 7: nodes[0] 'fetch'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?",
+        "line 8: nodes[1] 'sum-up'.kind: expected 'tool', 'skill', 'agent', 'chain', 'proc', 'branch', 'map' or 'wait', found 'agnet'; "
+        "did you mean 'agent'?",
+        "line 10: timeout: expected at least 0, found -1",
+    ]
+
+
+def test_a_request_is_told_from_a_configuration() -> None:
+    assert is_request(parse(PLAIN))
+    assert is_request(parse("type: chain/req"))
+    assert not is_request(parse("{agents: {}, chains: {}}"))
+    assert not is_request(parse("nodes"))

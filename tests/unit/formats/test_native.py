@@ -1,0 +1,235 @@
+"""Our own configuration files: what they give, and each fault they may have."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import ConfigError
+from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.native import load_definitions
+from orchestrator.models.definitions import Definitions, Mode
+from orchestrator.models.values import JsonValue
+
+WHOLE = """\
+version: 1
+models:
+  small: {model: openai/gpt-4o-mini, params: {temperature: 0}}
+tools:
+  word_count: {function: "text_tools:word_count", cheap: yes}
+skills:
+  json-parser: {function: "json:loads"}
+commands:
+  list: {command: [ls, -l]}
+agents:
+  analyst:
+    description: Finds the facts in a text.
+    model: small
+    system: You are careful.
+    instructions: ["List the facts: {input}", "Check: {input}"]
+    examples: [{input: a, output: b}]
+    output: {schema: {type: object}}
+  critic: {system: prompts/critic.md, instructions: [file: prompts/critic.md, "file: prompts/critic.md", missing.md]}
+teams:
+  desk:
+    mode: broadcast
+    agents: [analyst, critic]
+    min_responses: 1
+    synthesizer: {model: small, prompt: "Merge for '{user_input}': {agent_responses}"}
+  row: {mode: pipeline, agents: [analyst, critic, analyst]}
+chains:
+  report: {entry_node: read, nodes: [{node_id: read, kind: tool, name: word_count}]}
+defaults: {model: small, team: desk, timeout_s: 30}
+limits: {max_nodes: 5}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text_tools.py").write_text("def word_count(text): ...")
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "critic.md").write_text("Find what is wrong: {input}\n")
+    (tmp_path / "merge.txt").write_text("Merge {agent_responses}")
+    (tmp_path / "bytes.md").write_bytes(b"\xff\xfe")
+    return tmp_path
+
+
+def load(text: str, folder: Path | None = None) -> Definitions:
+    return load_definitions(parse(text), folder=folder)
+
+
+def faults_of(text: str, folder: Path | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(text, folder)
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_a_whole_configuration_loads(folder: Path) -> None:
+    definitions = load(WHOLE, folder)
+
+    assert definitions.folder == str(folder)
+    assert definitions.model_of("small").params == {"temperature": 0}
+    assert definitions.tools["word_count"].cheap is True
+    assert definitions.commands["list"].command == ["ls", "-l"]
+    assert definitions.teams["row"].agents == ["analyst", "critic", "analyst"]
+    assert definitions.chains["report"].nodes[0].name == "word_count"
+    assert definitions.defaults.team == "desk"
+
+
+def test_text_files_are_read_in_where_a_text_names_them(folder: Path) -> None:
+    critic = load(WHOLE, folder).agents["critic"]
+
+    text = "Find what is wrong: {input}\n"
+    assert critic.system == text
+    assert critic.instructions == [text, text, "missing.md"]
+
+
+@pytest.mark.parametrize("text", ["see merge.txt", "merge.text", "Profile: x", f"{'x' * 5000}.md", "a\nmerge.txt", "prompts", "file:", ""])
+def test_a_text_that_names_no_file_stays_a_text(folder: Path, text: str) -> None:
+    definitions = load_definitions(Document({"agents": {"a": {"system": text}}}), folder=folder)
+
+    assert definitions.agents["a"].system == text
+
+
+def test_a_synthesizer_may_have_its_prompt_in_a_file(folder: Path) -> None:
+    definitions = load("{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: merge.txt}}}}", folder)
+
+    synthesizer = definitions.teams["t"].synthesizer
+    assert synthesizer
+    assert synthesizer.prompt == "Merge {agent_responses}"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("agents: {a: {system: 'file: gone.md'}}", "agents.a.system: the file '{folder}/gone.md' does not exist"),
+        ("agents: {a: {instructions: [{file: gone.md}]}}", "agents.a.instructions[0]: the file '{folder}/gone.md' does not exist"),
+        ("agents: {a: {system: bytes.md}}", "agents.a.system: the file '{folder}/bytes.md' is no text in UTF-8"),
+        ("agents: {a: {system: {file: prompts}}}", "agents.a.system: the file '{folder}/prompts' cannot be read: Is a directory"),
+        (
+            "{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: {file: gone.md}}}}}",
+            "teams.t.synthesizer.prompt: the file '{folder}/gone.md' does not exist",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault: str) -> None:
+    assert faults_of(text, folder) == [f"line 1: {fault.format(folder=folder)}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("agents: {analyst: {modle: small}}", "agents.analyst.modle: unknown key 'modle'; did you mean 'model'?"),
+        ("agnets: {}", "agnets: unknown key 'agnets'; did you mean 'agents'?"),
+        ("folder: src", "folder: unknown key 'folder'; functions are imported from the folder that the file lies in"),
+        ("version: 2", "version: expected 1, found 2"),
+        ("[]", "expected a mapping, found an empty list"),
+        ("", "there is nothing in it"),
+        (
+            "{agents: {writer: {}}, teams: {t: {mode: pipeline, agents: [writer, wirter]}}}",
+            "teams.t.agents[1]: there is no agent 'wirter'; did you mean 'writer'?",
+        ),
+        (
+            "{agents: {a: {}, b: {}}, teams: {t: {mode: pipeline, agents: [zzz]}}}",
+            "teams.t.agents[0]: there is no agent 'zzz'; known are 'a', 'b'",
+        ),
+        ("defaults: {team: desk}", "defaults.team: there is no team 'desk'"),
+        ("{agents: {desk: {}}, defaults: {agent: dsek}}", "defaults.agent: there is no agent 'dsek'; did you mean 'desk'?"),
+        (
+            "{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: 'Merge {agent_response}'}}}}",
+            "teams.t.synthesizer.prompt: the prompt has no '{agent_responses}', so it would not tell what the agents said",
+        ),
+        (
+            "{agents: {a: {}}, teams: {t: {mode: pipeline, agents: [a], deadline_s: 3}}}",
+            "teams.t: 'deadline_s' belongs to mode 'broadcast', not 'pipeline'",
+        ),
+        (
+            "{agents: {a: {model: ' '}}}",
+            "agents.a.model: the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out",
+        ),
+        ("agents: {'': {}}", "agents.'': the name is empty"),
+        (
+            "tools: {t: {function: 'text_tools:word_cuont'}}",
+            "tools.t.function: function 'word_cuont' is not in text_tools.py; did you mean 'word_count'?",
+        ),
+        ("skills: {t: {function: 'zzz:f'}}", "skills.t.function: module 'zzz' is not in {folder} nor installed"),
+        (
+            "tools: {t: {function: word_count}}",
+            "tools.t.function: expected module:name, importable from the configuration's folder; found 'word_count'",
+        ),
+        (
+            "{agents: {desk: {}}, teams: {desk: {mode: pipeline, agents: [desk]}}}",
+            "teams.desk: 'desk' is also in 'agents' (line 1); a node of kind 'skill' may mean either: rename one",
+        ),
+        (
+            "chains: {c: {entry_node: a, nodes: [{node_id: a, kind: tol}]}}",
+            "chains.c.nodes[0] 'a'.kind: expected 'tool', 'skill', 'agent', 'chain', 'proc', 'branch', 'map' or 'wait', found 'tol'; "
+            "did you mean 'tool'?",
+        ),
+    ],
+)
+def test_a_fault_is_told_with_its_place(folder: Path, text: str, fault: str) -> None:
+    assert faults_of(text, folder) == [f"line 1: {fault.replace('{folder}', str(folder))}"]
+
+
+@pytest.mark.parametrize("mode", sorted(set(get_args(Mode)) - {"pipeline", "broadcast"}))
+def test_a_mode_that_is_not_built_yet_is_refused(mode: str) -> None:
+    assert faults_of(f"agents: {{a: {{}}}}\nteams:\n  t:\n    mode: {mode}\n    agents: [a]\n") == [
+        f"line 4: teams.t.mode: mode {mode!r} is not available in this version; use 'pipeline' or 'broadcast'"
+    ]
+
+
+def test_a_tool_may_share_its_name_with_an_agent(folder: Path) -> None:
+    definitions = load("{tools: {words: {function: 'text_tools:word_count'}}, agents: {words: {}}}", folder)
+
+    assert definitions.tools.keys() == definitions.agents.keys()
+
+
+def test_all_faults_are_told_together_in_the_order_of_their_lines(folder: Path) -> None:
+    text = """\
+agnets: {}
+agents:
+  a: {system: "file: gone.md", modle: x}
+  b: 7
+teams:
+  t: {mode: router, agents: [c]}
+  u: {mode: pipeline}
+tools:
+  word: {function: "text_tools:wrod_count"}
+defaults: {team: v}
+"""
+    faults = faults_of(text, folder)
+
+    assert [fault.split(": ")[:2] for fault in faults] == [
+        ["line 1", "agnets"],
+        ["line 3", "agents.a.system"],
+        ["line 3", "agents.a.modle"],
+        ["line 4", "agents.b"],
+        ["line 6", "teams.t.agents[0]"],
+        ["line 6", "teams.t.mode"],
+        ["line 7", "teams.u"],
+        ["line 9", "tools.word.function"],
+        ["line 10", "defaults.team"],
+    ]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda values: (
+            st.lists(values, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["agents", "teams", "tools", "a", "mode", "function", "synthesizer", "prompt", "file"]), values
+            )
+        ),
+        max_leaves=20,
+    )
+)
+def test_any_data_are_loaded_or_refused(data: JsonValue) -> None:
+    with suppress(ConfigError):
+        assert load_definitions(Document(data))
