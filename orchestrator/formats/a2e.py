@@ -8,6 +8,7 @@ from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import Document
 from orchestrator.formats.faults import faults_of
 from orchestrator.formats.marks import step
+from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest
 
 
@@ -30,3 +31,8 @@ def load_request(document: Document) -> ChainRequest:
         return ChainRequest.model_validate(document.data)
     except ValidationError as error:
         raise ConfigError(faults_of(error, document, ChainRequest), source=document.source) from error
+
+
+def request_from(data: JsonValue) -> ChainRequest:
+    """The request in plain data, such as a Python program has."""
+    return load_request(Document(data, source="chain request"))

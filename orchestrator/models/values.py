@@ -12,7 +12,7 @@ __all__ = ["ErrorInfo", "JsonValue", "Message", "Usage", "Value"]
 class Value(BaseModel):
     """Base of every model here: frozen, and strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class Usage(Value):

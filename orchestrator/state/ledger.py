@@ -302,7 +302,7 @@ class Ledger:
         `output` is the outcome's output as JSON text. With `ahead`, a step this worker may begin at once is begun in the same call.
         """
         blob = ""
-        if len(output) > BLOB_BYTES:
+        if len(output.encode()) > BLOB_BYTES:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
         word, sends, next_begun, run_status = self._call(
             "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob, to_json(dict(info)),

@@ -8,8 +8,11 @@ elseif status ~= 'running' then return {'closed'} end
 local s = get(ARGV[2])
 if not s then return {'gone'} end
 if OVER[s.word] then return {'over'} end
-if s.word == 'running' and (ARGV[5] ~= '1' or s.owner ~= ARGV[3]) then return {'leased'} end
-if s.word == 'running' then forget(s); s.word, s.attempt = 'sent', s.attempt - 1 end
-if s.word ~= 'sent' and s.word ~= 'ready' then return {'early'} end
 local text, _, spec = spec_of(s.id)
+if s.word == 'running' then
+  if ARGV[5] ~= '1' or s.owner ~= ARGV[3] then return {'leased'} end
+  redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(s))
+  return {'begun', needs(s, text, spec)}
+end
+if s.word ~= 'sent' then return {'early'} end
 return {'begun', lease(s, text, spec, ARGV[3], tonumber(ARGV[4]))}

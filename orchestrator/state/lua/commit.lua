@@ -13,26 +13,35 @@ if not s then return {'gone', {}, false, status} end
 local function begin_next()
   if ARGV[17] == '' or is_over() then return false end
   local n = get(ARGV[17])
-  if not n or (n.word ~= 'sent' and n.word ~= 'ready') then return false end
+  if not n or n.word ~= 'sent' then return false end
   local text, _, spec = spec_of(n.id)
   return lease(n, text, spec, ARGV[4], lease_ms)
 end
 
-if OVER[s.word] then
-  if s.attempt ~= attempt or status ~= 'running' then return {OVER[s.word] and status ~= 'running' and 'closed' or 'stale', {}, begin_next(), status} end
-  -- Told twice: the same answer, in the part of it that still holds.
+-- Told twice: the same answer, in the part of it that still holds.
+local function told_again()
   local sends = {}
-  for _, edge in ipairs(edges_of(s.id)) do
-    local target = get(edge[1])
+  local function add(id)
+    local target = get(id)
     if target and target.word == 'sent' then
-      local text = spec_of(target.id)
-      sends[#sends + 1] = target.id
+      local text = spec_of(id)
+      sends[#sends + 1] = id
       sends[#sends + 1] = text
+    end
+  end
+  for _, edge in ipairs(edges_of(s.id)) do add(edge[1]) end
+  if ARGV[13] ~= '' then
+    local fragment = cjson.decode(ARGV[13])
+    for _, row in ipairs(fragment.steps) do add(row[1]) end
+    if fragment.items then
+      for i = 0, #fragment.items.given - 1 do add(fragment.items.prefix .. '/' .. i) end
     end
   end
   return {'again', sends, begin_next(), status}
 end
+
 if status ~= 'running' then return {'closed', {}, false, status} end
+if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
 if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begin_next(), status} end
 
 if ARGV[10] ~= '' then
@@ -64,7 +73,7 @@ else
   local takes = {}
   for label in string.gmatch(ARGV[9], '[^,]+') do takes[label] = true end
   if ARGV[13] ~= '' then
-    grow(s, ARGV[6], cjson.decode(ARGV[13]))
+    grow(s, ARGV[6], takes, cjson.decode(ARGV[13]))
   else
     event('done', s.id, attempt)
     resolve(s, 'done', takes, ARGV[6])

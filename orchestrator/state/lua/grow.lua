@@ -9,10 +9,14 @@ end
 -- The labels that a step which is over took.
 local function takes_of(s)
   if s.word == 'skipped' then return {} end
-  local _, _, spec = spec_of(s.id)
-  if s.word == 'failed' then return spec.on_error == 'skip' and {done = true} or {failed = true} end
+  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
+  if s.word == 'failed' then
+    local _, _, spec = spec_of(s.id)
+    if spec.on_error == 'skip' or info.error.code == 'late' then return {done = true} end
+    return spec.on_error == 'jump' and {failed = true} or {}
+  end
   local takes = {}
-  for _, label in ipairs(cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}').takes or {'done'}) do takes[label] = true end
+  for _, label in ipairs(info.takes or {'done'}) do takes[label] = true end
   return takes
 end
 
@@ -38,24 +42,52 @@ local function new_steps(fragment)
   return added, order
 end
 
+-- Whether new in-edges of a step still count: it has never been ready.
+local function is_open(s) return s.word == 'waiting' and s.attempt == 0 end
+
+-- An older step that a new edge leads to.
+local function older_target(id)
+  local s = get(id)
+  local sources = redis.call('HGET', R .. ':joins', id)
+  if sources then s.sources = cjson.decode(sources) end
+  return s
+end
+
+-- An in-edge whose source is over.
+local function count_over(source, target, edge)
+  if takes_of(source)[edge[3]] and edge[4] then target.taken = target.taken + 1 end
+  if target.quorum > 0 and source.word == 'done' then
+    target.quorum = target.quorum - 1
+    target.enough = target.quorum == 0
+  end
+end
+
 -- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the grower.
--- Adds to `order` the older steps that got new in-edges.
-local function add_edges(fragment, added, order)
-  local out, sources = {}, {}
+-- Adds to `order` the older steps that got new in-edges. An edge from an older step comes from what answers for it now.
+local function add_edges(grower, fragment, added, order)
+  local out, sources, targets = {}, {}, {}
+  local items = fragment.items
   for _, edge in ipairs(fragment.edges) do
-    local source, target = edge[1], added[edge[2]]
+    local source, target = edge[1], added[edge[2]] or targets[edge[2]]
     if not target then
-      target = get(edge[2])
-      added[edge[2]] = target
+      target = older_target(edge[2])
+      targets[edge[2]] = target
       order[#order + 1] = target
     end
-    local weight = fragment.items and source == fragment.items.like and #fragment.items.given or 1
-    local older = weight == 1 and not added[source] and get(source)
-    if target.word == 'waiting' then
+    local from_items = items and source == items.like
+    local weight = from_items and #items.given or 1
+    if is_open(target) and weight > 0 then
       if edge[4] then target.asked = true end
-      if target.sources then table.insert(target.sources, source) end
+      local older = nil
+      if not from_items and not added[source] then
+        if source ~= grower then source = answering(source) end
+        older = get(source)
+      end
+      if target.sources then
+        table.insert(target.sources, from_items and {map = grower, prefix = items.prefix, count = weight} or source)
+      end
       if older and OVER[older.word] then
-        if takes_of(older)[edge[3]] and edge[4] then target.taken = target.taken + 1 end
+        count_over(older, target, edge)
       else
         if not out[source] then
           out[source] = older and edges_of(source) or {}
@@ -86,9 +118,9 @@ end
 local function note_scope(scope, ids, items)
   if not scope or (#ids == 0 and not items) then return end
   local text = redis.call('HGET', R .. ':scopes', scope)
-  local members = text and cjson.decode(text) or {ids = {}}
+  local members = text and cjson.decode(text) or {ids = {}, items = {}}
   for _, id in ipairs(ids) do table.insert(members.ids, id) end
-  if items then members.prefix, members.count = items.prefix, #items.given end
+  if items then table.insert(members.items, {prefix = items.prefix, count = #items.given}) end
   redis.call('HSET', R .. ':scopes', scope, cjson.encode(members))
 end
 
@@ -111,7 +143,7 @@ local function add_items(grower, items)
   for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
 end
 
-local function grow(s, output, fragment)
+local function grow(s, output, takes, fragment)
   local _, _, spec = spec_of(s.id)
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
@@ -123,7 +155,7 @@ local function grow(s, output, fragment)
   redis.call('HINCRBY', R, 'count', count)
   redis.call('HINCRBY', R, 'left', count)
   local added, order = new_steps(fragment)
-  add_edges(fragment, added, order)
+  add_edges(s.id, fragment, added, order)
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
   if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
@@ -134,19 +166,23 @@ local function grow(s, output, fragment)
   note_scope(fragment.scoped and s.id or spec.scope, members, items)
   if fragment.exit then note_scope(spec.scope, {fragment.exit}) end
 
-  forget(s)
-  move(s, 'done'); s.owner = '-'; put(s)
-  redis.call('HSET', R .. ':out', s.id, output)
+  finish(s, 'done', output)
   event('grown', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
   for _, step in ipairs(order) do
-    if step.word == 'waiting' then
+    if is_open(step) then
       put(step)
       if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
     end
   end
   for _, step in ipairs(order) do
-    if step.word == 'waiting' and step.pending == 0 then settle(step) end
+    if is_open(step) and not handled[step.id] then
+      if step.pending == 0 then settle(step)
+      elseif step.enough then
+        local joining = get(step.id)
+        if is_open(joining) and joining.pending > 0 then force(joining) end
+      end
+    end
   end
   if items then add_items(s.id, items) end
-  count_down(1)
+  if fragment.exit then count_down(1) else follow(s, takes) end
 end

@@ -16,8 +16,8 @@
 --   R:info      hash   step -> how it ended (JSON)
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
---   R:scopes    hash   grower -> the steps it grew
---   R:joins     hash   step with a quorum or deadline -> its sources
+--   R:scopes    hash   grower -> the steps it grew, {ids: [...], items: [{prefix, count}, ...]}
+--   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
 --   R:signals   hash   waiting step -> the value that came for it
@@ -43,8 +43,9 @@ local WORKING_KEYS = {':joins', ':window', ':signals'}
 local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':blobs', ':log', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
-local stopped = {}    -- steps stopped by this call, which may stand in fresh
+local handled = {}    -- steps that this call has sent or ended, though a list here may name them
 local unasked = {}    -- steps whose in-edges are resolved and none was taken: to be skipped
+local answered = {}   -- steps that wait for a signal which came before them: {step, value}
 local specs = {}      -- decoded specs of this call, by text
 
 local function use(run_id)
@@ -150,7 +151,7 @@ local function close(word, error_json)
   local keep_ms = tonumber(meta('retention_ms'))
   for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
-  fresh, unasked = {}, {}
+  fresh, unasked, answered = {}, {}, {}
 end
 
 local function is_over() return status ~= 'running' end
@@ -173,8 +174,7 @@ local function make_ready(s)
   event('waiting', s.id)
   local value = redis.call('HGET', R .. ':signals', s.id)
   if value then
-    event('done', s.id)
-    resolve(s, 'done', {done = true}, value)
+    answered[#answered + 1] = {s, value}
   elseif spec.timeout_s then
     redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id)
   end
@@ -185,6 +185,13 @@ local function settle(s)
   if s.taken > 0 then make_ready(s) else unasked[#unasked + 1] = s end
 end
 
+local function too_late(name)
+  local late = get(answering(name))
+  if OVER[late.word] then return end
+  stop_name(name)
+  fail(late, 'late', '{"error":{"code":"late","message":"did not answer in time"}}')
+end
+
 -- Makes a joining step go on without those who are late.
 local function force(s)
   local sources = cjson.decode(redis.call('HGET', R .. ':joins', s.id))
@@ -192,18 +199,28 @@ local function force(s)
   put(s)
   make_ready(s)
   for _, source in ipairs(sources) do
-    local late = get(stop_name(source))
-    if not OVER[late.word] then fail(late, 'late', '{"error":{"code":"late","message":"did not answer in time"}}') end
+    if type(source) == 'table' then
+      redis.call('DEL', R .. ':backlog:' .. source.map)
+      for i = 0, source.count - 1 do too_late(source.prefix .. '/' .. i) end
+    else
+      too_late(source)
+    end
   end
 end
 
--- A step is over: its out-edges are resolved, its window moves on.
-resolve = function(s, word, takes, output)
+-- A step ends: it leaves its place, and its outcome stands.
+local function finish(s, word, output)
+  s.on_the_way = s.word ~= 'ready'
   forget(s)
   move(s, word); s.owner = '-'; put(s)
+  handled[s.id] = true
   if output then redis.call('HSET', R .. ':out', s.id, output) end
-  for _, edge in ipairs(edges_of(s.id)) do
-    local target = get(edge[1])
+end
+
+-- Resolves the out-edges of a step that ended, but for those to `except`.
+local function open_edges(id, word, takes, except)
+  for _, edge in ipairs(edges_of(id)) do
+    local target = edge[1] ~= except and get(edge[1])
     if target and target.word == 'waiting' and target.pending > 0 then
       target.pending = target.pending - 1
       if takes[edge[2]] and edge[3] then target.taken = target.taken + 1 end
@@ -217,17 +234,37 @@ resolve = function(s, word, takes, output)
       else put(target) end
     end
   end
+end
+
+-- What follows from a step's end: its out-edges are resolved, its window moves on.
+local function follow(s, takes)
+  open_edges(s.id, s.word, takes)
   local _, _, spec = spec_of(s.id)
-  if spec.window then refill(spec.window) end
+  if spec.window and s.on_the_way then refill(spec.window) end
   count_down(1)
 end
 
--- Skips the steps that nobody asked for, and those that hang on them. A list, not recursion: a row may be 10,000 long.
+resolve = function(s, word, takes, output)
+  finish(s, word, output)
+  follow(s, takes)
+end
+
+-- Skips the steps that nobody asked for, and those that hang on them. Lists, not recursion: a row may be 10,000 long.
 local function drain()
-  while #unasked > 0 do
-    local s = table.remove(unasked)
-    event('skipped', s.id)
-    resolve(s, 'skipped', {})
+  while #answered > 0 or #unasked > 0 do
+    if #answered > 0 then
+      local s, value = unpack(table.remove(answered))
+      if not handled[s.id] then
+        event('done', s.id)
+        resolve(s, 'done', {done = true}, value)
+      end
+    else
+      local s = table.remove(unasked)
+      if not handled[s.id] then
+        event('skipped', s.id)
+        resolve(s, 'skipped', {})
+      end
+    end
   end
 end
 
@@ -239,11 +276,14 @@ refill = function(map)
   size, inflight = tonumber(size), tonumber(inflight) - 1
   local enough = size < 32 and size - 1 or math.floor(size * 3 / 4)
   if inflight <= enough then
-    for _ = 1, size - inflight do
+    while inflight < size do
       local id = redis.call('LPOP', R .. ':backlog:' .. map)
       if not id then break end
-      make_ready(get(id))
-      inflight = inflight + 1
+      local item = get(id)
+      if not OVER[item.word] then
+        make_ready(item)
+        inflight = inflight + 1
+      end
     end
   end
   redis.call('HSET', R .. ':window', map, size .. ' ' .. inflight)
@@ -255,14 +295,14 @@ local function each_grown(grower, f)
   if not text then return end
   local scope = cjson.decode(text)
   for _, id in ipairs(scope.ids) do f(id); each_grown(id, f) end
-  if scope.prefix then
-    for i = 0, scope.count - 1 do f(scope.prefix .. '/' .. i); each_grown(scope.prefix .. '/' .. i, f) end
+  for _, items in ipairs(scope.items) do
+    for i = 0, items.count - 1 do f(items.prefix .. '/' .. i); each_grown(items.prefix .. '/' .. i, f) end
   end
 end
 
 -- Stops what a grower added and is not over, all but its exit.
 local function stop_scope(grower, exit)
-  local count = 0
+  local stopped = {}
   redis.call('DEL', R .. ':backlog:' .. grower)
   each_grown(grower, function(id)
     local s = get(id)
@@ -270,11 +310,12 @@ local function stop_scope(grower, exit)
     if s and id ~= exit and not OVER[s.word] then
       forget(s); s.word, s.owner = 'skipped', '-'; put(s)
       event('skipped', id)
-      stopped[id] = true
-      count = count + 1
+      handled[id] = true
+      stopped[#stopped + 1] = id
     end
   end)
-  if count > 0 then count_down(count) end
+  for _, id in ipairs(stopped) do open_edges(id, 'skipped', {}, exit) end
+  if #stopped > 0 then count_down(#stopped) end
 end
 
 -- Stops all that works under a name, but for the step that answers to it: the exit of what it grew. Replies that step.
@@ -287,31 +328,34 @@ stop_name = function(name)
   return exit
 end
 
+-- Stops a scope; replies the step that feels it: the scope's exit, or if that is over, the one around it, or nil: the run.
+local function give_up(scope)
+  while scope do
+    local exit = get(stop_name(scope))
+    if not OVER[exit.word] then return exit end
+    local _, _, spec = spec_of(exit.id)
+    scope = spec.scope ~= scope and spec.scope or nil
+  end
+end
+
 -- A step failed for good. Its on_error says who feels it: the next step, the edges for failure, its scope, or the run.
 fail = function(s, kind, info)
   local _, _, spec = spec_of(s.id)
   redis.call('HSET', R .. ':info', s.id, info)
   event(kind, s.id, s.attempt, nil, info)
-  stop_scope(s.id, nil)
   local on_error = spec.on_error or 'abort'
   if on_error == 'skip' or kind == 'late' then return resolve(s, 'failed', {done = true}, 'null') end
   if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
-  forget(s)
-  move(s, 'failed'); s.owner = '-'; put(s)
-  if not spec.scope then return close('failed', info) end
-  local exit = stop_name(spec.scope)
+  finish(s, 'failed')
+  local exit = give_up(spec.scope)
+  if not exit then return close('failed', info) end
+  open_edges(s.id, 'failed', {}, exit.id)
   count_down(1)
-  return fail(get(exit), kind, info)
+  return fail(exit, kind, info)
 end
 
--- Leases a step to an owner; the reply is what its handler needs.
-local function lease(s, text, spec, owner, lease_ms)
-  if s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id) end
-  move(s, 'running')
-  s.attempt, s.owner = s.attempt + 1, owner
-  put(s)
-  redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
-  event('started', s.id, s.attempt, owner)
+-- What the handler of a step needs.
+local function needs(s, text, spec)
   local values = {}
   for name, ref in pairs(spec.reads or {}) do
     local id = string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref)
@@ -324,6 +368,17 @@ local function lease(s, text, spec, owner, lease_ms)
   return {s.id, s.attempt, text, given or '', s.failures, values, definitions}
 end
 
+-- Leases a step to an owner; the reply is what its handler needs.
+local function lease(s, text, spec, owner, lease_ms)
+  if s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id) end
+  move(s, 'running')
+  s.attempt, s.owner = s.attempt + 1, owner
+  put(s)
+  redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
+  event('started', s.id, s.attempt, owner)
+  return needs(s, text, spec)
+end
+
 -- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.
 local function dispatch(resend_ms, ahead)
   drain()
@@ -332,11 +387,13 @@ local function dispatch(resend_ms, ahead)
     local s, text, spec = item[1], item[2], item[3]
     local cheap = spec.cheap
     if cheap == nil and ahead and spec.work then cheap = string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true) ~= nil end
-    if stopped[s.id] then
-      -- stopped later in the same call
+    if handled[s.id] then
+      -- was late, or stopped, in the same call
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
+      handled[s.id] = true
       begun = lease(s, text, spec, ahead.owner, ahead.lease_ms)
     else
+      handled[s.id] = true
       move(s, 'sent'); put(s)
       redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
       sends[#sends + 1] = s.id

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.formats.a2e import is_request, load_request
-from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.a2e import is_request, load_request, request_from
+from orchestrator.formats.documents import parse
 
 PLAIN = """\
 entry_node: fetch
@@ -44,7 +44,7 @@ def test_all_forms_of_a_request_are_one() -> None:
 
     assert load_request(parse(plain.model_dump_json())) == plain
     assert load_request(parse(json.dumps(plain.model_dump(mode="json"), indent=1))) == plain
-    assert load_request(Document(plain.model_dump(mode="json"))) == plain
+    assert request_from(plain.model_dump(mode="json")) == plain
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,11 @@ def test_every_fault_is_told_with_its_node_and_field() -> None:
         "did you mean 'agent'?",
         "line 10: timeout: expected at least 0, found -1",
     ]
+
+
+def test_faults_of_a_request_from_python_have_places_but_no_lines() -> None:
+    with pytest.raises(ConfigError, match=r"^chain request: nodes\[0\] 'a': 'kind' is missing$"):
+        request_from({"nodes": [{"node_id": "a"}]})
 
 
 def test_a_request_is_told_from_a_configuration() -> None:
