@@ -150,9 +150,13 @@ class Client:
         return TurnRun(self, run_id)
 
     def submit_chain(
-        self, request: ChainRequest | Mapping[str, JsonValue], *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
+        self,
+        request: ChainRequest | Mapping[str, JsonValue],
+        *,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> ChainRun:
-        """Submit a chain request. The same `idempotency_key` gives the same run. Raises ConfigError, with every fault, before anything runs."""
+        """Submit a chain request. The same `idempotency_key` gives the same run. Raises ConfigError with every fault."""
         if not isinstance(request, ChainRequest):
             request = a2e.request_from(dict(request))
         if not request.chain_id:

@@ -42,7 +42,9 @@ def chain_response(run: RunRecord) -> ChainResponse:
     failed = _failed(run, request)
     outputs = {name: step.output for name, step in over.items() if step is not None and step.state in ("done", "failed")}
     outputs |= {body: outputs[owner] for body, owner in bodies.items() if owner in outputs}
-    finals = {name: outputs[name] for name in run.terminals if name in outputs and (found := over[name]) is not None and found.state == "done"}
+    finals = {
+        name: outputs[name] for name in run.terminals if name in outputs and (found := over[name]) is not None and found.state == "done"
+    }
     return ChainResponse(
         chain_id=request.chain_id,
         session_id=request.session_id,
@@ -150,7 +152,11 @@ def is_over(status: str) -> bool:
 
 def describe_turn(run: RunRecord) -> str:
     """What a run was asked, in a line."""
-    text = Turn.model_validate_json(run.request).text if run.kind == "turn" else f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
+    text = (
+        Turn.model_validate_json(run.request).text
+        if run.kind == "turn"
+        else f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
+    )
     return " ".join(text.split())[:60]
 
 

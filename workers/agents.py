@@ -68,7 +68,7 @@ def responses_of(work: Work) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
     infos = work.process.ledger.infos(work.begun.run_id, steps)
     responses: dict[str, JsonValue] = {}
     errors: dict[str, str] = {}
-    for (name, step_id), info in zip(members.items(), infos, strict=True):
+    for name, info in zip(members, infos, strict=True):
         error = cast("dict[str, str] | None", info.get("error"))
         if error:
             errors[name] = error["message"]
@@ -91,7 +91,9 @@ def _parsed(text: str) -> JsonValue:
     try:
         return cast(JsonValue, json.loads(text))
     except json.JSONDecodeError as error:
-        raise ModelError(f"the model's reply is not the JSON asked for ({error}): {text[:200]!r}", code="bad_reply", retryable=True) from error
+        raise ModelError(
+            f"the model's reply is not the JSON asked for ({error}): {text[:200]!r}", code="bad_reply", retryable=True
+        ) from error
 
 
 def _outcome(reply: llm.Reply, output: JsonValue, warnings: tuple[str, ...]) -> Outcome:

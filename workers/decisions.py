@@ -30,7 +30,9 @@ def chain_branch(work: Work) -> Outcome:
         return Outcome(output=holds, takes=("done", side))
     if loop["side"] != side:
         return Outcome(output=holds, takes=("done", side, "left"))
-    round_again = chains.grow_loop(_nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec)
+    round_again = chains.grow_loop(
+        _nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec
+    )
     return Outcome(output=holds, fragment=round_again)
 
 

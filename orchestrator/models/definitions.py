@@ -16,7 +16,9 @@ class Model(Value):
     """A named model: a LiteLLM model name with its parameters."""
 
     model: str = Field(description="a LiteLLM model name, such as openai/gpt-4o-mini or local/smollm2")
-    params: dict[str, JsonValue] = Field(default_factory=dict, description="passed to the model call as they are: temperature, max_tokens, ...")
+    params: dict[str, JsonValue] = Field(
+        default_factory=dict, description="passed to the model call as they are: temperature, max_tokens, ..."
+    )
 
 
 class Tool(Value):
@@ -57,12 +59,18 @@ class Agent(Value):
     model: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the default model if absent")
     params: dict[str, JsonValue] = Field(default_factory=dict, description="model parameters, over those of the model")
     system: str | None = Field(default=None, description="the system message of each turn")
-    instructions: list[str] = Field(default_factory=lambda: ["{input}"], min_length=1, description="texts; `{input}` is the answer before, or the input")
-    examples: list[Example] = Field(default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them")
+    instructions: list[str] = Field(
+        default_factory=lambda: ["{input}"], min_length=1, description="texts; `{input}` is the answer before, or the input"
+    )
+    examples: list[Example] = Field(
+        default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them"
+    )
     output: OutputSchema | None = Field(default=None, description="structured output of the last instruction")
     queue: QueueName = "agents"
     timeout_s: float = Field(default=60.0, gt=0, description="seconds one model call may take")
-    retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure may pass (429, 5xx, timeouts, connections)")
+    retries: int = Field(
+        default=3, ge=0, le=100, description="tries after the first, when the failure may pass (429, 5xx, timeouts, connections)"
+    )
 
 
 class Synthesizer(Value):
@@ -84,7 +92,9 @@ class Team(Value):
     description: str = ""
     mode: Mode = Field(description="how the agents work together")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
-    synthesizer: Synthesizer | None = Field(default=None, description="broadcast: merges the answers; without it the answer is their JSON object")
+    synthesizer: Synthesizer | None = Field(
+        default=None, description="broadcast: merges the answers; without it the answer is their JSON object"
+    )
     min_responses: int | None = Field(default=None, ge=1, description="broadcast: go on when this many have answered")
     deadline_s: float | None = Field(default=None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
 
@@ -117,7 +127,12 @@ class Defaults(Value):
     agent: str | None = Field(default=None, description="agent of turns that name none, if there is no default team")
     timeout_s: float = Field(default=300.0, gt=0, le=30 * 86400, description="seconds a whole run may take")
     max_attempts: int = Field(default=3, ge=1, le=100, description="workers a step may take down before it is failed as poison")
-    max_concurrency: int = Field(default=256, ge=1, le=10_000, description="items of one map on the way at once, so that it neither floods the broker nor starves others")
+    max_concurrency: int = Field(
+        default=256,
+        ge=1,
+        le=10_000,
+        description="items of one map on the way at once, so that it neither floods the broker nor starves others",
+    )
 
 
 class Limits(Value):

@@ -24,9 +24,13 @@ class Spec(Value):
     kind: str = Field(description="which handler does it; also the name of its Celery task")
     queue: str = Field(default="coordinator", description="whose workers may do it")
     work: str = Field(default="", description="what its cost is measured by, and what people see: a tool's or an agent's name")
-    reads: dict[str, str] = Field(default_factory=dict, description="name → step id whose output the handler gets under that name; `=id` reads past growth")
+    reads: dict[str, str] = Field(
+        default_factory=dict, description="name → step id whose output the handler gets under that name; `=id` reads past growth"
+    )
     params: dict[str, JsonValue] = Field(default_factory=dict, description="what else the handler needs; small")
-    on_error: Literal["abort", "skip", "jump"] = Field(default="abort", description="which edges a failure takes: none (the scope fails), `done` with null, `failed`")
+    on_error: Literal["abort", "skip", "jump"] = Field(
+        default="abort", description="which edges a failure takes: none (the scope fails), `done` with null, `failed`"
+    )
     retries: int = Field(default=0, description="tries after the first, for failures that may pass")
     timeout_s: float | None = Field(default=None, description="seconds one attempt may take")
     decides: bool = Field(default=False, description="only a decision: done in place by any worker, without a message")
@@ -54,7 +58,7 @@ class Edge(Value):
     label: str = "done"
     wakes: bool = Field(
         default=True,
-        description="whether taking it is a reason to run the target; else it only orders. A step that no edge wakes is woken by its grower",
+        description="whether taking it is a reason to run the target, or only orders; without one that wakes, the grower does",
     )
 
 

@@ -1,7 +1,7 @@
 """Ready steps → canvas: which messages to send, and what each carries beyond the steps that are ready.
 
-A canvas carries only what is fixed: steps whose place in the graph no outcome can change any more, save by ending the run. Whether a carried
-step really starts is still the ledger's word; the canvas only saves a round trip and shows the shape of the work.
+A canvas carries only what is fixed: steps whose place in the graph no outcome can change any more, save by ending the run. Whether a
+carried step really starts is still the ledger's word; the canvas only saves a round trip and shows the shape of the work.
 """
 
 from __future__ import annotations

@@ -296,7 +296,9 @@ class Ledger:
         answer = self._call("begin", run_id, run_id, step_id, owner, self._lease_ms, again="1")
         return self._begun(run_id, owner, answer[1]) if answer[0] == "begun" else cast(Refusal, answer[0])
 
-    def commit(self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None) -> Committed:
+    def commit(
+        self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None
+    ) -> Committed:
         """Record how an attempt ended. The first outcome of a step counts; one of a lost attempt is refused as 'stale'.
 
         `output` is the outcome's output as JSON text. With `ahead`, a step this worker may begin at once is begun in the same call.
@@ -305,8 +307,8 @@ class Ledger:
         if len(output.encode()) > BLOB_BYTES:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
         word, sends, next_begun, run_status = self._call(
-            "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob, to_json(dict(info)),
-            ",".join(outcome.takes), _usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
+            "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob,
+            to_json(dict(info)), ",".join(outcome.takes), _usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
             _fragment_text(outcome.fragment) if outcome.fragment else "",
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
             to_json(list(outcome.warnings)) if outcome.warnings else "",

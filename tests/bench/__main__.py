@@ -117,7 +117,19 @@ def _plain_worker(url: str) -> Iterator[Any]:
     from tests.bench import plain  # noqa: PLC0415  # its app reads the address when it is imported
 
     plain.app.conf.result_backend = url.removeprefix("redis+")
-    arguments = ["-A", "tests.bench.plain", "worker", "-P", "prefork", "-c", str(PROCESSES), "--without-gossip", "--without-mingle", "-l", "ERROR"]
+    arguments = [
+        "-A",
+        "tests.bench.plain",
+        "worker",
+        "-P",
+        "prefork",
+        "-c",
+        str(PROCESSES),
+        "--without-gossip",
+        "--without-mingle",
+        "-l",
+        "ERROR",
+    ]
     worker = subprocess.Popen([sys.executable, "-m", "celery", *arguments], env={**os.environ, "PLAIN_BROKER": url})
     try:
         plain.noop.delay().get(timeout=30)
@@ -137,7 +149,17 @@ def _kept(redis: Redis, run_id: str) -> int:
 
 
 def _print(results: dict[str, tuple[Shape, dict[str, Samples]]]) -> None:
-    head = ("shape", "ahead", "own task", "plain Celery", "ahead/plain", "own/plain", "steps/s ahead", "net kB ahead/plain", "kept kB a run")
+    head = (
+        "shape",
+        "ahead",
+        "own task",
+        "plain Celery",
+        "ahead/plain",
+        "own/plain",
+        "steps/s ahead",
+        "net kB ahead/plain",
+        "kept kB a run",
+    )
     rows = [head]
     for name, (shape, samples) in results.items():
         ahead, own, plain = (samples[way].median_ms for way in ROUNDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.models.definitions import Agent, Definitions, Team
@@ -56,9 +57,7 @@ def agent_fragment(name: str, definitions: Definitions, *, grower: str) -> Graph
     agent = definitions.agents[name]
     ids = [f"{grower}/{turn + 1}" for turn in range(len(agent.instructions))]
     texts = [f"{RAW}{grower}", *ids[:-1]]
-    steps = tuple(
-        _turn_step(step_id, name, agent, text, turn) for turn, (step_id, text) in enumerate(zip(ids, texts, strict=True))
-    )
+    steps = tuple(_turn_step(step_id, name, agent, text, turn) for turn, (step_id, text) in enumerate(zip(ids, texts, strict=True)))
     return Graph(steps=steps, edges=_row(ids), exit=ids[-1])
 
 
@@ -80,8 +79,8 @@ def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mappin
 
 def _turn_step(step_id: str, name: str, agent: Agent, text: str, turn: int) -> Step:
     return Step(
-        id=step_id, kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads={"@text": text}, params={"agent": name, "turn": turn},
-        retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
+        id=step_id, kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads={"@text": text},
+        params={"agent": name, "turn": turn}, retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
     )  # fmt: skip
 
 
@@ -105,9 +104,7 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
 def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """A fan and a join: all at once; a failed agent is an answer that says so."""
     members = {agent: f"{prefix}{agent}" for agent in team.agents}
-    agents = tuple(
-        agent_step(step_id, agent, definitions.agents[agent], text, on_error="skip") for agent, step_id in members.items()
-    )
+    agents = tuple(agent_step(step_id, agent, definitions.agents[agent], text, on_error="skip") for agent, step_id in members.items())
     join = _join(name, team, members, prefix, text)
     return Graph(steps=(*agents, join), edges=tuple(Edge(source=step_id, target=join.id) for step_id in members.values())), join.id
 
@@ -134,7 +131,7 @@ MODES: dict[str, Builder] = {"pipeline": _pipeline, "broadcast": _broadcast}
 
 
 def _row(ids: list[str]) -> tuple[Edge, ...]:
-    return tuple(Edge(source=source, target=target) for source, target in zip(ids, ids[1:], strict=False))
+    return tuple(Edge(source=source, target=target) for source, target in pairwise(ids))
 
 
 def _numbered(names: list[str], position: int) -> str:
@@ -144,7 +141,12 @@ def _numbered(names: list[str], position: int) -> str:
 
 
 def _target(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
-    for kind, name in (("agent", turn.agent), ("team", turn.team), ("team", definitions.defaults.team), ("agent", definitions.defaults.agent)):
+    for kind, name in (
+        ("agent", turn.agent),
+        ("team", turn.team),
+        ("team", definitions.defaults.team),
+        ("agent", definitions.defaults.agent),
+    ):
         if name:
             return kind, name
     return ("agent", next(iter(definitions.agents))) if len(definitions.agents) == 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ def step(step_id: str, **fields: object) -> Step:
 
 
 def row(*ids: str) -> Graph:
-    return Graph(steps=tuple(map(step, ids)), edges=tuple(Edge(source=a, target=b) for a, b in zip(ids, ids[1:], strict=False)))
+    return Graph(steps=tuple(map(step, ids)), edges=tuple(Edge(source=a, target=b) for a, b in pairwise(ids)))
 
 
 def spec_of(graph: Graph, step_id: str) -> tuple[str, Spec]:

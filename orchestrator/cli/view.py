@@ -1,0 +1,312 @@
+"""What the events of a run tell: a value that each event makes anew. Knows no clock and no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal, cast
+
+from orchestrator.models.graph import START
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RunEvent
+
+Word = Literal["waiting", "running", "grown", "retry", "lost", "asking", "done", "failed", "skipped", "stopped"]
+OVER: frozenset[Word] = frozenset({"done", "failed", "skipped", "stopped"})
+
+ENDS: Mapping[str, Word] = {"done": "done", "failed": "failed", "late": "failed", "skipped": "skipped"}
+"""Events after which a step is over."""
+
+MAP = "chain.map"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The items of a map, counted: there may be thousands."""
+
+    total: int
+    running: frozenset[str] = frozenset()
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    """Of items that grew: how many of their steps are not over."""
+
+    @property
+    def over(self) -> int:
+        """How many items are over."""
+        return self.done + self.failed + self.skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A step as far as its events tell."""
+
+    word: Word = "waiting"
+    attempt: int = 0
+    since_ms: int = 0
+    """When this attempt began."""
+    took_ms: int | None = None
+    note: str = ""
+    """Why it failed, or is tried again."""
+    is_map: bool = False
+    tally: Tally | None = None
+    left: int = 0
+    """Of a step that grew: how many of the steps under it are not over."""
+    model: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    is_known: bool = False
+    """Whether `learn` told how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run as far as its events tell."""
+
+    run_id: str
+    steps: Mapping[str, Seen] = MappingProxyType({})
+    """By id, in the order of the plan, then as they came."""
+    status: str = "accepted"
+    began_ms: int = 0
+    at_ms: int = 0
+    """When the last event was, by Redis's clock."""
+    seq: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the tree: a step, or a count of steps that are folded into one line."""
+
+    name: str
+    depth: int = 0
+    seen: Seen = Seen()
+    folded: int = 0
+
+
+def planned(run_id: str, steps: Iterable[tuple[str, str]]) -> View:
+    """A run of which nothing happened yet; `steps` are the ids and kinds of its plan."""
+    return View(run_id, {step_id: Seen(is_map=kind == MAP) for step_id, kind in steps if step_id != START})
+
+
+def apply(view: View, *events: RunEvent) -> View:
+    """The view after these events."""
+    steps = dict(view.steps)
+    for event in events:
+        view = _run_level(view, event)
+        if event.step is not None and event.step != START:
+            _step_level(steps, event)
+    if view.status not in ("accepted", "running", "succeeded"):
+        steps = {step_id: seen if seen.word in OVER else replace(seen, word="stopped") for step_id, seen in steps.items()}
+    return replace(view, steps=steps)
+
+
+def unknown(view: View, most: int = 200) -> list[str]:
+    """Steps that are over and of which `learn` was not told how they ended."""
+    return [step_id for step_id, seen in view.steps.items() if seen.word in ("done", "failed") and not seen.is_known][-most:]
+
+
+def learn(view: View, infos: Mapping[str, Mapping[str, JsonValue]]) -> View:
+    """The view with what the ledger recorded of steps that are over: model and usage."""
+    return replace(view, steps={**view.steps, **{step_id: _learned(view.steps[step_id], info) for step_id, info in infos.items()}})
+
+
+def rows(view: View, *, most: int = 30) -> list[Row]:
+    """The tree, line by line: grown steps under their grower, and not more than `most` lines.
+
+    What works or failed is kept; older finished steps and later waiting ones are folded into a count.
+    """
+    tree = list(_tree(view.steps))
+    if len(tree) <= most:
+        return tree
+    kept = set(sorted(range(len(tree)), key=lambda i: (_rank(tree[i]), _closeness(tree[i], i)))[: most - 2])
+    folded = [row for i, row in enumerate(tree) if i not in kept]
+    over = sum(row.seen.word in OVER for row in folded)
+    shown = [row for i, row in enumerate(tree) if i in kept]
+    first = [Row("steps are over", folded=over)] if over else []
+    last = [Row("more steps", folded=len(folded) - over)] if len(folded) > over else []
+    return [*first, *shown, *last]
+
+
+# --- events -----------------------------------------------------------------------------------------------------------------
+
+
+def _run_level(view: View, event: RunEvent) -> View:
+    status, warnings = view.status, view.warnings
+    if event.type == "closed":
+        status = str(event.detail["status"])
+    elif event.type == "started" and status == "accepted":
+        status = "running"
+    elif event.type in ("warning", "unserved") and event.detail["message"] not in warnings:
+        warnings = (*warnings, str(event.detail["message"]))
+    return replace(
+        view, status=status, warnings=warnings, seq=event.seq, at_ms=max(view.at_ms, event.at_ms), began_ms=view.began_ms or event.at_ms
+    )
+
+
+def _step_level(steps: dict[str, Seen], event: RunEvent) -> None:
+    step_id = cast(str, event.step)
+    owner = _map_over(steps, step_id)
+    if owner is not None:
+        name, item = owner
+        seen = steps[name]
+        assert seen.tally is not None
+        note = _error(event) if event.type in ("failed", "late") else seen.note
+        steps[name] = replace(seen, tally=_count(seen.tally, item, item == step_id, event), note=note)
+        return
+    gathered, _, last = step_id.rpartition("/")
+    if last == "gather" and gathered in steps and steps[gathered].is_map:
+        if event.type in ENDS:
+            steps[gathered] = _changed(steps[gathered], event)
+        return
+    before = steps.get(step_id)
+    after = _changed(before or Seen(), event)
+    if after is not before:
+        steps[step_id] = after
+    _count_for_growers(steps, event)
+
+
+def _started(seen: Seen, event: RunEvent) -> Seen:
+    return replace(seen, word="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None)
+
+
+def _ended(seen: Seen, event: RunEvent) -> Seen:
+    took_ms = event.at_ms - seen.since_ms if seen.since_ms else None
+    return replace(seen, word=ENDS[event.type], took_ms=took_ms, note=_error(event) if event.type in ("failed", "late") else "")
+
+
+def _grown(seen: Seen, event: RunEvent) -> Seen:
+    steps = int(cast(int, event.detail.get("steps", 0)))
+    return replace(seen, word="grown", left=steps, tally=Tally(max(0, steps - 1)) if seen.is_map else None)
+
+
+_CHANGES: Mapping[str, Callable[[Seen, RunEvent], Seen]] = {
+    "started": _started,
+    "grown": _grown,
+    "retry": lambda seen, event: replace(seen, word="retry", note=_error(event)),
+    "lost": lambda seen, event: replace(seen, word="lost", note=f"its worker {event.worker} is gone"),
+    "released": lambda seen, event: replace(seen, word="waiting"),
+    "waiting": lambda seen, event: replace(seen, word="asking", since_ms=event.at_ms),
+    **dict.fromkeys(ENDS, _ended),
+}
+
+
+def _changed(seen: Seen, event: RunEvent) -> Seen:
+    change = _CHANGES.get(event.type)
+    return change(seen, event) if change else seen
+
+
+def _count_for_growers(steps: dict[str, Seen], event: RunEvent) -> None:
+    """A step that grew is over when all that it grew, and that those grew, is over; it ends as the last of them did."""
+    for name in _above(cast(str, event.step)):
+        seen = steps.get(name)
+        if seen is None or seen.word != "grown" or seen.is_map:
+            continue
+        if event.type == "grown":
+            steps[name] = replace(seen, left=seen.left + int(cast(int, event.detail.get("steps", 0))) - 1)
+        elif event.type in ENDS:
+            steps[name] = _ended(seen, event) if seen.left <= 1 else replace(seen, left=seen.left - 1)
+
+
+def _count(tally: Tally, item: str, is_item: bool, event: RunEvent) -> Tally:
+    """A map's items after an event of one of them, or of a step that the item grew."""
+    if event.type == "started":
+        return replace(tally, running=tally.running | {item})
+    if event.type in ("retry", "lost", "released", "waiting") and is_item:
+        return replace(tally, running=tally.running - {item})
+    if event.type == "grown":
+        left = tally.left.get(item, 1) - 1 + int(cast(int, event.detail.get("steps", 0)))
+        return replace(tally, left={**tally.left, item: left})
+    if event.type not in ENDS:
+        return tally
+    left = tally.left.get(item, 1) - 1
+    others = {name: count for name, count in tally.left.items() if name != item}
+    if left > 0:
+        return replace(tally, left={**others, item: left})
+    word = ENDS[event.type]
+    return replace(
+        tally, left=others, running=tally.running - {item}, done=tally.done + (word == "done"),
+        failed=tally.failed + (word == "failed"), skipped=tally.skipped + (word == "skipped"),
+    )  # fmt: skip
+
+
+def _map_over(steps: dict[str, Seen], step_id: str) -> tuple[str, str] | None:
+    """The map whose item a step is, or belongs to, and the item's id."""
+    parts = step_id.split("/")
+    for end in range(1, len(parts)):
+        name = "/".join(parts[:end])
+        seen = steps.get(name)
+        if seen is None or not parts[end].isdigit():
+            continue
+        if seen.tally is None and seen.word == "grown" and _is_map(steps, name, parts[end]):
+            steps[name] = _made_map(steps, name, seen)
+        if steps[name].tally is not None:
+            return name, f"{name}/{parts[end]}"
+    return None
+
+
+def _is_map(steps: Mapping[str, Seen], name: str, number: str) -> bool:
+    """Items count from 0, an agent's instructions from 1. A round of a loop is what its first round is."""
+    first = steps.get(name.partition("#")[0])
+    return number == "0" or (first is not None and first.is_map)
+
+
+def _made_map(steps: dict[str, Seen], name: str, seen: Seen) -> Seen:
+    """A grown step is found to be a map: its items, which were taken for steps, are counted instead."""
+    items = [step_id for step_id in steps if step_id.startswith(f"{name}/") and step_id.removeprefix(f"{name}/").isdigit()]
+    words = [steps.pop(item).word for item in items]
+    ended = sum(word in OVER for word in words)
+    running = frozenset(item for item, word in zip(items, words, strict=True) if word == "running")
+    tally = Tally(
+        max(0, seen.left + ended - 1), running, done=words.count("done"), failed=words.count("failed"), skipped=words.count("skipped")
+    )
+    return replace(seen, is_map=True, tally=tally)
+
+
+def _above(step_id: str) -> Iterator[str]:
+    while "/" in step_id:
+        step_id = step_id.rpartition("/")[0]
+        yield step_id
+
+
+def _error(event: RunEvent) -> str:
+    error = event.detail.get("error")
+    return str(error.get("message", "")) if isinstance(error, dict) else ""
+
+
+def _learned(seen: Seen, info: Mapping[str, JsonValue]) -> Seen:
+    usage = info.get("usage")
+    used = usage if isinstance(usage, dict) else {}
+    return replace(
+        seen, model=str(info.get("model") or ""), tokens_in=int(cast(int, used.get("input_tokens", 0))),
+        tokens_out=int(cast(int, used.get("output_tokens", 0))), is_known=True,
+    )  # fmt: skip
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------------
+
+
+def _tree(steps: Mapping[str, Seen]) -> Iterator[Row]:
+    """Depth first: each step under the nearest step that its id begins with."""
+    under: dict[str, list[str]] = {}
+    for step_id in steps:
+        parent = next((name for name in _above(step_id) if name in steps), "")
+        under.setdefault(parent, []).append(step_id)
+    pending = [(name, "", 0) for name in reversed(under.get("", []))]
+    while pending:
+        step_id, parent, depth = pending.pop()
+        yield Row(step_id.removeprefix(f"{parent}/") if parent else step_id, depth, steps[step_id])
+        pending += [(name, step_id, depth + 1) for name in reversed(under.get(step_id, []))]
+
+
+def _rank(row: Row) -> int:
+    """What to keep first where not all fits."""
+    if row.seen.word in ("running", "retry", "lost", "asking") or (row.seen.tally and row.seen.word not in OVER):
+        return 0
+    return {"failed": 1, "grown": 2, "waiting": 4}.get(row.seen.word, 3)
+
+
+def _closeness(row: Row, place: int) -> int:
+    """The latest of what is over, the next of what waits."""
+    return place if row.seen.word == "waiting" else -place
