@@ -39,6 +39,13 @@ VISIBILITY_S = 12 * 3600  # long: the ledger finds lost work, a redelivery only 
 LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
 
 
+TRANSPORTS = {
+    "redis": "orchestrator.transport:Transport",
+    "rediss": "orchestrator.transport:Transport",
+    "socket": "orchestrator.transport:SocketTransport",
+}
+
+
 class LedgerBackend(RedisBackend):
     """Stores no results; sends a chord's join when a part says that the ledger made it ready."""
 
@@ -55,8 +62,12 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None)."""
     app = Celery("cantata", set_as_current=False)
     backend_url = celery_url(redis_url).removeprefix("redis+")
+    broker = celery_url(broker_url or redis_url).removeprefix("redis+")
+    scheme = broker.partition(":")[0]
+    if scheme in TRANSPORTS:
+        app.conf.broker_transport = TRANSPORTS[scheme]
     app.conf.update(
-        broker_url=broker_url or celery_url(redis_url),
+        broker_url=broker,
         result_backend=f"orchestrator.celeryapp:LedgerBackend+{backend_url}",
         broker_transport_options={"visibility_timeout": VISIBILITY_S, "max_connections": 1000},
         broker_connection_retry_on_startup=True,

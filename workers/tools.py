@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 Function = Callable[..., Any]
 
 _importing = threading.RLock()
+_functions: dict[tuple[str, str | None], Function] = {}
 _folder_modules: dict[str, str] = {}  # modules imported from a configuration's folder, and which
 
 
@@ -67,6 +68,13 @@ def proc_run(work: Work) -> Outcome:
 
 def load(name: str, folder: str | None) -> Function:
     """The function `module:name`, from the configuration's folder or installed. Raises StepError."""
+    known = _functions.get((name, folder))
+    if known is None:
+        known = _functions[name, folder] = _load(name, folder)
+    return known
+
+
+def _load(name: str, folder: str | None) -> Function:
     module_name, _, attribute = name.partition(":")
     with _importing:
         try:

@@ -16,6 +16,10 @@ import click
 from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 
 FAILED, WRONG, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
+STATUSES = (
+    "Exit status: 0 the run succeeded, 1 it did not, 2 wrong usage or configuration, 3 no service reachable, "
+    "130 interrupted (the run goes on)."
+)
 
 COMMANDS = {
     "turn": ("submitting", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
@@ -26,7 +30,7 @@ COMMANDS = {
     "up": ("stacks", "Start a stack in this folder and keep it running."),
     "status": ("stacks", "Show what runs: the stack of this folder, and the workers on its Redis."),
     "down": ("stacks", "Stop the stack of this folder."),
-    "worker": ("stacks", "Serve queues, here or on another machine, until told to stop."),
+    "worker": ("worker", "Serve queues, here or on another machine, until told to stop."),
 }
 """Command → the module it is in, and what it does."""
 
@@ -114,7 +118,7 @@ def _version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) -> N
         ctx.exit()
 
 
-@click.command(cls=Submit, context_settings={"help_option_names": ["-h", "--help"]}, epilog="Exit status: 0 the run succeeded, 1 it did not, 2 wrong usage or configuration, 3 no service reachable, 130 interrupted (the run goes on).")
+@click.command(cls=Submit, context_settings={"help_option_names": ["-h", "--help"]}, epilog=STATUSES)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit.")
 def submit() -> None:
     """Run LLM agents, tools and chains of them, durably.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Literal, cast
 
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent
+from orchestrator.planning.strategies.chain_ids import END, GATHER
 
 Word = Literal["waiting", "running", "grown", "retry", "lost", "asking", "done", "failed", "skipped", "stopped"]
 OVER: frozenset[Word] = frozenset({"done", "failed", "skipped", "stopped"})
@@ -18,6 +18,9 @@ ENDS: Mapping[str, Word] = {"done": "done", "failed": "failed", "late": "failed"
 """Events after which a step is over."""
 
 MAP = "chain.map"
+
+EXITS = (f"/{GATHER}", f"/{END}")
+"""Steps that only close what a step grew: they are shown as that step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class View:
     """A run as far as its events tell."""
 
     run_id: str
-    steps: Mapping[str, Seen] = MappingProxyType({})
+    steps: Mapping[str, Seen] = field(default_factory=dict)
     """By id, in the order of the plan, then as they came."""
     status: str = "accepted"
     began_ms: int = 0
@@ -73,16 +76,6 @@ class View:
     """When the last event was, by Redis's clock."""
     seq: int = 0
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the tree: a step, or a count of steps that are folded into one line."""
-
-    name: str
-    depth: int = 0
-    seen: Seen = Seen()
-    folded: int = 0
 
 
 def planned(run_id: str, steps: Iterable[tuple[str, str]]) -> View:
@@ -112,23 +105,6 @@ def learn(view: View, infos: Mapping[str, Mapping[str, JsonValue]]) -> View:
     return replace(view, steps={**view.steps, **{step_id: _learned(view.steps[step_id], info) for step_id, info in infos.items()}})
 
 
-def rows(view: View, *, most: int = 30) -> list[Row]:
-    """The tree, line by line: grown steps under their grower, and not more than `most` lines.
-
-    What works or failed is kept; older finished steps and later waiting ones are folded into a count.
-    """
-    tree = list(_tree(view.steps))
-    if len(tree) <= most:
-        return tree
-    kept = set(sorted(range(len(tree)), key=lambda i: (_rank(tree[i]), _closeness(tree[i], i)))[: most - 2])
-    folded = [row for i, row in enumerate(tree) if i not in kept]
-    over = sum(row.seen.word in OVER for row in folded)
-    shown = [row for i, row in enumerate(tree) if i in kept]
-    first = [Row("steps are over", folded=over)] if over else []
-    last = [Row("more steps", folded=len(folded) - over)] if len(folded) > over else []
-    return [*first, *shown, *last]
-
-
 # --- events -----------------------------------------------------------------------------------------------------------------
 
 
@@ -154,16 +130,13 @@ def _step_level(steps: dict[str, Seen], event: RunEvent) -> None:
         assert seen.tally is not None
         note = _error(event) if event.type in ("failed", "late") else seen.note
         steps[name] = replace(seen, tally=_count(seen.tally, item, item == step_id, event), note=note)
-        return
-    gathered, _, last = step_id.rpartition("/")
-    if last == "gather" and gathered in steps and steps[gathered].is_map:
-        if event.type in ENDS:
-            steps[gathered] = _changed(steps[gathered], event)
-        return
-    before = steps.get(step_id)
-    after = _changed(before or Seen(), event)
-    if after is not before:
-        steps[step_id] = after
+    elif not step_id.endswith(EXITS):
+        before = steps.get(step_id)
+        after = _changed(before or Seen(), event)
+        if after is not before:
+            steps[step_id] = after
+    elif event.type in ENDS and (grower := step_id.rpartition("/")[0]) in steps and steps[grower].is_map:
+        steps[grower] = _ended(steps[grower], event)
     _count_for_growers(steps, event)
 
 
@@ -199,7 +172,7 @@ def _changed(seen: Seen, event: RunEvent) -> Seen:
 
 def _count_for_growers(steps: dict[str, Seen], event: RunEvent) -> None:
     """A step that grew is over when all that it grew, and that those grew, is over; it ends as the last of them did."""
-    for name in _above(cast(str, event.step)):
+    for name in above(cast(str, event.step)):
         seen = steps.get(name)
         if seen is None or seen.word != "grown" or seen.is_map:
             continue
@@ -248,7 +221,7 @@ def _map_over(steps: dict[str, Seen], step_id: str) -> tuple[str, str] | None:
 
 def _is_map(steps: Mapping[str, Seen], name: str, number: str) -> bool:
     """Items count from 0, an agent's instructions from 1. A round of a loop is what its first round is."""
-    first = steps.get(name.partition("#")[0])
+    first = steps.get(f"{name.partition('#')[0]}#1")
     return number == "0" or (first is not None and first.is_map)
 
 
@@ -264,7 +237,8 @@ def _made_map(steps: dict[str, Seen], name: str, seen: Seen) -> Seen:
     return replace(seen, is_map=True, tally=tally)
 
 
-def _above(step_id: str) -> Iterator[str]:
+def above(step_id: str) -> Iterator[str]:
+    """The ids that a step's id begins with, the nearest first."""
     while "/" in step_id:
         step_id = step_id.rpartition("/")[0]
         yield step_id
@@ -282,31 +256,3 @@ def _learned(seen: Seen, info: Mapping[str, JsonValue]) -> Seen:
         seen, model=str(info.get("model") or ""), tokens_in=int(cast(int, used.get("input_tokens", 0))),
         tokens_out=int(cast(int, used.get("output_tokens", 0))), is_known=True,
     )  # fmt: skip
-
-
-# --- rows -------------------------------------------------------------------------------------------------------------------
-
-
-def _tree(steps: Mapping[str, Seen]) -> Iterator[Row]:
-    """Depth first: each step under the nearest step that its id begins with."""
-    under: dict[str, list[str]] = {}
-    for step_id in steps:
-        parent = next((name for name in _above(step_id) if name in steps), "")
-        under.setdefault(parent, []).append(step_id)
-    pending = [(name, "", 0) for name in reversed(under.get("", []))]
-    while pending:
-        step_id, parent, depth = pending.pop()
-        yield Row(step_id.removeprefix(f"{parent}/") if parent else step_id, depth, steps[step_id])
-        pending += [(name, step_id, depth + 1) for name in reversed(under.get(step_id, []))]
-
-
-def _rank(row: Row) -> int:
-    """What to keep first where not all fits."""
-    if row.seen.word in ("running", "retry", "lost", "asking") or (row.seen.tally and row.seen.word not in OVER):
-        return 0
-    return {"failed": 1, "grown": 2, "waiting": 4}.get(row.seen.word, 3)
-
-
-def _closeness(row: Row, place: int) -> int:
-    """The latest of what is over, the next of what waits."""
-    return place if row.seen.word == "waiting" else -place

@@ -32,6 +32,7 @@ RENEW_S = 1.0  # five chances to renew before a lease runs out
 SWEEP_S = 0.5  # how soon after its lease a step is sent again
 RESEND_S = 4.0  # how long a step may be sent and not begun before someone looks after its message
 RETENTION_S = 86_400.0  # how long a finished run can be read
+DEFINITIONS_SPARE_S = 3600.0  # definitions outlive the last run that may need them by this
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
 Reply = TypeVar("Reply")
@@ -238,22 +239,22 @@ class Ledger:
 
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
-        labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
+        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
     ) -> bool:  # fmt: skip
-        """Take a run in. Told again with the same id it changes nothing and answers False."""
+        """Take a run in; its first step waits on `queue`. Told again with the same id it changes nothing and answers False."""
         digest = sha256(definitions.encode()).hexdigest()
-        key = definitions_key(shard_of(run_id), digest)
-        keep_s = int(timeout_s + retention_s) + 3600
-        if not self._patiently(lambda: self.redis.expire(key, keep_s, gt=True)):
-            self._patiently(lambda: self.redis.set(key, definitions, ex=keep_s) if self.redis.ttl(key) < keep_s else None)
+        keep_ms = int((timeout_s + retention_s + DEFINITIONS_SPARE_S) * 1000)
         fields = {
-            "kind": kind, "request": request, "definitions": digest, "max_attempts": max_attempts, "max_steps": max_steps,
+            "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
             "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels or {})),
         }  # fmt: skip
         flat = [str(item) for pair in fields.items() for item in pair]
-        start = Step(id=START, kind="run.start", queue="coordinator", decides=True, grows=True)
-        new = self._call("accept", run_id, run_id, START, _step_text(start), self._resend_ms, int(timeout_s * 1000), *flat)
-        return bool(new)
+        start = _step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
+        for text in ("", definitions):
+            answer = self._call("accept", run_id, run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, *flat)
+            if cast(int, answer) >= 0:
+                break
+        return bool(answer)
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""

@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text")
     options = parser.parse_args()
-    os.environ.setdefault("PLAIN_BROKER", "memory://")
+    os.environ |= {"PLAIN_BROKER": "memory://", "CANTATA_TASK_EVENTS": "0"}  # no events on either side
     definitions = Definitions(
         folder=str(HERE),
         tools={"noop": Tool(function="bench_tools:noop"), "noop_task": Tool(function="bench_tools:noop", cheap=False)},
@@ -116,7 +116,6 @@ def _plain_worker(url: str) -> Iterator[Any]:
     os.environ["PLAIN_BROKER"] = url
     from tests.bench import plain  # noqa: PLC0415  # its app reads the address when it is imported
 
-    plain.app.conf.result_backend = url.removeprefix("redis+")
     arguments = [
         "-A",
         "tests.bench.plain",

@@ -20,9 +20,10 @@ end
 
 -- Told twice: the same answer, in the part of it that still holds.
 local function told_again()
-  local sends = {}
+  local sends, seen = {}, {}
   local function add(id)
-    local target = get(id)
+    local target = not seen[id] and get(id)
+    seen[id] = true
     if target and target.word == 'sent' then
       local text = spec_of(id)
       sends[#sends + 1] = id

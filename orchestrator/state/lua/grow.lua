@@ -174,6 +174,7 @@ local function grow(s, output, takes, fragment)
       if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
     end
   end
+  if items then add_items(s.id, items) end
   for _, step in ipairs(order) do
     if is_open(step) and not handled[step.id] then
       if step.pending == 0 then settle(step)
@@ -183,6 +184,5 @@ local function grow(s, output, takes, fragment)
       end
     end
   end
-  if items then add_items(s.id, items) end
   if fragment.exit then count_down(1) else follow(s, takes) end
 end

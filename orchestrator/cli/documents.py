@@ -1,0 +1,100 @@
+"""`submit plan` and `submit check`: what a document means, and what is wrong with it. They need no service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from orchestrator import config as configuration
+from orchestrator.cli.main import WRONG
+from orchestrator.cli.options import as_json, configured
+from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
+from orchestrator.cli.requests import document_of, request_of, with_lines
+from orchestrator.errors import ConfigError, Fault
+from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.documents import Document
+from orchestrator.formats.native import load_definitions
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import Turn
+from orchestrator.planning.strategies import chains, turns
+
+
+@click.command()
+@click.argument("file", required=False)
+@click.option("--turn", "text", metavar="TEXT", help="Plan a turn instead of a chain.")
+@click.option("--team", metavar="NAME", help="The team that would answer it.")
+@click.option("--agent", metavar="NAME", help="The agent that would answer it.")
+@configured
+@as_json
+def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
+    """Show the graph and the canvas of a chain or a turn, without running it. FILE is what `submit chain` takes."""
+    if (file is None) == (text is None):
+        raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
+    definitions = configuration.load(configuration.find(config))
+    graph = (
+        chains.plan(request_of(file, definitions), definitions)
+        if file
+        else turns.plan(Turn(text=text or "", team=team, agent=agent), definitions)
+    )
+    grown, canvases = graph_tree(graph, definitions), canvas_tree(graph)
+    if as_json:
+        click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": _json(canvases)}))
+    else:
+        for title, branches in (("graph", grown), ("canvas", canvases)):
+            click.echo("\n".join([title, *drawn(branches)]))
+    return 0
+
+
+@click.command()
+@click.argument("file")
+@configured
+@as_json
+def check(file: str, config: str | None, as_json: bool) -> int:
+    """Report every fault of a configuration or a chain request. FILE may be - for standard input."""
+    faults, said = _checked(file, config)
+    if as_json:
+        found = [{"message": fault.message, "where": fault.where, "line": fault.line} for fault in faults]
+        click.echo(json.dumps({"source": file, "faults": found}, ensure_ascii=False))
+    elif faults:
+        for fault in faults:
+            click.echo(f"{file}: {fault}")
+    else:
+        click.echo(f"{file}: all is well ({said})")
+    return WRONG if faults else 0
+
+
+def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
+    """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
+    try:
+        document = document_of(file)
+    except ConfigError as error:
+        return error.faults, ""
+    if is_request(document):
+        return _checked_request(document, configuration.load(configuration.find(config)))
+    return _checked_configuration(document, Path(file).absolute().parent)
+
+
+def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequence[Fault], str]:
+    try:
+        request = load_request(document)
+    except ConfigError as error:
+        return error.faults, ""
+    return with_lines(chains.check(request, definitions)[0], document), f"a chain request of {len(request.nodes)} nodes"
+
+
+def _checked_configuration(document: Document, folder: Path) -> tuple[Sequence[Fault], str]:
+    try:
+        definitions = load_definitions(document, folder=folder)
+    except ConfigError as error:
+        return error.faults, ""
+    sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
+    faults = with_lines(chains.check_chains(definitions), document)
+    return faults, ", ".join(f"{count} {name}" for name, count in sections.items() if count) or "it says nothing"
+
+
+def _json(branches: Sequence[Branch]) -> list[JsonValue]:
+    return [{"text": branch.text, "under": _json(branch.under)} if branch.under else branch.text for branch in branches]

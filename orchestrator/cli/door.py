@@ -1,0 +1,50 @@
+"""Finds the service that a command talks to, or starts one for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from orchestrator.embedded import Home, Stack, attach
+from orchestrator.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from orchestrator.cli.desk import Desk
+    from orchestrator.cli.shelf import Shelf
+
+
+@contextmanager
+def opened(*, config: str | None = None, as_json: bool = False) -> Iterator[Desk]:
+    """A desk at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that lives as long as this command."""
+    url = service_url()
+    stack = None if url else Stack.launch(config=config)
+    with stack or nullcontext():
+        from orchestrator.cli.desk import Desk  # noqa: PLC0415  # Celery and pydantic take 0.9 s to load, in which the workers start
+
+        with Desk(url, stack=stack, config=config, as_json=as_json) as desk:
+            yield desk
+
+
+@contextmanager
+def opened_for_reading(*, workers: bool, as_json: bool = False) -> Iterator[Shelf]:
+    """The same, where runs are kept already; without `workers` a stack of our own has none for agents and tools."""
+    url = service_url()
+    if url is None and not Home().data.exists():
+        raise UnavailableError("no runs are kept here: there is no .cantata in this folder, and no REDIS_URL")
+    stack = None if url else Stack.launch() if workers else Stack.launch(agents=0, tools=0)
+    with stack or nullcontext():
+        from orchestrator.cli.shelf import Shelf  # noqa: PLC0415  # as above
+
+        with Shelf(url, stack=stack, as_json=as_json) as shelf:
+            yield shelf
+
+
+def service_url() -> str | None:
+    """Where a service is that was there before us."""
+    named = os.environ.get("REDIS_URL")
+    if named:
+        return named
+    kept = attach()
+    return kept.url if kept else None

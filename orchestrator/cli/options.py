@@ -1,0 +1,35 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
+
+configured = click.option("--config", metavar="FILE", help="The configuration; else CANTATA_CONFIG, else configs/default.yaml here.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+
+
+def json_value(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """The JSON that an option or argument holds."""
+    try:
+        return None if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise click.BadParameter(f"{text!r} is no JSON: {error.msg} (column {error.colno}); a text needs quotes: '\"text\"'") from error
+
+
+def json_object(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """The JSON object that an option holds, or the file named after its @."""
+    if text is not None and text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.BadParameter(f"{text[1:]!r} cannot be read: {error}") from error
+    value = json_value(ctx, option, text)
+    if text is not None and not isinstance(value, dict):
+        raise click.BadParameter(f'expected a JSON object such as {{"key": "value"}}, not {text[:60]!r}')
+    return value

@@ -1,0 +1,79 @@
+"""Finds the chain request that FILE means: standard input, a file, or a chain of the configuration."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator import config as configuration
+from orchestrator.errors import ConfigError, Fault
+from orchestrator.formats.a2e import load_request
+from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.faults import did_you_mean
+from orchestrator.formats.marks import KeyPath, place, step
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainRequest
+from orchestrator.planning.strategies import chains
+
+
+def document_of(file: str) -> Document:
+    """What FILE says. Raises ConfigError."""
+    return parse(sys.stdin.read(), source="standard input") if file == "-" else configuration.read(Path(file))
+
+
+def request_of(file: str, definitions: Definitions) -> ChainRequest:
+    """The request, sound in all that it names. Raises ConfigError with every fault."""
+    if file != "-" and not Path(file).exists():
+        document, request = Document(None, file), _named(file, definitions)
+    else:
+        document = document_of(file)
+        request = load_request(document)
+    faults, code = chains.check(request, definitions)
+    if faults:
+        raise ConfigError(with_lines(faults, document), source=document.source, code=code)
+    return request
+
+
+def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
+    """The faults that planning found, which knows no lines, with the lines of the document."""
+    return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
+
+
+def changed(request: ChainRequest, *, given: dict[str, object] | None, timeout_s: float | None) -> ChainRequest:
+    """The request with what the command line says instead."""
+    changes: dict[str, object] = {}
+    if given is not None:
+        changes["initial_input"] = given
+    if timeout_s is not None:
+        changes["timeout"] = timeout_s
+    return request.model_copy(update=changes)
+
+
+def _path(where: str, data: JsonValue) -> KeyPath:
+    """The keys that lead to a place, such as `nodes[3] 'fetch'.input_map.url` or `chains.report.nodes[3] 'fetch'.name`."""
+    start: KeyPath = ()
+    chains = step(data, "chains")
+    for name in chains if isinstance(chains, dict) else ():
+        if where.startswith(f"{place(('chains', name))}."):
+            start = ("chains", name)
+    for part in start:
+        data = step(data, part)
+    rest = where.removeprefix(f"{place(start)}." if start else "")
+    node = re.match(r"nodes\[(\d+)\]", rest)
+    if node is None:
+        return (*start, rest)
+    path: KeyPath = ("nodes", int(node.group(1)))
+    field = rest.removeprefix(place(path, data)).removeprefix(".")
+    return (*start, *path, *(field.split(".") if field else ()))
+
+
+def _named(name: str, definitions: Definitions) -> ChainRequest:
+    chain = definitions.chains.get(name)
+    if chain is None:
+        known = did_you_mean(name, definitions.chains)
+        raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
+    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node)

@@ -1,0 +1,76 @@
+"""`submit runs`: what was submitted before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from orchestrator.cli.door import opened_for_reading
+from orchestrator.cli.options import as_json, json_value
+
+
+@click.group()
+def runs() -> None:
+    """List, show, follow, cancel runs; read their results; send them signals."""
+
+
+run_id = click.argument("run_id", metavar="ID")
+
+
+@runs.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
+@as_json
+def list_(limit: int, as_json: bool) -> int:
+    """List the newest runs."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        return shelf.list(limit)
+
+
+@runs.command()
+@run_id
+@as_json
+def show(run_id: str, as_json: bool) -> int:
+    """Show a run with all its steps, as it stands now."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        return shelf.show(run_id)
+
+
+@runs.command()
+@run_id
+@click.option("--from", "since", type=click.IntRange(0), metavar="OFFSET", help="Tell only what came after this event.")
+@as_json
+def follow(run_id: str, since: int | None, as_json: bool) -> int:
+    """Watch a run until it is over, then show its answer. With --json: one event a line."""
+    with opened_for_reading(workers=True, as_json=as_json) as shelf:
+        return shelf.follow(run_id, since)
+
+
+@runs.command()
+@run_id
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer; then show how far it is.")
+@as_json
+def result(run_id: str, timeout: float | None, as_json: bool) -> int:
+    """Wait until a run is over, and show its answer."""
+    with opened_for_reading(workers=True, as_json=as_json) as shelf:
+        return shelf.result(run_id, timeout)
+
+
+@runs.command()
+@run_id
+@as_json
+def cancel(run_id: str, as_json: bool) -> int:
+    """End a run; what its workers do for it is stopped."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        return shelf.cancel(run_id)
+
+
+@runs.command()
+@run_id
+@click.argument("step")
+@click.argument("value", metavar="JSON", callback=json_value)
+@as_json
+def signal(run_id: str, step: str, value: Any, as_json: bool) -> int:
+    """Give a waiting step its value."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        return shelf.signal(run_id, step, value)

@@ -1,0 +1,139 @@
+"""Reads runs that were submitted before, ends them, and gives them signals."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+
+import click
+from rich.console import Console
+
+from orchestrator.cli import screen, words
+from orchestrator.cli.desk import Desk, result_of, tell
+from orchestrator.cli.main import FAILED, INTERRUPTED, WRONG
+from orchestrator.cli.view import apply, learn, unknown
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RUN_OVER
+from orchestrator.results import describe_turn
+from orchestrator.state import events
+from orchestrator.state.ledger import RunRecord, StepRecord
+
+MOST_ROWS = 1000  # of a tree that is painted once
+WIDTH = 160  # where no terminal says how wide it is
+SIGNALS = {
+    "taken": (0, "step {step!r} has taken it and goes on"),
+    "kept": (0, "kept for step {step!r}, which does not wait for it yet"),
+    "over": (FAILED, "step {step!r} has its value already"),
+    "closed": (FAILED, "the run is over"),
+    "unknown": (WRONG, "no step {step!r} of this run waits for a signal; `submit runs show {run_id}` shows its steps"),
+}
+"""What the ledger answers to a signal → the exit status, and what to say."""
+
+
+class Shelf(Desk):
+    """Where runs are found again."""
+
+    def list(self, most: int) -> int:
+        """Print the newest runs."""
+        found = self.client.runs(most=most)
+        if self._as_json:
+            click.echo(json.dumps([_listed(record) for record in found], ensure_ascii=False))
+        elif not found:
+            tell("no runs are kept here")
+        for record in () if self._as_json else found:
+            began = datetime.fromtimestamp(record.created_at_ms / 1000).astimezone().strftime("%m-%d %H:%M:%S")
+            took = words.duration(_took_ms(record))
+            asked = words.line(describe_turn(record), 60)
+            click.echo(f"{record.run_id:19}  {record.status:9}  {began}  {took:>8}  {asked}  {words.usage(record.usage)}".rstrip())
+        return 0
+
+    def show(self, run_id: str) -> int:
+        """Print a run with its steps, as it stands now."""
+        run = self.client.run(run_id)
+        record = run.record()
+        if self._as_json:
+            steps = [_step(step) for step in record.steps.values()]
+            shown = {**_listed(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
+            click.echo(json.dumps({**shown, "result": result_of(run).model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
+            return 0
+        view, _ = self.view_of(run)
+        while batch := events.read(self.client.redis, run_id, after=view.seq):
+            view = apply(view, *batch)
+        ended = unknown(view, MOST_ROWS)
+        if ended:
+            view = learn(view, self.infos(run_id, ended))
+        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(screen.paint(view, record.now_ms, most=MOST_ROWS))
+        if record.error:
+            tell(f"error: {words.clean(record.error.message)} ({record.error.code})")
+        if record.status in RUN_OVER:
+            tell(f"its answer: submit runs result {run_id}")
+        return 0
+
+    def follow(self, run_id: str, since: int | None) -> int:
+        """Show what happens in a run until it is over; the exit status is the run's."""
+        run = self.client.run(run_id)
+        if not self._as_json:
+            return self.attend(run, since=since)
+        try:
+            for event in run.log(since):
+                click.echo(event.model_dump_json())
+        except KeyboardInterrupt:
+            self._leave(run_id, "interrupted")
+            return INTERRUPTED
+        return 0 if run.status() == "succeeded" else FAILED
+
+    def result(self, run_id: str, timeout_s: float | None) -> int:
+        """Print a run's answer when it is over, or how far it is after `timeout_s`."""
+        return self.conclude(self.client.run(run_id), timeout_s)
+
+    def cancel(self, run_id: str) -> int:
+        """End a run."""
+        status = self.client.run(run_id).cancel()
+        if self._as_json:
+            click.echo(json.dumps({"run_id": run_id, "status": status}))
+        else:
+            tell(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} had ended before: {status}")
+        return 0 if status == "cancelled" else FAILED
+
+    def signal(self, run_id: str, step: str, value: JsonValue) -> int:
+        """Give a waiting step its value."""
+        word = self.client.run(run_id).signal(step, value)
+        exit_status, said = SIGNALS[word]
+        if self._as_json:
+            click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
+        else:
+            tell(said.format(step=step, run_id=run_id))
+        return exit_status
+
+
+def _listed(record: RunRecord) -> dict[str, JsonValue]:
+    return {
+        "run_id": record.run_id,
+        "status": record.status,
+        "kind": record.kind,
+        "asked": describe_turn(record),
+        "created_at_ms": record.created_at_ms,
+        "duration_ms": _took_ms(record),
+        "usage": record.usage.model_dump(),
+        "labels": dict(record.labels),
+    }
+
+
+def _step(step: StepRecord) -> dict[str, JsonValue]:
+    return {
+        "step": step.step_id,
+        "state": step.state,
+        "kind": step.spec.kind,
+        "work": step.spec.work,
+        "queue": step.spec.queue,
+        "attempt": step.attempt,
+        "failures": step.failures,
+        "crashes": step.crashes,
+        "output": step.output,
+        **step.info,
+    }
+
+
+def _took_ms(record: RunRecord) -> int:
+    return (record.closed_at_ms or record.now_ms) - record.created_at_ms

@@ -1,0 +1,47 @@
+"""`submit turn` and `submit chain`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from orchestrator.cli.door import opened
+from orchestrator.cli.options import SECONDS, as_json, configured, json_object
+
+detach = click.option("--detach", is_flag=True, help="Print the run's id and leave it to itself.")
+timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How long the run may take.")
+
+
+@click.command()
+@click.argument("text")
+@click.option("--team", metavar="NAME", help="The team to answer; the configured default if absent.")
+@click.option("--agent", metavar="NAME", help="The agent to answer.")
+@configured
+@timeout
+@detach
+@as_json
+def turn(text: str, team: str | None, agent: str | None, config: str | None, timeout: float | None, detach: bool, as_json: bool) -> int:
+    """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
+    if text == "-":
+        text = sys.stdin.read()
+    with opened(config=config, as_json=as_json) as desk:
+        run = desk.submit_turn(text, team=team, agent=agent, timeout_s=timeout)
+        return desk.detach(run) if detach else desk.attend(run)
+
+
+@click.command()
+@click.argument("file")
+@click.option("--input", "given", callback=json_object, metavar="JSON|@FILE", help="The initial input, in place of the request's own.")
+@configured
+@timeout
+@detach
+@click.option("--events", is_flag=True, help="Print each event as a line of JSON before the response; implies --json.")
+@as_json
+def chain(
+    file: str, given: dict[str, object] | None, config: str | None, timeout: float | None, detach: bool, events: bool, as_json: bool
+) -> int:
+    """Submit a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
+    with opened(config=config, as_json=as_json or events) as desk:
+        run = desk.submit_chain(file, given=given, timeout_s=timeout)
+        return desk.detach(run) if detach else desk.attend(run, events=events)

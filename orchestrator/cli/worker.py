@@ -1,0 +1,92 @@
+"""`submit worker`: becomes a worker process, or the parent of several."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.door import service_url
+from orchestrator.cli.main import FAILED
+from orchestrator.cli.options import as_json, configured
+from orchestrator.errors import UnavailableError
+
+OWN_PROCESS = ("coordinator", "agents")
+"""Queues with a process of their own; all others share one, whose children can be killed."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker process to start."""
+
+    name: str
+    queues: tuple[str, ...]
+    command: list[str]
+
+
+@click.command()
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.option("--name", help="What to call it; made of queue and pid if absent.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Steps it does at once.")
+@configured
+@as_json
+def worker(queues: tuple[str, ...], name: str | None, concurrency: int | None, config: str | None, as_json: bool) -> int:
+    """Serve queues, here or on another machine, until told to stop.
+
+    The queues are those on REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each, all others
+    share one.
+    """
+    url = service_url()
+    if url is None:
+        raise UnavailableError("a worker needs to know its Redis: set REDIS_URL, or start a stack in this folder with `submit up`")
+    os.environ["REDIS_URL"] = url
+    if config:
+        os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
+    workers = _workers(queues, name, concurrency)
+    if as_json:
+        click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
+    if len(workers) == 1:
+        os.execv(workers[0].command[0], workers[0].command)
+    return _attend(workers)
+
+
+def _workers(queues: Sequence[str], name: str | None, concurrency: int | None) -> list[Worker]:
+    """One for each kind of pool that the queues need."""
+    wanted = tuple(dict.fromkeys(queues))
+    shared = tuple(queue for queue in wanted if queue not in OWN_PROCESS)
+    groups = [*((queue,) for queue in wanted if queue in OWN_PROCESS), *([shared] if shared else [])]
+    name = name or f"worker-{os.getpid()}"  # with the pid: two workers of one name on a machine would be taken for one
+    names = [name] if len(groups) == 1 else [f"{name}-{group[0]}" for group in groups]
+    return [_worker(name, group, concurrency) for name, group in zip(names, groups, strict=True)]
+
+
+def _worker(name: str, queues: tuple[str, ...], concurrency: int | None) -> Worker:
+    # -P: not the user's folder first on the path, where a `queue.py` would stand in for Python's.
+    command = [sys.executable, "-P", "-m", "workers", *queues, "--name", name]
+    return Worker(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
+
+
+def _attend(workers: Sequence[Worker]) -> int:
+    """Start the workers, hand on what asks them to end, and wait until all have ended; the exit status is 0 if theirs were."""
+    # In groups of their own: a Ctrl-C at the terminal reaches them once, through us. The second one means: at once.
+    children = {each.name: subprocess.Popen(each.command, process_group=0) for each in workers}
+
+    def hand_on(number: int, _frame: object) -> None:
+        for child in children.values():
+            if child.poll() is None:
+                child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, hand_on)
+    statuses = {name: child.wait() for name, child in children.items()}
+    for name, status in statuses.items():
+        if status:
+            click.echo(f"submit: worker {name} ended with {status}", err=True)
+    return FAILED if any(statuses.values()) else 0

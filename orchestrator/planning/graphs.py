@@ -1,0 +1,169 @@
+"""Questions about any directed graph: what can be reached, what goes in circles, what every way leads through.
+
+A graph is a mapping from each node to its successors; a node without any may be missing. Nothing here recurses: a row may be 10,000 long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Successors = Mapping[str, Sequence[str]]
+
+
+def reversed_graph(successors: Successors) -> dict[str, list[str]]:
+    """The graph with each edge turned round."""
+    sources: dict[str, list[str]] = defaultdict(list)
+    for node, targets in successors.items():
+        for target in targets:
+            sources[target].append(node)
+    return sources
+
+
+def reach(starts: Iterable[str], successors: Successors) -> set[str]:
+    """The starts and all that can be reached from them."""
+    return set(postorder(starts, successors))
+
+
+def postorder(starts: Iterable[str], successors: Successors) -> list[str]:
+    """What can be reached from the starts, depth first: each node after all that it leads to, but for the edges that close a circle."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in starts:
+        if start not in seen:
+            seen.add(start)
+            order += _descend(start, successors, seen)
+    return order
+
+
+def _descend(start: str, successors: Successors, seen: set[str]) -> Iterator[str]:
+    way = [(start, iter(successors.get(start, ())))]
+    while way:
+        node, ahead = way[-1]
+        following = next((target for target in ahead if target not in seen), None)
+        if following is None:
+            way.pop()
+            yield node
+        else:
+            seen.add(following)
+            way.append((following, iter(successors.get(following, ()))))
+
+
+def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
+    """The strongly connected components, in an order in which edges lead forward; a node in no circle is one by itself.
+
+    The successors of the nodes are to be among them. Source: Kosaraju.
+    """
+    sources = reversed_graph(successors)
+    grouped: set[str] = set()
+    groups = []
+    for node in reversed(postorder(nodes, successors)):
+        if node not in grouped:
+            grouped.add(node)
+            groups.append(list(_descend(node, sources, grouped)))
+    return groups
+
+
+def circles(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
+    """The components that hold a circle."""
+    return [group for group in components(nodes, successors) if len(group) > 1 or group[0] in successors.get(group[0], ())]
+
+
+def shortest_circle(start: str, successors: Successors) -> list[str]:
+    """A shortest way from a node back to itself, the node first and last; empty if there is none."""
+    before: dict[str, str] = {}
+    queue = deque([start])
+    while queue:
+        node = queue.popleft()
+        for target in successors.get(node, ()):
+            if target == start:
+                return [start, *_way_back(node, start, before), start]
+            if target not in before:
+                before[target] = node
+                queue.append(target)
+    return []
+
+
+def _way_back(node: str, start: str, before: Mapping[str, str]) -> list[str]:
+    way = []
+    while node != start:
+        way.append(node)
+        node = before[node]
+    return way[::-1]
+
+
+class Reachability:
+    """Answers whether one node leads to another, for all pairs at once."""
+
+    def __init__(self, nodes: Iterable[str], successors: Successors) -> None:
+        self._bits: dict[str, int] = {}
+        self._reached: dict[str, int] = {}
+        for bit, group in enumerate(reversed(components(nodes, successors))):
+            reached = 1 << bit
+            for node in group:
+                self._bits[node] = bit
+                for target in successors.get(node, ()):
+                    reached |= self._reached.get(target, 0)
+            self._reached.update(dict.fromkeys(group, reached))
+
+    def leads(self, source: str, target: str) -> bool:
+        """Whether there is a way; of no steps too."""
+        return bool(self._reached[source] >> self._bits[target] & 1)
+
+
+class Dominance:
+    """Answers whether every way from the starts to one node leads through another. Source: Cooper, Harvey, Kennedy."""
+
+    def __init__(self, starts: Sequence[str], successors: Successors) -> None:
+        order = postorder(starts, successors)[::-1]
+        self._numbers = {node: number for number, node in enumerate(order, 1)}  # 0 stands before all starts
+        sources: list[list[int]] = [[] for _ in range(len(order) + 1)]
+        for start in starts:
+            sources[self._numbers[start]].append(0)
+        for number, node in enumerate(order, 1):
+            for target in successors.get(node, ()):
+                sources[self._numbers[target]].append(number)
+        self._enter, self._size = _intervals(_immediate(sources))
+
+    def holds(self, node: str, other: str) -> bool:
+        """Whether `node` is `other` or stands on every way to it; False where one of them cannot be reached."""
+        a, b = self._numbers.get(node), self._numbers.get(other)
+        return a is not None and b is not None and self._enter[a] <= self._enter[b] < self._enter[a] + self._size[a]
+
+
+def _immediate(sources: Sequence[Sequence[int]]) -> list[int]:
+    """Of each node, the last one that every way to it leads through; -1 while that is not known."""
+    above = [0, *[-1] * (len(sources) - 1)]
+    moved = True
+    while moved:
+        moved = False
+        for number in range(1, len(sources)):
+            known = [source for source in sources[number] if above[source] >= 0]
+            last = known[0]
+            for source in known[1:]:
+                last = _meeting(last, source, above)
+            moved = moved or above[number] != last
+            above[number] = last
+    return above
+
+
+def _meeting(a: int, b: int, above: Sequence[int]) -> int:
+    while a != b:
+        if a > b:
+            a = above[a]
+        else:
+            b = above[b]
+    return a
+
+
+def _intervals(above: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Of a tree whose parents have lower numbers: when a walk enters each node, and how many it holds."""
+    size = [1] * len(above)
+    for number in range(len(above) - 1, 0, -1):
+        size[above[number]] += size[number]
+    enter, free = [0] * len(above), [1] * len(above)
+    for number in range(1, len(above)):
+        enter[number] = free[above[number]]
+        free[above[number]] += size[number]
+        free[number] = enter[number] + 1
+    return enter, size

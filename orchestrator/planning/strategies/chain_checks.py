@@ -1,0 +1,197 @@
+"""Finds all that is wrong with a chain before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from orchestrator.errors import Fault
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.graphs import circles, reach, shortest_circle
+from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS, leads
+from orchestrator.planning.strategies.chain_loops import DEEPEST
+from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
+from orchestrator.planning.strategies.chain_outline import Outline, outline
+from orchestrator.planning.strategies.chain_specs import section_of
+
+Found = Iterator[tuple[str, Fault]]
+"""Faults with the error code of their sort."""
+
+_BODY_KINDS = ("tool", "skill", "agent", "chain", "proc", "map")
+_MOST_SHOWN = 8  # nodes of a circle in a message
+
+
+def check(request: ChainRequest, definitions: Definitions) -> tuple[list[Fault], str]:
+    """All that is wrong with a request and the chains it runs, and the error code: of the one sort of fault, or bad_request."""
+    faults, code, _ = examine(request, definitions)
+    return faults, code
+
+
+def check_chains(definitions: Definitions) -> list[Fault]:
+    """All that is wrong with the named chains."""
+    return [fault for _, fault in _named(definitions.chains, definitions)]
+
+
+def examine(request: ChainRequest, definitions: Definitions) -> tuple[list[Fault], str, Outline]:
+    """As `check`, and the outline it looked at, which is whole if there are no faults."""
+    chain = _Chain(request.nodes, request.entry_node, definitions, "")
+    calls = {name: _called(named.nodes, definitions) for name, named in definitions.chains.items()}
+    found = [*chain.faults(), *_named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)]
+    codes = {code for code, _ in found}
+    return [fault for _, fault in found], codes.pop() if len(codes) == 1 else "bad_request", chain.outline
+
+
+def _named(names: Iterable[str], definitions: Definitions) -> Found:
+    names = list(names)
+    for name in names:
+        chain = definitions.chains[name]
+        yield from _Chain(chain.nodes, chain.entry_node, definitions, f"chains.{name}.").faults()
+    calls = {name: _called(definitions.chains[name].nodes, definitions) for name in names}
+    for group in circles(names, calls):
+        circle = shortest_circle(group[0], calls)
+        nodes = definitions.chains[circle[0]].nodes
+        place, node = next((i, node) for i, node in enumerate(nodes) if _calls(node, circle[1], definitions))
+        message = f"the chains {_way(circle)} run each other in a circle"
+        yield "chain_cycle", Fault(message, f"chains.{circle[0]}.nodes[{place}] {node.node_id!r}.name")
+
+
+def _called(nodes: Iterable[ChainNode], definitions: Definitions) -> list[str]:
+    return list(dict.fromkeys(node.name for node in nodes if _calls(node, node.name, definitions)))
+
+
+def _calls(node: ChainNode, chain: str, definitions: Definitions) -> bool:
+    return node.name == chain and section_of(node.kind, chain, definitions) == "chains"
+
+
+def _way(nodes: Sequence[str]) -> str:
+    shown = list(map(repr, nodes))
+    if len(shown) > _MOST_SHOWN:
+        shown[_MOST_SHOWN // 2 : -_MOST_SHOWN // 2] = ["..."]
+    return " → ".join(shown)
+
+
+class _Chain:
+    """One chain, with what its faults are told by."""
+
+    def __init__(self, nodes: Sequence[ChainNode], entry: str, definitions: Definitions, prefix: str) -> None:
+        self._nodes = nodes
+        self._entry = entry
+        self._definitions = definitions
+        self._prefix = prefix
+        self._fits = len(nodes) <= definitions.limits.max_nodes
+        self._places = {nodes[place].node_id: place for place in reversed(range(len(nodes)))}
+        self._nearest = Nearest(self._places)
+        self.outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
+        self._bodies = self.outline.nodes.bodies
+
+    def faults(self) -> Found:
+        """All faults: of each node, then of the whole."""
+        if not self._fits or not self._nodes:
+            yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
+            return
+        names = frozenset(self._places)
+        for place, node in enumerate(self._nodes):
+            for field, message in (*faults_of(node, self._definitions, names), *self._place_faults(place, node)):
+                yield "bad_request", self._fault(place, field, message)
+        yield from self._entry_faults()
+        yield from self._map_circles()
+        yield from self._circles()
+        yield from self._unreached()
+
+    def _count_fault(self) -> str:
+        if not self._nodes:
+            return "there are no nodes"
+        limit = self._definitions.limits.max_nodes
+        return f"{len(self._nodes)} nodes are more than the {limit} allowed; split the chain, or raise limits.max_nodes"
+
+    def _meant(self, node_id: str) -> str | None:
+        return node_id if node_id in self._places else self._nearest.of(node_id)
+
+    def _fault(self, place: int, field: str, message: str) -> Fault:
+        node_id = self._nodes[place].node_id
+        return Fault(message, f"{self._prefix}nodes[{place}] {node_id!r}{f'.{field}' if field else ''}")
+
+    # --- a node among the others --------------------------------------------------------------------------------------
+
+    def _place_faults(self, place: int, node: ChainNode) -> Faults:
+        first = self._places[node.node_id]
+        if first != place:
+            yield "node_id", f"the id is also that of nodes[{first}]"
+        for field, target in dict.fromkeys((field, target) for field, target, _ in leads(node)):
+            yield from self._target_faults(field, target)
+            if target in self._bodies and node.node_id not in self._bodies:
+                yield field, f"node {target!r} is the map_node of {self._bodies[target]!r}; lead to {self._bodies[target]!r} instead"
+        for source in node.deps:
+            yield from self._target_faults("deps", source)
+        if node.kind == "map" and node.map_node:
+            yield from self._target_faults("map_node", node.map_node)
+            yield from self._body_faults(node, node.map_node)
+        if node.node_id in self._bodies:
+            yield from self._needless_on_body(node)
+
+    def _target_faults(self, field: str, target: str) -> Faults:
+        if target not in self._places:
+            words = "; write 'abort', 'skip' or the id of a node" if field == "on_error" else ""
+            yield field, f"node {target!r} is not in the chain{self._nearest.hint(target) or words}"
+
+    def _body_faults(self, node: ChainNode, target: str) -> Faults:
+        owner = self._bodies.get(target, node.node_id)
+        if owner != node.node_id:
+            yield "map_node", f"node {target!r} is the map_node of {owner!r} already; give each map its own"
+        body = self._nodes[self._places[target]] if target in self._places else None
+        if body and body.kind not in _BODY_KINDS:
+            yield "map_node", f"node {target!r} is of kind {body.kind!r}; a map runs nodes of kind {', '.join(map(repr, _BODY_KINDS))}"
+
+    def _needless_on_body(self, node: ChainNode) -> Faults:
+        owner = self._bodies[node.node_id]
+        jumps = node.on_error not in ON_ERROR_WORDS
+        for field, is_set in (("next_node", node.next_node), ("deps", node.deps), ("on_error", jumps)):
+            if is_set:
+                yield field, f"has no effect on the map_node of {owner!r}; put it on {owner!r}"
+
+    # --- the whole ------------------------------------------------------------------------------------------------------
+
+    def _entry_faults(self) -> Found:
+        message = ""
+        if not self._entry:
+            message = f"is missing: name the node to start with, such as {self._nodes[0].node_id!r}"
+        elif self._entry not in self._places:
+            message = f"node {self._entry!r} is not in the chain{self._nearest.hint(self._entry)}"
+        elif self._entry in self._bodies:
+            message = f"node {self._entry!r} is the map_node of {self._bodies[self._entry]!r}; start with {self._bodies[self._entry]!r}"
+        if message:
+            yield "bad_entry", Fault(message, f"{self._prefix}entry_node")
+
+    def _map_circles(self) -> Found:
+        runs = {owner: [body] for body, owner in self._bodies.items()}
+        for group in circles(self._places, runs):
+            circle = shortest_circle(group[0], runs)
+            message = f"the maps {_way(circle)} run each other in a circle"
+            yield "chain_cycle", self._fault(self._places[circle[0]], "map_node", message)
+        for node_id in runs.keys() - self._bodies.keys():
+            if len(reach([node_id], runs)) > DEEPEST + 1:
+                message = f"more than {DEEPEST} maps are nested in it; make the inner ones a chain of their own"
+                yield "bad_request", self._fault(self._places[node_id], "map_node", message)
+
+    def _circles(self) -> Found:
+        for circle in self.outline.loops.circles:
+            way = _way([circle[0].source, *(link.target for link in circle)])
+            message = f"{way} is a circle that nothing ends; only a branch may point back, with one side, and its other side leads on"
+            yield "chain_cycle", self._fault(self._places[circle[-1].owner], circle[-1].field, message)
+        for loop in self.outline.loops.too_deep:
+            message = f"the loop is inside more than {DEEPEST} others; make the inner ones a chain of their own"
+            yield "bad_request", self._fault(self._places[loop.branch], loop.link.field, message)
+
+    def _unreached(self) -> Found:
+        if self.outline.entry not in self._places:
+            return
+        reached = self.outline.reached()
+        for node_id in self.outline.nodes.steps:
+            if node_id not in reached:
+                yield "bad_request", self._fault(self._places[node_id], "", self._why_unreached(node_id))
+
+    def _why_unreached(self, node_id: str) -> str:
+        sources = dict.fromkeys(link.source for link in self.outline.into.get(node_id, ()))
+        if sources:
+            return f"cannot be reached from the entry {self._entry!r}: only {', '.join(map(repr, sources))} could start it"
+        return "cannot be reached: it is not the entry, has no deps, and no node leads to it"

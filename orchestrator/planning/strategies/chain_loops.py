@@ -1,0 +1,234 @@
+"""Finds the loops of a chain, and which of its links go back.
+
+A loop is a branch one side of which points back to a node that leads to it. Its body is what lies between that node, the *first*, and the
+branch, which comes last: whatever the branch decides, all else in the body is over. So a loop is drawn as rounds, each a copy of the body:
+
+    do ... while    first → ... → branch → (side) first          round 1 is the whole body
+    while           branch → (side) first → ... → branch         round 1 is the branch alone, and what leads to it
+
+Loops nest: take away the side that points back, and the circles left in the body are the loops inside. What is left of a circle that has no
+such side is a fault. A *recall* is a reference to the node itself or to one that comes later in the body: it means the round before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from orchestrator.planning.graphs import Dominance, Reachability, circles, reach, reversed_graph, shortest_circle
+from orchestrator.planning.strategies.chain_links import Link
+
+DEEPEST = 16  # loops in loops: each level is a number in the ids of its steps, and another pass over its body
+
+SIDES = ("true", "false")
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A branch that points back, and what it repeats."""
+
+    link: Link
+    """From the branch back to the first node."""
+    body: frozenset[str]
+    within: Loop | None
+
+    @property
+    def branch(self) -> str:
+        """The node that decides on another round; the last of each."""
+        return self.link.source
+
+    @property
+    def first(self) -> str:
+        """The node that every round after the first begins with."""
+        return self.link.target
+
+    @cached_property
+    def path(self) -> tuple[Loop, ...]:
+        """The loops it is in, the outermost first, and itself."""
+        return (*(self.within.path if self.within else ()), self)
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a chain, and what its links mean in them."""
+
+    inside: Mapping[Loop | None, Sequence[Loop]] = field(default_factory=dict)
+    """The loops right inside a loop, or inside none."""
+    home: Mapping[str, Loop] = field(default_factory=dict)
+    """Node → the innermost loop it is in."""
+    backs: frozenset[Link] = frozenset()
+    """The links by which loops go back."""
+    recalls: frozenset[Link] = frozenset()
+    """The references to the round before."""
+    led: Mapping[Loop | None, frozenset[str]] = field(default_factory=dict)
+    """In the whole chain, or in a round of a loop: the nodes that only control starts. The others start when their data are there."""
+    circles: Sequence[Sequence[Link]] = ()
+    """Faults: ways in a circle that no branch closes."""
+    too_deep: Sequence[Loop] = ()
+    """Faults: loops in more than DEEPEST others."""
+
+    def path(self, node: str) -> tuple[Loop, ...]:
+        """The loops a node is in, the outermost first."""
+        home = self.home.get(node)
+        return home.path if home else ()
+
+
+def find(nodes: Sequence[str], entry: str, links: Sequence[Link]) -> Loops:
+    """The loops among these nodes, and the circles that are none."""
+    levels = [_Level(None, nodes, entry, links)]
+    for level in levels:  # grows as loops are found in loops
+        levels += level.inner_levels()
+    loops = [loop for level in levels for loop in level.loops]
+    return Loops(
+        inside={level.loop: level.loops for level in levels},
+        home={node: level.loop for level in levels if level.loop for node in level.nodes},
+        backs=frozenset(loop.link for loop in loops),
+        recalls=frozenset(link for level in levels for link in level.recalls),
+        led={level.loop: level.led for level in levels},
+        circles=[circle for level in levels for circle in level.circles],
+        too_deep=[loop for loop in loops if len(loop.path) > DEEPEST],
+    )
+
+
+def adjacency(links: Iterable[Link]) -> dict[str, list[str]]:
+    """The graph that links make."""
+    successors: dict[str, list[str]] = defaultdict(list)
+    for link in links:
+        successors[link.source].append(link.target)
+    return successors
+
+
+class _Level:
+    """The nodes of a whole chain or of a loop's body, and the loops right inside."""
+
+    def __init__(self, loop: Loop | None, nodes: Sequence[str], start: str, links: Sequence[Link]) -> None:
+        self.loop = loop
+        self.nodes = nodes
+        self.loops: list[Loop] = []
+        self.recalls: list[Link] = []
+        self.circles: list[list[Link]] = []
+        self._place = {node: place for place, node in enumerate(nodes)}
+        self._start = start
+        self._links = links
+        if loop:
+            self._recall([link for link in links if _reads_past_the_end(link, loop)])
+        self._order = self._dominance()
+        self.led = self._led()
+        if loop:
+            self._recall(list(self._later()))
+        self._out = _by(self._links, lambda link: link.source)
+        self._in = _by(self._links, lambda link: link.target)
+        self._backs: set[Link] = set()
+        self._owners: dict[str, Loop] = {}
+        self._find_loops()
+
+    def inner_levels(self) -> list[_Level]:
+        """The bodies of the loops found, to be searched in turn."""
+        return [
+            _Level(loop, self._sorted(loop.body), loop.first, self._between(loop.body)) for loop in self.loops if len(loop.path) <= DEEPEST
+        ]
+
+    def _recall(self, links: Sequence[Link]) -> None:
+        self.recalls += links
+        gone = set(links)
+        self._links = [link for link in self._links if link not in gone]
+
+    def _dominance(self) -> Dominance:
+        """Which nodes come before which, whatever way is taken. Of a whole chain only its circles matter."""
+        if self.loop:
+            return Dominance([self._start], adjacency(self._links))
+        groups = {node: number for number, group in enumerate(circles(self.nodes, adjacency(self._links))) for node in group}
+        crossing = {link for link in self._links if groups.get(link.source, -1) != groups.get(link.target, -2)}
+        entered = {self._start, *(link.target for link in crossing)}
+        return Dominance([node for node in groups if node in entered], adjacency(link for link in self._links if link not in crossing))
+
+    def _led(self) -> frozenset[str]:
+        """The start, and the nodes that have a way in by control other than from what comes after them."""
+        control = [link for link in self._links if link.sort == "leads"]
+        return frozenset({self._start, *(link.target for link in control if not self._order.holds(link.target, link.source))})
+
+    def _later(self) -> Iterator[Link]:
+        """The references to nodes that come later in the body."""
+        unsettled = []
+        for link in self._links:
+            if link.sort == "reads" and not self._order.holds(link.source, link.target):
+                if self._order.holds(link.target, link.source):
+                    yield link
+                else:
+                    unsettled.append(link)
+        if unsettled:
+            forward = [link for link in self._links if self._starts(link) and not self._order.holds(link.target, link.source)]
+            way = Reachability(self.nodes, adjacency(forward))
+            yield from (link for link in unsettled if way.leads(link.target, link.source) and not way.leads(link.source, link.target))
+
+    def _find_loops(self) -> None:
+        todo = circles(self.nodes, adjacency(self._links))
+        while todo:
+            group = todo.pop()
+            owners = {self._owners.get(node) for node in group}
+            inner = self._between(group)
+            loop = self._choose(group, inner) if owners == {None} else None
+            if loop:
+                self.loops.append(loop)
+                self._backs.add(loop.link)
+                self._owners.update(dict.fromkeys(loop.body, loop))
+                todo += circles(group, adjacency(self._between(group)))
+            elif None in owners or len(owners) > 1:
+                self.circles.append(_circle(self._sorted(group)[0], inner))
+
+    def _choose(self, group: Sequence[str], inner: Sequence[Link]) -> Loop | None:
+        """The outermost loop of a circle: its branch has one side inside, and no other way on in the circle."""
+        starting = adjacency(link for link in inner if self._starts(link))
+        way = Reachability(group, starting)
+        candidates = [link for link in self._candidates(group, inner) if way.leads(link.target, link.source)]
+        if not candidates:
+            return None
+        link = min(candidates, key=lambda link: self._rank(link, set(group)))
+        ahead = adjacency(other for other in inner if other is not link and self._starts(other))
+        back = reversed_graph(adjacency(other for other in inner if other is not link))
+        return Loop(link, frozenset(reach([link.target], ahead) & reach([link.source], back)), self.loop)
+
+    def _candidates(self, group: Sequence[str], inner: Sequence[Link]) -> Iterator[Link]:
+        ways = _by((link for link in inner if link.sort != "reads"), lambda link: link.source)
+        for node in group:
+            if len(ways[node]) == 1 and ways[node][0].label in SIDES and ways[node][0].target != node:
+                yield ways[node][0]
+
+    def _rank(self, link: Link, group: Set[str]) -> tuple[int, int]:
+        """First the branch that points back to where the circle is entered, then the one it is entered at."""
+        at_first, at_branch = (self._is_entered(node, group) for node in (link.target, link.source))
+        return (0 if at_first else 1 if at_branch else 2, self._place[link.source])
+
+    def _is_entered(self, node: str, group: Set[str]) -> bool:
+        return node == self._start or any(link.source not in group for link in self._in[node])
+
+    def _starts(self, link: Link) -> bool:
+        return link.sort != "reads" or link.target not in self.led
+
+    def _between(self, nodes: Iterable[str]) -> list[Link]:
+        """The links among these nodes, but for those by which the loops found go back."""
+        among = set(nodes)
+        return [link for node in nodes for link in self._out[node] if link.target in among and link not in self._backs]
+
+    def _sorted(self, nodes: Iterable[str]) -> list[str]:
+        return sorted(nodes, key=self._place.__getitem__)
+
+
+def _reads_past_the_end(link: Link, loop: Loop) -> bool:
+    return link.sort == "reads" and (link.source == loop.branch or link.target == loop.first or link.source == link.target)
+
+
+def _by(links: Iterable[Link], end: Callable[[Link], str]) -> dict[str, list[Link]]:
+    groups: dict[str, list[Link]] = defaultdict(list)
+    for link in links:
+        groups[end(link)].append(link)
+    return groups
+
+
+def _circle(node: str, links: Sequence[Link]) -> list[Link]:
+    """The links of a shortest circle through a node."""
+    stated = {(link.source, link.target): link for link in reversed(links)}
+    return [stated[pair] for pair in pairwise(shortest_circle(node, adjacency(links)))]

@@ -1,0 +1,76 @@
+"""A chain as its nodes draw it: links, loops, what can be reached, what ends it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from orchestrator.models.wire import ChainNode
+from orchestrator.planning.graphs import reach
+from orchestrator.planning.strategies import chain_links, chain_loops
+from orchestrator.planning.strategies.chain_links import Link, Nodes
+from orchestrator.planning.strategies.chain_loops import Loop, Loops, adjacency
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The nodes of a chain, where they begin, and how they hang together."""
+
+    nodes: Nodes
+    entry: str
+    loops: Loops
+
+    @cached_property
+    def into(self) -> Mapping[str, Sequence[Link]]:
+        """The links into each node, in the order in which nodes state them."""
+        into: dict[str, list[Link]] = defaultdict(list)
+        for link in self.nodes.links:
+            into[link.target].append(link)
+        return into
+
+    @cached_property
+    def terminals(self) -> tuple[str, ...]:
+        """The nodes that nobody depends on or is led to from; what only goes back in a loop does not count."""
+        back = self.loops.backs | self.loops.recalls
+        sources = {link.source for link in self.nodes.links if link not in back}
+        return tuple(node_id for node_id in self.nodes.steps if node_id not in sources)
+
+    def waking(self, loop: Loop | None) -> list[Link]:
+        """The links that start their targets, in the whole chain or in a round of a loop: control, and data where no control leads."""
+        led = self.loops.led[loop]
+        return [link for link in self.nodes.links if link not in self.loops.recalls and (link.sort == "leads" or link.target not in led)]
+
+    def reached(self) -> set[str]:
+        """The nodes that can ever start."""
+        return reach([self.entry], adjacency(self.waking(None)))
+
+    def before(self, node_id: str) -> list[tuple[str, bool]]:
+        """What `output` may be for a node: those with data that lead to it, else its deps; and whether that is in the round before.
+
+        Branches are looked through. Those of the same loop come first: in its later rounds they are the ones before.
+        """
+        found: dict[str, bool] = {}
+        passed = {node_id}
+        ways = [(node_id, False)]
+        while ways:
+            target, is_back = ways.pop()
+            for link in self._ways_in(target):
+                back = is_back or link in self.loops.backs
+                if self.nodes.all[link.source].kind != "branch":
+                    found.setdefault(link.source, back)
+                elif link.source not in passed:
+                    passed.add(link.source)
+                    ways.append((link.source, back))
+        return sorted(found.items(), key=lambda item: -sum(item[0] in loop.body for loop in self.loops.path(node_id)))
+
+    def _ways_in(self, node_id: str) -> list[Link]:
+        into = self.into.get(node_id, ())
+        return [link for link in into if link.sort == "leads"] or [link for link in into if link.sort == "awaits"]
+
+
+def outline(nodes: Iterable[ChainNode], entry: str, mend: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
+    """The outline of a chain. `mend` gives the node that an id means, or None; without it each id must be a node's."""
+    read = chain_links.read(nodes, mend)
+    return Outline(read, entry, chain_loops.find(read.steps, entry, read.links))

@@ -1,0 +1,254 @@
+"""Draws steps and edges: of a whole chain with the first round of each loop, or of a further round of one.
+
+What runs in a drawing is what its start leads to without going back in a loop; the rest of a body comes with a later round. Where a link
+leaves a loop, the step behind it must wait until the loop is left, whichever round takes it:
+
+    control   an edge from each round's copy, and a guard from the branch, which no outcome takes
+    data      an edge from the branch alone: what is read is the last round's
+
+The branch's edges are handed on from round to round, for each round's branch grows the next as its exit. A further round has no edges from
+outside its body: those are over when the first round is, for the branch waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import RAW, START, Edge, Spec, Step
+from orchestrator.models.values import JsonValue
+from orchestrator.planning.graphs import reach
+from orchestrator.planning.strategies import chain_specs
+from orchestrator.planning.strategies.chain_ids import in_round, name_of
+from orchestrator.planning.strategies.chain_links import ITEM_NAMES, Link
+from orchestrator.planning.strategies.chain_loops import Loop, adjacency
+from orchestrator.planning.strategies.chain_outline import Outline
+
+GUARD = "never"
+"""A label that no outcome takes: the edge asks its target to wait, and not to start unasked."""
+
+
+class Round:
+    """A whole chain with the first round of each loop, or a further round of `loop`: the last of `rounds`."""
+
+    def __init__(
+        self,
+        outline: Outline,
+        definitions: Definitions,
+        *,
+        grower: str = "",
+        chain: str = "",
+        loop: Loop | None = None,
+        rounds: tuple[int, ...] = (),
+    ) -> None:
+        self._outline = outline
+        self._definitions = definitions
+        self._grower = grower
+        self._chain = chain
+        self._loop = loop
+        self._nodes = outline.nodes.all
+        self._rounds = dict(zip(loop.path, rounds, strict=True)) if loop else {}
+        self._inside = loop.body if loop else frozenset(outline.nodes.steps)
+        self._led = outline.loops.led[loop]
+        self._recalled = {(link.source, link.target) for link in outline.loops.recalls}
+        self._live = _live(outline, loop)
+
+    def name(self, node_id: str) -> str:
+        """What a node's step is called, whatever round it is in."""
+        return name_of(node_id, self._grower)
+
+    def step_id(self, node_id: str) -> str:
+        """The step of a node in this round; of one in a loop not begun here, in the first of that."""
+        return in_round(self.name(node_id), self._numbers(node_id))
+
+    def steps(self) -> list[Step]:
+        """The steps, in the order of their nodes."""
+        live = [self._nodes[node_id] for node_id in self._outline.nodes.steps if node_id in self._live]
+        return [Step(id=self.step_id(node.node_id), given=node.default, **dict(self._spec(node.node_id))) for node in live]
+
+    def edges(self) -> list[Edge]:
+        """The edges among the steps, and from them to older ones that lie behind the loop."""
+        edges = _Edges()
+        back = self._outline.loops.backs | self._outline.loops.recalls
+        for link in self._outline.nodes.links:
+            if link.source in self._inside and link not in back:
+                self._draw(link, edges)
+        for node_id in self._live:
+            body = self._body_of(node_id)
+            if body and not edges.targets[node_id] & body.body:
+                edges.add(node_id, body.branch, wakes=False)  # else the next round could begin while it runs
+        return [
+            Edge(source=self.step_id(source), target=self.step_id(target), label=label, wakes=wakes)
+            for source, target, label, wakes in edges.needed()
+        ]
+
+    def names(self) -> dict[str, str]:
+        """Name → the step, or the name within a round, that answers to it from now on."""
+        names = {}
+        depth = max(len(self._rounds) - 1, 0)
+        for node_id in self._outline.nodes.steps:
+            if node_id in self._inside:
+                name, numbers = self.name(node_id), self._numbers(node_id)
+                names.update({in_round(name, numbers[:i]): in_round(name, numbers[: i + 1]) for i in range(depth, len(numbers))})
+        return names
+
+    # --- edges ------------------------------------------------------------------------------------------------------
+
+    def _draw(self, link: Link, edges: _Edges) -> None:
+        if link.target not in self._inside:
+            self._draw_out(link, edges)
+        elif link.target in self._live:
+            self._draw_between(link, edges)
+        else:
+            self._draw_ahead(link, edges)
+
+    def _draw_out(self, link: Link, edges: _Edges) -> None:
+        """Out of the loop whose round this is; what leaves from its branch was drawn with the first round."""
+        if link.sort == "leads" and link.source in self._live and self._loop and link.source != self._loop.branch:
+            edges.add(link.source, link.target, link.label)
+
+    def _draw_between(self, link: Link, edges: _Edges) -> None:
+        left = self._left(link.source, link.target)
+        if link.sort == "leads":
+            if link.source in self._live:
+                edges.add(link.source, link.target, link.label)
+            if left and left.branch != link.source:
+                edges.add(left.branch, link.target, GUARD)
+        elif left or link.source in self._live:
+            edges.add(left.branch if left else link.source, link.target, wakes=link.target not in self._led)
+
+    def _draw_ahead(self, link: Link, edges: _Edges) -> None:
+        """To a node that comes with a later round only: the branch that may begin it waits for what it will need."""
+        left, entered = self._left(link.source, link.target), self._left(link.target, link.source)
+        if entered and (left or link.source in self._live):
+            edges.add(left.branch if left else link.source, entered.branch, wakes=False)
+
+    def _left(self, source: str, target: str) -> Loop | None:
+        """The outermost loop of this drawing that a way from source to target leaves."""
+        return next((loop for loop in self._loops_at(source) if target not in loop.body), None)
+
+    def _body_of(self, node_id: str) -> Loop | None:
+        """The innermost loop of this drawing whose branch is still to come behind a node."""
+        return next((loop for loop in reversed(self._loops_at(node_id)) if loop.branch != node_id), None)
+
+    def _loops_at(self, node_id: str) -> list[Loop]:
+        """The loops of this drawing that a node is in and that can go round, the outermost first."""
+        path = self._outline.loops.path(node_id)[max(len(self._rounds) - 1, 0) :]
+        return [loop for loop in path if loop.branch in self._live]
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def _spec(self, node_id: str) -> Spec:
+        """What a node's step, or each item of the map it is the map_node of, is to do."""
+        node = self._nodes[node_id]
+        if node.kind == "wait":
+            return chain_specs.wait(node)
+        reads = self._reads(node_id)
+        if node.kind == "branch":
+            return chain_specs.branch(node, reads, self._turn(node_id))
+        if node.kind == "map":
+            return chain_specs.mapping(node, reads, self._spec(node.map_node or ""), self._definitions)
+        return chain_specs.call(node, reads, self._definitions)
+
+    def _turn(self, node_id: str) -> dict[str, JsonValue] | None:
+        """What a branch needs to begin another round of its loop."""
+        loop = self._outline.loops.home.get(node_id)
+        if loop is None or loop.branch != node_id:
+            return None
+        return {
+            "chain": self._chain,
+            "entry": self._outline.entry,
+            "branch": node_id,
+            "side": loop.link.label,
+            "max_iterations": self._nodes[node_id].max_iterations,
+        }
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _reads(self, node_id: str) -> dict[str, str]:
+        me = self._outline.nodes.owner_of(node_id)
+        roots = self._outline.nodes.roots[node_id]
+        reads = {root: self._reference(me, root) for root in sorted(roots) if root in self._nodes}
+        others = roots - reads.keys() - (ITEM_NAMES if me != node_id else frozenset())
+        if others - {"output"}:
+            reads["@input"] = f"{RAW}{self._grower or START}"
+        if "output" in others:
+            reads.update({f"@before/{place}": before for place, before in enumerate(self._before(me))})
+        return reads
+
+    def _reference(self, reader: str, root: str) -> str:
+        source = self._outline.nodes.owner_of(root)
+        if (source, reader) in self._recalled:
+            return self._recall(reader, source) or RAW + in_round(self.name(source), (0,))  # no such step: null
+        return self.name(source)
+
+    def _before(self, node_id: str) -> Iterator[str]:
+        for source, is_back in self._outline.before(node_id):
+            before = self._recall(node_id, source) if is_back else self.name(source)
+            if before:
+                yield before
+
+    def _recall(self, reader: str, source: str) -> str | None:
+        """The round before of a node in the same loop; None in the first.
+
+        A branch that grew its next round answers with that, so it is read itself. Loops with the same first node are one to their reader:
+        the first round of the inner one follows on the last.
+        """
+        shared = [loop for loop in self._outline.loops.path(reader) if source in loop.body]
+        for depth in range(len(shared), 0, -1):
+            loop, numbers = shared[depth - 1], self._numbers(reader)[:depth]
+            if numbers[-1] > 1:
+                before = in_round(self.name(source), (*numbers[:-1], numbers[-1] - 1))
+                return RAW + before if source == loop.branch else before
+            if depth == 1 or shared[depth - 2].first != loop.first:
+                return None
+        return None
+
+    def _numbers(self, node_id: str) -> tuple[int, ...]:
+        return tuple(self._rounds.get(loop, 1) for loop in self._outline.loops.path(node_id))
+
+
+def _live(outline: Outline, loop: Loop | None) -> set[str]:
+    """The nodes that a drawing holds."""
+    links = outline.waking(loop)
+    into: dict[str, list[Link]] = defaultdict(list)
+    for link in links:
+        into[link.target].append(link)
+    start = loop.first if loop else outline.entry
+    return _begun(outline, loop, {start}, into)
+
+
+def _begun(outline: Outline, loop: Loop | None, starts: Iterable[str], into: Mapping[str, list[Link]]) -> set[str]:
+    """The nodes of a body, or of the whole chain, that its starts lead to without going back in a loop.
+
+    A loop inside may be left from any of its rounds, so all behind it counts; of itself only what is in its first.
+    """
+    body = loop.body if loop else outline.nodes.steps
+    inner = [link for node in body for link in into.get(node, ()) if not loop or (link.source in loop.body and link is not loop.link)]
+    reached = reach(starts, adjacency(inner))
+    begun = {node for node in reached if outline.loops.home.get(node) is loop}
+    for within in outline.loops.inside.get(loop, ()):
+        entered = {link.target for node in within.body for link in into.get(node, ()) if link.source in reached - within.body}
+        begun |= _begun(outline, within, entered | (within.body & set(starts)), into)
+    return begun
+
+
+class _Edges:
+    """Edges between nodes, each pair's labels together."""
+
+    def __init__(self) -> None:
+        self._labels: dict[tuple[str, str], dict[str, bool]] = {}
+        self.targets: dict[str, set[str]] = defaultdict(set)
+
+    def add(self, source: str, target: str, label: str = "done", *, wakes: bool = True) -> None:
+        labels = self._labels.setdefault((source, target), {})
+        labels[label] = labels.get(label, False) or wakes
+        self.targets[source].add(target)
+
+    def needed(self) -> Iterator[tuple[str, str, str, bool]]:
+        """Source, target, label, wakes: an edge that only orders is left out beside one that wakes, and a guard beside either."""
+        for (source, target), labels in self._labels.items():
+            waking = [label for label, wakes in labels.items() if wakes and label != GUARD]
+            for label in waking or labels.keys() & {GUARD} or labels:
+                yield source, target, label, labels[label]

@@ -1,0 +1,136 @@
+"""What the step of each kind of node is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Spec
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainNode
+from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "tool": ("tools",),
+    "skill": ("skills", "agents", "teams", "chains"),
+    "agent": ("agents", "teams"),
+    "chain": ("chains",),
+    "proc": ("commands",),
+}
+"""Where the name of a node is looked up, by its kind."""
+
+Reads = Mapping[str, str]
+
+
+def section_of(kind: str, name: str, definitions: Definitions) -> str | None:
+    """The section of the definitions that a name is in, for a node of this kind."""
+    return next((section for section in SECTIONS.get(kind, ()) if name in getattr(definitions, section)), None)
+
+
+def call(node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    """The step of a node that calls something by name."""
+    section = section_of(node.kind, node.name, definitions)
+    if section is None:
+        raise KeyError(f"there is no {node.kind} {node.name!r}")  # the check comes first and says it better
+    return _CALLS[section](section, node, reads, definitions)
+
+
+def branch(node: ChainNode, reads: Reads, loop: Mapping[str, JsonValue] | None) -> Spec:
+    """The step of a branch; with `loop`, of one that points back."""
+    params: dict[str, JsonValue] = {"condition": node.condition}
+    if loop:
+        params["loop"] = dict(loop)
+    return Spec(kind="chain.branch", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, grows=bool(loop))
+
+
+def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions) -> Spec:
+    """The step of a map over items that `body` is done for."""
+    skips = node.on_error == "skip" or body.on_error == "skip"
+    item = body.model_copy(update={"on_error": "skip" if skips else "abort"})
+    params: dict[str, JsonValue] = {
+        "items": node.items_path,
+        "body": item.model_dump(exclude_defaults=True),
+        "window": node.max_concurrency or definitions.defaults.max_concurrency,
+        "skip": skips,
+    }
+    return Spec(kind="chain.map", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, grows=True)
+
+
+def wait(node: ChainNode) -> Spec:
+    """The step of a node that waits for a signal."""
+    return Spec(kind="wait", timeout_s=node.timeout)
+
+
+def _on_error(node: ChainNode) -> Literal["abort", "skip", "jump"]:
+    return "jump" if node.on_error not in ON_ERROR_WORDS else "skip" if node.on_error == "skip" else "abort"
+
+
+def _params(node: ChainNode, of_kind: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    given: dict[str, JsonValue] = {"input": node.input} if node.input else {}
+    mapped: dict[str, JsonValue] = {"map": dict(node.input_map)} if node.input_map else {}
+    return {**of_kind, **given, **mapped}
+
+
+def _called(kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue]) -> Spec:
+    """What is the same for all that is called by name."""
+    return Spec(
+        kind=kind,
+        work=f"{section}:{node.name}",
+        reads=dict(reads),
+        params=_params(node, params),
+        on_error=_on_error(node),
+        retries=node.retry,
+        timeout_s=node.timeout,
+    )
+
+
+def _growing(kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue]) -> Spec:
+    return _called(kind, section, node, reads, params).model_copy(update={"decides": True, "grows": True})
+
+
+def _function(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    tool = (definitions.tools if section == "tools" else definitions.skills)[node.name]
+    own = {
+        "queue": tool.queue,
+        "retries": node.retry or tool.retries,
+        "timeout_s": node.timeout or tool.timeout_s,
+        "cheap": tool.cheap,
+    }
+    return _called("tool.call", section, node, reads, {"section": section, "tool": node.name}).model_copy(update=own)
+
+
+def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    agent = definitions.agents[node.name]
+    if len(agent.instructions) > 1:
+        return _growing("agent.run", section, node, reads, {"agent": node.name})
+    own = {
+        "queue": agent.queue,
+        "retries": node.retry or agent.retries,
+        "timeout_s": node.timeout or agent.timeout_s,
+        "cheap": False,
+    }
+    return _called("agent.turn", section, node, reads, {"agent": node.name, "turn": 0}).model_copy(update=own)
+
+
+def _team(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    return _growing("team.run", section, node, reads, {"team": node.name})
+
+
+def _chain(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    return _growing("chain.run", section, node, reads, {"chain": node.name})
+
+
+def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    own = {"queue": "tools", "timeout_s": node.timeout or definitions.commands[node.name].timeout_s}
+    return _called("proc.run", section, node, reads, {"command": node.name}).model_copy(update=own)
+
+
+_CALLS: Mapping[str, Callable[[str, ChainNode, Reads, Definitions], Spec]] = {
+    "tools": _function,
+    "skills": _function,
+    "agents": _agent,
+    "teams": _team,
+    "chains": _chain,
+    "commands": _command,
+}

@@ -1,0 +1,85 @@
+"""Compiles chain requests (A2E) into graphs of steps, and grows them: nested chains, map items, rounds of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from orchestrator.errors import ConfigError
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Edge, Graph, Items, Spec, Step
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.strategies.chain_checks import check, check_chains, examine
+from orchestrator.planning.strategies.chain_ids import END, GATHER, NodeRef, node_of, split
+from orchestrator.planning.strategies.chain_outline import outline
+from orchestrator.planning.strategies.chain_rounds import Round
+
+__all__ = ["NodeRef", "check", "check_chains", "fragment", "grow_loop", "grow_map", "node_of", "plan", "terminals"]
+
+
+def plan(request: ChainRequest, definitions: Definitions) -> Graph:
+    """The graph of a request. Raises ConfigError with every fault and the error code."""
+    faults, code, drawn = examine(request, definitions)
+    if faults:
+        raise ConfigError(faults, code=code)
+    first = Round(drawn, definitions)
+    return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=drawn.terminals)
+
+
+def fragment(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, grower: str, chain: str) -> Graph:
+    """What step `grower` grows to run the named chain on its output; the exit's output is the chain's."""
+    drawn = outline(nodes, entry)
+    first = Round(drawn, definitions, grower=grower, chain=chain)
+    steps, edges = first.steps(), first.edges()
+    reads = {node_id: first.name(node_id) for node_id in drawn.terminals}
+    end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, decides=True)
+    sources = {edge.source for edge in edges}
+    last = [Edge(source=step.id, target=end.id, wakes=False) for step in steps if step.id not in sources]
+    return Graph(steps=(*steps, end), edges=(*edges, *last), names=first.names(), exit=end.id)
+
+
+def grow_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
+    """What a map grows: a step for each item, and the gather that takes the map's place."""
+    like, gather = f"{step_id}/*", f"{step_id}/{GATHER}"
+    body = Spec.model_validate(spec.params["body"])
+    steps = (
+        Step(id=like, **dict(body)),
+        Step(id=gather, kind="chain.gather", params={"items": len(items), "of": step_id}, decides=True),
+    )
+    return Graph(
+        steps=steps,
+        edges=(Edge(source=like, target=gather, wakes=False),),  # it gathers nothing too, if there are no items
+        items=Items(like=like, prefix=step_id, given=tuple(items), window=int(cast(int, spec.params["window"]))),
+        exit=gather,
+    )
+
+
+def grow_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_step_id: str, spec: Spec) -> Graph:
+    """What a branch that points back grows: the next round of its loop. The exit is that round's branch.
+
+    `nodes` are those of the chain that `spec.params["loop"]["chain"]` names, or of the request if that is empty.
+    """
+    turn = cast("dict[str, str]", spec.params["loop"])
+    grower, rounds = split(branch_step_id)
+    drawn = outline(nodes, turn["entry"])
+    following = Round(
+        drawn,
+        definitions,
+        grower=grower,
+        chain=turn["chain"],
+        loop=drawn.loops.home[turn["branch"]],
+        rounds=(*rounds[:-1], rounds[-1] + 1),
+    )
+    return Graph(
+        steps=tuple(following.steps()),
+        edges=tuple(following.edges()),
+        names=following.names(),
+        exit=following.step_id(turn["branch"]),
+        scoped=False,
+    )
+
+
+def terminals(request: ChainRequest, definitions: Definitions) -> tuple[str, ...]:
+    """The nodes whose outputs are the chain's, in declared order: no other node depends on them or is led to from them."""
+    return outline(request.nodes, request.entry_node).terminals

@@ -1,0 +1,42 @@
+"""`python -m orchestrator.testing [script.yaml] [--port N]`: prints the address, serves until told to stop or its parent is gone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from orchestrator.testing.server import ScriptedModels
+
+PARENT_CHECK_S = 0.2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve a script; exit status 2 if it cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.testing", description="A scripted OpenAI-compatible model server.")
+    parser.add_argument("script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; any free one if absent")
+    options = parser.parse_args(arguments)
+    parent = os.getppid()
+    try:
+        rules = yaml.safe_load(options.script.read_text("utf-8")) if options.script else []
+        server = ScriptedModels(rules or [], port=options.port)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, TypeError) as error:
+        sys.stderr.write(f"{options.script or options.port}: {error}\n")
+        return 2
+    with server:
+        sys.stdout.write(server.url + "\n")
+        sys.stdout.flush()
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

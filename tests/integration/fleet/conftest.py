@@ -1,0 +1,89 @@
+"""A real stack for the tests of this folder: Valkey, a coordinator, two agents workers, a tools worker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.client import Client, EmbeddedClient
+from orchestrator.models.definitions import Agent, Chain, Command, Definitions, Limits, Tool
+from orchestrator.models.wire import ChainNode, ChainResponse
+
+HERE = Path(__file__).parent
+FUNCTIONS = ("slow", "slow_async", "deadly", "fail", "fail_until", "leave", "odd", "large", "chatty", "add", "echo")
+
+
+def definitions() -> Definitions:
+    """What the runs of these tests may name."""
+    tools = {name: Tool(function=f"fleet_tools:{name}") for name in FUNCTIONS}
+    tools["hang"] = Tool(function="fleet_tools:slow", timeout_s=1.0)
+    return Definitions(
+        folder=str(HERE),
+        tools=tools,
+        skills={"sum": Tool(function="fleet_tools:add")},
+        commands={"say": Command(command=["/bin/echo"]), "refuse": Command(command=["/bin/false"])},
+        agents={"assistant": Agent(model="openai/gpt-4o-mini", retries=2)},
+        chains={"adding": Chain(entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})])},
+        limits=Limits(output_bytes=16_000_000),
+    )
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient]:
+    """A client with a stack of its own, for all tests that leave it as they found it."""
+    with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2) as client:
+        yield client
+
+
+@pytest.fixture
+def journal
+
+
+class Journal:
+    """What tools really did."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All that was written."""
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+    def of(self, what: str, name: object = None) -> list[dict[str, Any]]:
+        """The lines of one sort, of one name if it is given."""
+        return [line for line in self.lines() if line["what"] == what and (name is None or line["name"] == name)]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """A file that tools write to."""
+    return Journal(tmp_path / "journal.jsonl")
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+    """Wait for a condition and answer what it gave; fail if it does not come."""
+    give_up = time.monotonic() + timeout_s
+    while time.monotonic() < give_up:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    pytest.fail(f"{what} did not come within {timeout_s} s")
+
+
+def ask(client: Client, *nodes: dict[str, Any], entry: str | None = None, timeout_s: float = 40.0, **request: Any) -> ChainResponse:
+    """Run a chain to its end."""
+    entry_node = entry or str(nodes[0]["node_id"])
+    return client.submit_chain({"nodes": list(nodes), "entry_node": entry_node, **request}).result(timeout_s)
+
+
+def tool(node_id: str, name: str, **fields: Any) -> dict[str, Any]:
+    """A tool node; other fields than the node's own are its input."""
+    own = {key: fields.pop(key) for key in list(fields) if key in ChainNode.model_fields}
+    return {"node_id": node_id, "kind": "tool", "name": name, **({"input": fields} if fields else {}), **own}

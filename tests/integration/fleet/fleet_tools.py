@@ -1,0 +1,83 @@
+"""Tools of the fleet tests. Each writes what it does to a journal outside Redis, so that a test can tell what really happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def note(journal: str, what: str, name: object) -> None:
+    """Append one line, in one write, so that a kill cannot tear it."""
+    line = json.dumps({"what": what, "name": name, "pid": os.getpid(), "at": time.time()}) + "\n"
+    with Path(journal).open("ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def slow(journal: str, name: object, seconds: float = 1.0) -> object:
+    """Take some time, and say so before and after."""
+    note(journal, "start", name)
+    time.sleep(seconds)
+    note(journal, "finish", name)
+    return name
+
+
+async def slow_async(journal: str, name: object, seconds: float = 0.2) -> object:
+    """The same as a coroutine."""
+    note(journal, "start", name)
+    time.sleep(seconds)
+    note(journal, "finish", name)
+    return name
+
+
+def deadly(journal: str) -> None:
+    """Take the process down, each time."""
+    note(journal, "start", "deadly")
+    os._exit(7)
+
+
+def fail(message: str = "no luck") -> None:
+    """Raise."""
+    raise RuntimeError(message)
+
+
+def fail_until(journal: str, times: int) -> int:
+    """Raise until called `times` times."""
+    note(journal, "start", "fail_until")
+    calls = len(Path(journal).read_text().splitlines())
+    if calls < times:
+        raise RuntimeError(f"call {calls} fails")
+    return calls
+
+
+def leave() -> None:
+    """Exit politely."""
+    sys.exit(3)
+
+
+def odd() -> object:
+    """Return what is not JSON."""
+    return {"fine": 1, "odd": [object()]}
+
+
+def large(megabytes: float) -> str:
+    """Return a large text."""
+    return "x" * int(megabytes * 1e6)
+
+
+def chatty(text: str) -> str:
+    """Print."""
+    print(text)  # noqa: T201  # the test is that this harms nobody
+    return text
+
+
+def add(a: float, b: float = 1) -> float:
+    """Add."""
+    return a + b
+
+
+def echo(**given: object) -> dict[str, object]:
+    """Give back what was given."""
+    return given

@@ -1,0 +1,102 @@
+"""Processes are killed in the middle of runs: the runs finish, and what was finished is not done again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Client, EmbeddedClient
+from tests.integration.fleet.conftest import Journal, ask, definitions, tool, until
+
+RECOVERY_S = 6.0
+LEASE_AND_MARGIN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient]:
+    """A stack that these tests may hurt."""
+    with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=2) as client:
+        yield client
+
+
+def pid_of(client: EmbeddedClient, name: str) -> int:
+    """A process of the stack, alive."""
+    return int(until(lambda: next((p.pid for p in client.stack.processes() if p.name == name and p.alive), None), name))
+
+
+def check_journal(journal: Journal, names: set[object]) -> None:
+    """Every name finished, once; none was started after it had finished."""
+    finishes = Counter(line["name"] for line in journal.of("finish"))
+    assert finishes == Counter(names)
+    over: set[object] = set()
+    for line in journal.lines():
+        assert not (line["what"] == "start" and line["name"] in over), f"{line['name']} was started again after it had finished"
+        if line["what"] == "finish":
+            over.add(line["name"])
+
+
+def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
+    nodes = [tool("one", "slow", journal=str(journal.path), name="one", seconds=0.1, next_node="two")]
+    nodes += [tool("two", "slow", journal=str(journal.path), name="two", seconds=1.5, next_node="three")]
+    nodes += [tool("three", "slow", journal=str(journal.path), name="three", seconds=0.1)]
+    run = victim.submit_chain({"nodes": nodes, "entry_node": "one"})
+    started = until(lambda: journal.of("start", "two"), "the start of two")[0]
+
+    os.kill(started["pid"], signal.SIGKILL)
+
+    assert run.result(LEASE_AND_MARGIN_S).success
+    again = journal.of("start", "two")[1]
+    assert again["at"] - started["at"] < RECOVERY_S
+    check_journal(journal, {"one", "two", "three"})
+
+
+def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
+    body = {"node_id": "item", "kind": "tool", "name": "slow", "input": {"journal": str(journal.path), "seconds": 0.5}, "input_map": {"name": "_item"}}
+    nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item"}, body]
+    run = victim.submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(8))}})
+    until(lambda: len(journal.of("finish")) >= 2 and len(journal.of("start")) > len(journal.of("finish")), "work in the middle")
+
+    os.kill(pid_of(victim, "tools"), signal.SIGKILL)
+
+    assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == list(range(8))
+    check_journal(journal, set(range(8)))
+
+
+def test_a_killed_coordinator_loses_no_accepted_run(victim: EmbeddedClient, journal: Journal) -> None:
+    nodes = [tool("only", "add", a=1)]
+    coordinator = pid_of(victim, "coordinator")
+
+    runs = [victim.submit_chain({"nodes": nodes, "entry_node": "only"}) for _ in range(5)]
+    os.kill(coordinator, signal.SIGKILL)
+    runs += [victim.submit_chain({"nodes": nodes, "entry_node": "only"}) for _ in range(5)]
+
+    assert [run.result(LEASE_AND_MARGIN_S).final_output for run in runs] == [2] * 10
+
+
+def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: EmbeddedClient, journal: Journal) -> None:
+    response = ask(victim, tool("bad", "deadly", journal=str(journal.path)), timeout_s=LEASE_AND_MARGIN_S)
+
+    assert response.error is not None
+    assert "took down 3 workers" in response.error.message
+    assert len(journal.of("start", "deadly")) == 3
+    assert ask(victim, tool("fine", "add", a=1)).final_output == 2
+
+
+def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: Path, journal: Journal) -> None:
+    nodes = [tool(f"n{i}", "slow", journal=str(journal.path), name=i, seconds=0.3, next_node=f"n{i + 1}" if i < 4 else None) for i in range(5)]
+    with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
+        run_id = client.submit_chain({"nodes": nodes, "entry_node": "n0"}).run_id
+        until(lambda: journal.of("start", 2), "the start of the third step")
+        for process in client.stack.processes():
+            os.kill(process.pid, signal.SIGKILL)
+
+    with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
+        response = client.run(run_id).result(LEASE_AND_MARGIN_S)
+
+    assert response.status == "succeeded"
+    check_journal(journal, set(range(5)))

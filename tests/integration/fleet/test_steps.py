@@ -1,0 +1,129 @@
+"""What tools, commands and time do to a run, in real workers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator.client import EmbeddedClient
+from orchestrator.errors import ConfigError, UnknownRunError
+from orchestrator.models.wire import ChainResponse
+from tests.integration.fleet.conftest import Journal, ask, tool, until
+
+
+def error_of(response: ChainResponse) -> str:
+    assert response.error is not None
+    assert response.status == "failed"
+    return response.error.message
+
+
+def test_a_tool_gets_its_input_as_keyword_arguments(client: EmbeddedClient) -> None:
+    response = ask(client, tool("sum", "add", a=2, b=3))
+
+    assert (response.success, response.final_output, response.nodes_run) == (True, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (tool("n", "add", b=1), "missing a required argument: 'a'; the function is add(a: 'float', b: 'float' = 1) -> 'float'"),
+        (tool("n", "add", a=1, c=2), "got an unexpected keyword argument 'c'"),
+        (tool("n", "fail", message="boom"), "fleet_tools:fail raised RuntimeError: boom"),
+        (tool("n", "leave"), "called exit(3)"),
+        (tool("n", "odd"), "returned what is not JSON: the value['odd'][0] is of type object"),
+        (tool("n", "large", megabytes=50), "50.0 MB of output; the limit is 16.0 MB (limits.output_bytes)"),
+        ({"node_id": "n", "kind": "proc", "name": "refuse"}, "command exited with 1"),
+    ],
+)
+def test_a_bad_tool_fails_its_node_and_says_why(client: EmbeddedClient, node: dict[str, Any], said: str) -> None:
+    message = error_of(ask(client, node))
+
+    assert "node 'n' failed" in message
+    assert said in message
+
+
+def test_a_tool_that_prints_harms_nobody(client: EmbeddedClient) -> None:
+    assert ask(client, tool("n", "chatty", text="hello\nworld")).final_output == "hello\nworld"
+
+
+def test_an_async_tool_works(client: EmbeddedClient, journal: Journal) -> None:
+    assert ask(client, tool("n", "slow_async", journal=str(journal.path), name="x")).final_output == "x"
+
+
+def test_an_allowed_command_gives_its_output(client: EmbeddedClient) -> None:
+    response = ask(client, {"node_id": "n", "kind": "proc", "name": "say", "input": {"args": ["a", "b c"]}})
+
+    assert response.final_output == {"exit_code": 0, "stdout": "a b c\n", "stderr": ""}
+
+
+def test_a_tool_that_never_ends_is_killed_at_its_time_out(client: EmbeddedClient, journal: Journal) -> None:
+    since = time.monotonic()
+
+    message = error_of(ask(client, tool("n", "hang", journal=str(journal.path), name="x", seconds=600)))
+
+    assert "took longer than its 1 s and was stopped" in message
+    assert time.monotonic() - since < 10
+    assert journal.of("finish") == []
+
+
+def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, journal: Journal) -> None:
+    response = ask(client, tool("n", "fail_until", journal=str(journal.path), times=3, retry=2))
+
+    assert (response.success, response.final_output) == (True, 3)
+
+
+def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: EmbeddedClient, journal: Journal) -> None:
+    nodes = [tool("quick", "add", a=1, next_node="slow"), tool("slow", "slow", journal=str(journal.path), name="x", seconds=600)]
+
+    response = ask(client, *nodes, timeout=1.5)
+
+    assert (response.status, response.success, response.outputs) == ("timed_out", False, {"quick": 2})
+    assert response.error is not None
+    assert response.error.code == "timeout"
+    assert ask(client, tool("n", "add", a=1), timeout_s=15).success, "the tools worker is free again"
+
+
+def test_cancel_stops_the_running_tool(client: EmbeddedClient, journal: Journal) -> None:
+    run = client.submit_chain({"nodes": [tool("n", "slow", journal=str(journal.path), name="x", seconds=600)], "entry_node": "n"})
+    pid = until(lambda: journal.of("start"), "the start")[0]["pid"]
+
+    assert run.cancel() == "cancelled"
+
+    until(lambda: not _alive(pid), "the end of the tool's process", 5)
+    response = run.result(5)
+    assert (response.status, response.error.code if response.error else None) == ("cancelled", "cancelled")
+    assert run.cancel() == "cancelled"
+
+
+def test_the_same_idempotency_key_gives_the_same_run(client: EmbeddedClient) -> None:
+    request = {"nodes": [tool("n", "add", a=1)], "entry_node": "n"}
+
+    first, second = (client.submit_chain(request, idempotency_key="order-17") for _ in range(2))
+
+    assert first.run_id == second.run_id
+    assert second.result(10).final_output == 2
+
+
+def test_an_unknown_run_is_said_so(client: EmbeddedClient) -> None:
+    with pytest.raises(UnknownRunError, match="no run 'nope' is known here"):
+        client.run("nope")
+
+
+def test_a_bad_request_is_refused_before_it_is_accepted(client: EmbeddedClient) -> None:
+    before = len(client.runs(most=1000))
+
+    with pytest.raises(ConfigError, match="did you mean 'add'") as caught:
+        client.submit_chain({"nodes": [tool("n", "ad", a=1)], "entry_node": "x"})
+
+    assert len(caught.value.faults) == 2, "all faults at once"
+    assert len(client.runs(most=1000)) == before
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,364 @@
+"""The ledger against its reference: graphs that grow at random, and messages that come twice, late, in any order, or never."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import cast
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from orchestrator.models.graph import START, Graph, Outcome
+from orchestrator.models.values import ErrorInfo, JsonValue
+from orchestrator.state.ledger import Ahead, Begun, Committed, Ledger, Ready, shard_key, shard_of
+from tests.integration.state import invariants
+from tests.integration.state.play import Play, wait, work
+from tests.integration.state.reference import Reference
+from tests.integration.state.shapes import LATER_S, fragments
+
+RUN = "run"
+OTHER = next(name for name in (f"other{n}" for n in range(10_000)) if shard_of(name) == shard_of(RUN))
+"""A run in the same shard, to which nothing may happen."""
+
+SHARD = shard_key(shard_of(RUN))
+SIZE = 40
+"""Steps at which a run grows no further."""
+
+Data = st.DataObject
+
+
+def chance(data: Data, one_in: int) -> bool:
+    """True once in so many times; false is simpler."""
+    return data.draw(st.integers(0, one_in - 1)) == one_in - 1
+
+
+class Runs(RuleBasedStateMachine):
+    """One run at a time, its workers, and what lies in the broker."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.redis = ledger.redis
+        self.redis.flushdb()
+        other = Play(ledger, OTHER)
+        other.plan(work("running"), work("sent"), work("retrying"), wait("parked", timeout_s=LATER_S))
+        other.begin("running")
+        other.commit(other.begin("retrying"), outcome=Outcome(status="retry", retry_in_s=LATER_S))
+        self.other = invariants.take(self.redis, OTHER)
+
+    def accept(self, data: Data) -> None:
+        self.model = Reference(data.draw(st.integers(1, 3)), data.draw(st.integers(SIZE // 2, 2 * SIZE)))
+        self.mail = [START]
+        self.held: list[Begun] = []
+        self.told: list[tuple[Begun, Outcome]] = []
+        self.outcomes: dict[str, tuple[str | None, str | None]] = {}
+        self.grown = self.outputs = 0
+        assert self.ledger.accept(
+            RUN, kind="turn", request="{}", definitions="{}", timeout_s=LATER_S, max_attempts=self.model.max_attempts, max_steps=self.model.max_steps
+        )
+
+    # --- what may happen --------------------------------------------------------------------------------------------
+
+    @initialize(data=st.data())
+    def start(self, data: Data) -> None:
+        self.accept(data)
+        self.do(START, Outcome(fragment=self.draw_fragment(data, START)))
+
+    @precondition(lambda self: self.mail)
+    @rule(data=st.data())
+    def work_through(self, data: Data) -> None:
+        """A worker takes some messages and does what they say."""
+        for _ in range(data.draw(st.integers(1, 4))):
+            if self.mail:
+                self.receive(data)
+                if self.live():
+                    begun = self.live()[-1]
+                    self.commit(begun, self.draw_outcome(data, begun.step_id), self.draw_ahead(data))
+
+    @precondition(lambda self: self.mail)
+    @rule(data=st.data())
+    def receive(self, data: Data) -> None:
+        """A message arrives; it may arrive again."""
+        at = data.draw(st.integers(0, len(self.mail) - 1))
+        step_id = self.mail[at] if chance(data, 6) else self.mail.pop(at)
+        self.begin(step_id, f"worker{data.draw(st.integers(0, 2))}")
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data())
+    def finish(self, data: Data) -> None:
+        """A worker tells an outcome."""
+        begun = data.draw(st.sampled_from(self.live()))
+        self.commit(begun, self.draw_outcome(data, begun.step_id), self.draw_ahead(data))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def finish_late(self, data: Data) -> None:
+        """A worker tells an outcome of any attempt there ever was."""
+        begun = data.draw(st.sampled_from(self.held))
+        self.commit(begun, self.draw_outcome(data, begun.step_id), None)
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data())
+    def lose_a_worker(self, data: Data) -> None:
+        """A lease runs out."""
+        begun = data.draw(st.sampled_from(self.live()))
+        self.hurry("leases", begun.lease)
+        lost = self.model.lose(begun.step_id)
+        self.sweep(lost, lost=1)
+
+    @precondition(lambda self: self.timers())
+    @rule(data=st.data())
+    def ring(self, data: Data) -> None:
+        """A timer comes due."""
+        what, step_id = data.draw(st.sampled_from(self.timers()))
+        self.hurry("due", f"{what}|{RUN}|{step_id}")
+        self.sweep(self.model.ring(what, step_id))
+
+    @precondition(lambda self: self.sent())
+    @rule(data=st.data())
+    def lose_messages(self, data: Data) -> None:
+        """The broker loses all its messages; some are missed."""
+        self.mail.clear()
+        missed = data.draw(st.lists(st.sampled_from(sorted(self.sent())), unique=True, min_size=1))
+        self.miss(missed)
+
+    @rule(data=st.data())
+    def meddle(self, data: Data) -> None:
+        """What happens seldom."""
+        data.draw(st.sampled_from([self.receive_what_was_never_sent, self.signal, self.hand_back, self.renew, self.end]))(data)
+
+    def receive_what_was_never_sent(self, data: Data) -> None:
+        """A message names any step, even one that does not exist."""
+        self.begin(data.draw(st.sampled_from([*self.model.cells, "nothing"])), "worker0")
+
+    def signal(self, data: Data) -> None:
+        """A signal comes for any step, even one that does not exist yet."""
+        waits = [step_id for step_id, cell in self.model.cells.items() if cell.spec.kind == "wait"]
+        self.give(data.draw(st.sampled_from([*waits, f"{self.grown + 1}a", START])))
+
+    def hand_back(self, data: Data) -> None:
+        """A worker that stops hands a step back, or thinks it does."""
+        begun = data.draw(st.sampled_from(self.held))
+        ready = self.ledger.release(begun)
+        assert ids(ready) == self.model.release(begun.step_id, begun.attempt, begun.owner)
+        self.mail += ids(ready)
+
+    def renew(self, _: Data) -> None:
+        """A worker keeps its leases alive, and learns which are lost."""
+        live = {begun.lease for begun in self.live()}
+        assert self.ledger.renew([begun.lease for begun in self.held]) == {begun.lease for begun in self.held} - live
+
+    def end(self, data: Data) -> None:
+        """Somebody cancels the run, or its time is over."""
+        if chance(data, 8):
+            self.model.cancel()
+            assert self.ledger.cancel(RUN) == self.model.status
+        elif chance(data, 8) and not self.model.is_over:
+            self.hurry("due", f"deadline|{RUN}|")
+            self.sweep(self.model.ring("deadline", ""))
+
+    @precondition(lambda self: self.model.is_over)
+    @rule(data=st.data())
+    def start_another(self, data: Data) -> None:
+        """The run is forgotten, and its id is used again."""
+        for key in cast("list[str]", self.redis.keys(f"{SHARD}:run:{RUN}*")):
+            self.redis.delete(key)
+        self.start(data)
+
+    # --- how it is told to both -------------------------------------------------------------------------------------
+
+    def begin(self, step_id: str, owner: str) -> None:
+        answer = self.ledger.begin(RUN, step_id, owner)
+
+        assert ("begun" if isinstance(answer, Begun) else answer) == self.model.begin(step_id, owner)
+        if isinstance(answer, Begun):
+            self.hold(answer)
+
+    def hold(self, begun: Begun) -> None:
+        cell = self.model.cells[begun.step_id]
+        assert (begun.attempt, begun.failures, begun.owner) == (cell.attempt, cell.failures, cell.owner)
+        self.held.append(begun)
+
+    def commit(self, begun: Begun, outcome: Outcome, ahead: Ahead | None = None) -> None:
+        self.outputs += 1
+        answer = self.ledger.commit(begun, outcome, output=str(self.outputs), info=info_of(outcome), ahead=ahead)
+
+        word, ready = self.model.commit(begun.step_id, begun.attempt, begun.owner, outcome)
+        assert answer.word == word
+        if word == "ok":
+            self.told.append((begun, outcome))
+        if ahead is not None:
+            self.check_ahead(answer, ready, ahead)
+        if answer.begun is not None:
+            ready = ready - {answer.begun.step_id}
+            self.model.start(answer.begun.step_id, begun.owner)
+            self.hold(answer.begun)
+        if word == "again":
+            assert ids(answer.sends) <= self.sent()
+        else:
+            assert ids(answer.sends) == ready
+        assert len(ids(answer.sends)) == len(answer.sends)
+        assert answer.run_status == self.model.status
+        self.mail += ids(answer.sends)
+
+    def check_ahead(self, answer: Committed, ready: set[str], ahead: Ahead) -> None:
+        begun = answer.begun.step_id if answer.begun else ""
+        specs = {step_id: self.model.cells[step_id].spec for step_id in ready}
+        if any(spec.decides for spec in specs.values()):
+            assert specs[begun].decides, "a decision is made at once"
+        elif begun in ready:
+            assert len(ready) == 1, "of several steps none is begun ahead, but for decisions"
+            assert specs[begun].cheap
+            assert specs[begun].queue == ahead.queue
+        else:
+            may = not self.model.is_over and ahead.next_step in self.sent()
+            assert begun == (ahead.next_step if may else "")
+
+    def sweep(self, ready: set[str], *, lost: int = 0, overdue: frozenset[str] = frozenset()) -> None:
+        swept = self.ledger.sweep(shard_of(RUN))
+
+        assert {run_id for run_id, _ in swept.sends} <= {RUN}
+        assert sorted(step.step_id for _, step in swept.sends) == sorted(ready)
+        assert swept.lost == lost
+        found = {step.step_id for run_id, step, _ in swept.overdue if run_id == RUN}
+        assert overdue <= found <= self.sent()
+        self.mail += [*ready, *found]
+
+    def miss(self, step_ids: list[str]) -> None:
+        for step_id in step_ids:
+            self.hurry("ready", f"{RUN}|{step_id}")
+        self.sweep(set(), overdue=frozenset(step_ids))
+
+    def give(self, name: str) -> None:
+        word, ready = self.ledger.signal(RUN, name, name)
+        assert (word, ids(ready)) == self.model.signal(name)
+        self.mail += ids(ready)
+
+    def do(self, step_id: str, outcome: Outcome) -> None:
+        self.begin(step_id, "worker0")
+        self.commit(self.held[-1], outcome)
+
+    def hurry(self, where: str, member: str) -> None:
+        assert self.redis.zadd(f"{SHARD}:{where}", {member: 1.0}, xx=True, ch=True) == 1
+
+    # --- what is going on -------------------------------------------------------------------------------------------
+
+    def live(self) -> list[Begun]:
+        """The attempts that count."""
+        cells = self.model.cells
+        return [
+            begun for begun in self.held
+            if (cell := cells[begun.step_id]).word == "running" and (cell.attempt, cell.owner) == (begun.attempt, begun.owner)
+        ]  # fmt: skip
+
+    def sent(self) -> set[str]:
+        """The steps that wait for a worker."""
+        return {step_id for step_id, cell in self.model.cells.items() if cell.word == "sent"}
+
+    def timers(self) -> list[tuple[str, str]]:
+        """The timers that may ring."""
+        found = []
+        for step_id, cell in self.model.cells.items():
+            if cell.word == "waiting" and cell.failures:
+                found.append(("retry", step_id))
+            elif cell.is_open and cell.spec.deadline_s:
+                found.append(("join", step_id))
+            elif cell.word == "waiting_signal" and cell.spec.timeout_s:
+                found.append(("wait", step_id))
+        return found
+
+    # --- what holds -------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def ledger_and_reference_agree(self) -> None:
+        """After each operation."""
+        picture = invariants.take(self.redis, RUN)
+        assert picture.status == self.model.status
+        told = {step_id: (cell.word, cell.attempt, cell.failures, cell.owner) for step_id, cell in picture.cells.items()}
+        assert told == {step_id: (cell.word, cell.attempt, cell.failures, cell.owner) for step_id, cell in self.model.cells.items()}
+        invariants.check(picture)
+        for step_id, outcome in self.outcomes.items():
+            assert (picture.outs.get(step_id), picture.infos.get(step_id)) == outcome, f"the outcome of {step_id} stands"
+        for step_id, cell in picture.cells.items():
+            if cell.is_over:
+                self.outcomes[step_id] = (picture.outs.get(step_id), picture.infos.get(step_id))
+
+    def teardown(self) -> None:
+        """Whatever happened, the run can be brought to its end, and no other was touched."""
+        if sys.exc_info()[0] is not None:
+            return
+        self.bring_to_its_end()
+        assert self.model.is_over
+        invariants.check_keys(self.redis, RUN)
+        assert invariants.take(self.redis, OTHER) == self.other
+
+    def bring_to_its_end(self) -> None:
+        while not self.model.is_over:
+            assert self.goes_on(), "a run never hangs"
+            self.ledger_and_reference_agree()
+
+    def goes_on(self) -> bool:
+        """Do the next thing that brings the run nearer to its end, if there is one."""
+        retries = [step_id for what, step_id in self.timers() if what == "retry"]
+        parked = [step_id for step_id, cell in self.model.cells.items() if cell.word == "waiting_signal"]
+        if live := self.live():
+            self.commit(live[0], Outcome())
+        elif sent := sorted(self.sent()):
+            self.miss(sent)
+            self.do(sent[0], Outcome())
+        elif retries:
+            self.hurry("due", f"retry|{RUN}|{retries[0]}")
+            self.sweep(self.model.ring("retry", retries[0]))
+        elif parked:
+            self.give(parked[0])
+        else:
+            return False
+        return True
+
+    # --- chance -----------------------------------------------------------------------------------------------------
+
+    def draw_ahead(self, data: Data) -> Ahead | None:
+        if data.draw(st.booleans()):
+            return None
+        following = data.draw(st.sampled_from(["", *self.mail]))
+        return Ahead("tools", "\ntiny\n", following)
+
+    def draw_outcome(self, data: Data, step_id: str) -> Outcome:
+        how = data.draw(st.sampled_from(["done", "done", "grow", "grow", "grow", "failed", "retry"]))
+        error = ErrorInfo(code="broke", message="it broke", step=step_id)
+        if how == "failed":
+            return Outcome(status="failed", error=error)
+        if how == "retry":
+            return Outcome(status="retry", error=error, retry_in_s=LATER_S)
+        takes = data.draw(st.sampled_from([("done",), ("done",), ("done", "left"), ("left",), ()]))
+        if how == "grow" and len(self.model.cells) < SIZE:
+            return Outcome(takes=takes, fragment=self.draw_fragment(data, step_id))
+        return Outcome(takes=takes)
+
+    def draw_fragment(self, data: Data, grower: str) -> Graph:
+        self.grown += 1
+        return data.draw(fragments(self.model, grower, self.grown))
+
+
+def ids(ready: Iterable[Ready]) -> set[str]:
+    """Which steps to send."""
+    return {one.step_id for one in ready}
+
+
+def info_of(outcome: Outcome) -> dict[str, JsonValue]:
+    """How a step ended, as the workers tell it."""
+    info: dict[str, JsonValue] = {} if outcome.takes == ("done",) else {"takes": list(outcome.takes)}
+    return info if outcome.error is None else {**info, "error": outcome.error.model_dump()}
+
+
+def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger) -> None:
+    run_state_machine_as_test(
+        partial(Runs, ledger),
+        settings=settings(
+            max_examples=100, stateful_step_count=30, derandomize=True, report_multiple_bugs=False, phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+        ),
+    )

@@ -1,0 +1,300 @@
+"""The view of a run follows from its events alone; so do the lines and the rows that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+
+from orchestrator.cli import lines
+from orchestrator.cli.rows import Row, rows
+from orchestrator.cli.screen import paint
+from orchestrator.cli.view import Seen, View, apply, learn, planned, unknown
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RunEvent
+
+BEGAN = 1_000_000
+
+
+class Story:
+    """Events of one run, numbered and a second apart."""
+
+    def __init__(self) -> None:
+        self.events: list[RunEvent] = []
+
+    def add(
+        self, kind: str, step: str | None = None, *, attempt: int | None = None, worker: str | None = None, **detail: JsonValue
+    ) -> Story:
+        seq = len(self.events) + 1
+        event = RunEvent(
+            seq=seq, run_id="r1", at_ms=BEGAN + 1000 * seq, type=kind, step=step, attempt=attempt, worker=worker, detail=detail
+        )  # fmt: skip
+        self.events.append(event)
+        return self
+
+    def start(self, *steps: str) -> Story:
+        for step in steps:
+            self.add("started", step, attempt=1)
+        return self
+
+    def done(self, *steps: str) -> Story:
+        for step in steps:
+            self.add("done", step, attempt=1)
+        return self
+
+    def failed(self, step: str, message: str = "no") -> Story:
+        return self.add("failed", step, attempt=1, error={"code": "e", "message": message})
+
+    def view(self, *plan: tuple[str, str]) -> View:
+        return apply(planned("r1", plan), *self.events)
+
+    def lines(self, *plan: tuple[str, str]) -> list[str]:
+        view, told = planned("r1", plan), []
+        for event in self.events:
+            view, line = lines.tell(view, event)
+            told += [line.partition(" ")[2]] if line else []
+        return told
+
+
+def begun() -> Story:
+    return Story().add("accepted").start("@start").add("grown", "@start", steps=2)
+
+
+def painted(view: View, now_ms: float = BEGAN) -> str:
+    console = Console(width=100, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(paint(view, now_ms))
+    return capture.get()
+
+
+def names(tree: Iterable[Row]) -> list[str]:
+    return ["  " * row.depth + row.name for row in tree]
+
+
+# Steps
+
+
+def test_a_planned_step_waits_until_it_is_started() -> None:
+    view = begun().start("a").view(("a", "tool.call"), ("b", "tool.call"))
+
+    assert (view.steps["a"].word, view.steps["b"].word) == ("running", "waiting")
+    assert view.status == "running"
+    assert "@start" not in view.steps
+
+
+def test_a_finished_step_tells_how_long_it_took() -> None:
+    view = begun().start("a").done("a").view()
+
+    assert (view.steps["a"].word, view.steps["a"].took_ms) == ("done", 1000)
+
+
+def test_events_one_by_one_and_at_once_give_the_same_view() -> None:
+    story = (
+        begun().start("m").add("grown", "m", steps=4).start("m/0", "m/1").done("m/0").failed("m/1").start("m/2").done("m/2", "m/@gather")
+    )
+
+    one_by_one = planned("r1", [("m", "chain.map")])
+    for event in story.events:
+        one_by_one = apply(one_by_one, event)
+
+    assert one_by_one == story.view(("m", "chain.map"))
+
+
+def test_a_retry_says_why_and_the_next_attempt_counts() -> None:
+    story = begun().start("a").add("retry", "a", attempt=1, error={"code": "e", "message": "busy"})
+    waiting = story.view().steps["a"]
+    again = story.add("started", "a", attempt=2).view().steps["a"]
+
+    assert (waiting.word, waiting.note) == ("retry", "busy")
+    assert (again.word, again.attempt) == ("running", 2)
+
+
+def test_a_step_whose_worker_died_is_lost_until_another_takes_it() -> None:
+    view = begun().start("a").add("lost", "a", attempt=1, worker="tools@x#7").view()
+
+    assert view.steps["a"].word == "lost"
+    assert "tools@x#7" in view.steps["a"].note
+
+
+def test_when_a_run_ends_badly_what_was_not_over_is_stopped() -> None:
+    view = begun().start("a", "b").failed("a").add("closed", status="failed").view(("c", "tool.call"))
+
+    assert {name: seen.word for name, seen in view.steps.items()} == {"c": "stopped", "a": "failed", "b": "stopped"}
+    assert view.status == "failed"
+
+
+def test_a_warning_is_kept_once_however_often_it_comes() -> None:
+    view = begun().add("unserved", "a", message="nobody serves gpu").add("unserved", "a", message="nobody serves gpu").view()
+
+    assert view.warnings == ("nobody serves gpu",)
+
+
+def test_what_the_ledger_knows_of_finished_steps_is_learnt_once() -> None:
+    view = begun().start("a", "b").done("a").view()
+    assert unknown(view) == ["a"]
+
+    view = learn(view, {"a": {"model": "local/x", "usage": {"input_tokens": 3, "output_tokens": 4}}})
+
+    assert unknown(view) == []
+    assert (view.steps["a"].model, view.steps["a"].tokens_in, view.steps["a"].tokens_out) == ("local/x", 3, 4)
+
+
+# Growth
+
+
+def test_the_items_of_a_map_are_counted_not_kept() -> None:
+    story = begun().start("m").add("grown", "m", steps=1001).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "bad item")
+    view = story.view(("m", "chain.map"))
+
+    tally = view.steps["m"].tally
+    assert tally is not None
+    assert (tally.total, tally.done, tally.failed, tally.running) == (1000, 1, 1, frozenset({"m/2"}))
+    assert view.steps["m"].note == "bad item"
+    assert list(view.steps) == ["m"]
+
+
+def test_a_map_is_over_when_its_results_are_gathered() -> None:
+    view = (
+        begun().start("m").add("grown", "m", steps=2).start("m/0").done("m/0").start("m/@gather").done("m/@gather").view(("m", "chain.map"))
+    )
+
+    assert view.steps["m"].word == "done"
+    assert list(view.steps) == ["m"]
+
+
+def test_a_map_that_no_plan_told_of_is_known_by_its_first_item() -> None:
+    story = begun().start("g/m").add("grown", "g/m", steps=4).start("g/m/1").done("g/m/1").start("g/m/0", "g/m/2").done("g/m/0")
+    view = story.view()
+
+    tally = view.steps["g/m"].tally
+    assert tally is not None
+    assert (tally.total, tally.done, tally.running) == (3, 2, frozenset({"g/m/2"}))
+    assert list(view.steps) == ["g/m"]
+
+
+def test_an_item_that_grows_is_over_when_all_of_it_is() -> None:
+    story = begun().start("m").add("grown", "m", steps=2).start("m/0").add("grown", "m/0", steps=2).start("m/0/1").done("m/0/1")
+    before = story.view(("m", "chain.map")).steps["m"].tally
+    after = story.start("m/0/2").done("m/0/2").view(("m", "chain.map")).steps["m"].tally
+
+    assert before is not None
+    assert after is not None
+    assert (before.done, before.running) == (0, frozenset({"m/0"}))
+    assert (after.done, after.running, after.left) == (1, frozenset(), {})
+
+
+def test_a_step_that_grew_ends_as_the_last_of_what_it_grew() -> None:
+    story = begun().start("a").add("grown", "a", steps=2).start("a/1").done("a/1").start("a/2")
+    assert story.view().steps["a"].word == "grown"
+
+    view = story.failed("a/2", "too long").view()
+
+    assert (view.steps["a"].word, view.steps["a"].note) == ("failed", "too long")
+
+
+def test_growth_within_growth_is_counted_to_the_end() -> None:
+    story = begun().start("g").add("grown", "g", steps=2).start("g/m").add("grown", "g/m", steps=3)
+    story.start("g/m/0", "g/m/1").done("g/m/0", "g/m/1").start("g/m/@gather").done("g/m/@gather")
+    assert story.view().steps["g"].word == "grown"
+
+    view = story.start("g/@end").done("g/@end").view()
+
+    assert (view.steps["g"].word, view.steps["g/m"].word) == ("done", "done")
+    assert list(view.steps) == ["g", "g/m"]
+
+
+# Rows
+
+
+def test_grown_steps_stand_under_their_grower() -> None:
+    view = begun().start("a").add("grown", "a", steps=2).start("a/1").start("b").view()
+
+    assert names(rows(view)) == ["a", "  1", "b"]
+
+
+def test_a_tree_that_fits_is_shown_whole() -> None:
+    view = View("r1", {f"s{i}": Seen("done") for i in range(30)})
+
+    assert len(rows(view, most=30)) == 30
+
+
+def test_what_works_stays_when_the_rest_is_folded() -> None:
+    steps = {f"s{i}": Seen("done") for i in range(500)} | {"now": Seen("running")} | {f"w{i}": Seen("waiting") for i in range(500)}
+
+    tree = rows(View("r1", steps), most=10)
+
+    assert len(tree) == 10
+    assert (tree[0].folded, tree[-1].folded) == (493, 500)
+    assert "now" in names(tree)
+    assert names(tree)[1] == "s493"
+
+
+def test_what_waits_is_shown_in_the_order_in_which_it_comes() -> None:
+    tree = rows(View("r1", {f"w{i}": Seen("waiting") for i in range(20)}), most=5)
+
+    assert names(tree) == ["w0", "w1", "w2", "more steps"]
+
+
+# Lines
+
+
+def test_lines_tell_what_happens_and_leave_out_the_planning() -> None:
+    story = begun().start("a").done("a").start("b").failed("b", "out of\nluck").add("closed", status="failed")
+
+    assert story.lines() == [
+        "accepted r1",
+        "started a (attempt 1)",
+        "done a (1.0 s)",
+        "started b (attempt 1)",
+        "failed b: out of luck",
+        "failed r1",
+    ]
+
+
+def test_lines_tell_each_tenth_of_a_map() -> None:
+    story = begun().start("m").add("grown", "m", steps=101)
+    for i in range(100):
+        story.start(f"m/{i}").done(f"m/{i}")
+
+    told = [line for line in story.lines(("m", "chain.map")) if line.startswith("m ")]
+
+    assert told == [f"m {tenth}0/100" for tenth in range(1, 11)]
+
+
+def test_lines_tell_the_first_failures_of_a_map_only() -> None:
+    story = begun().start("m").add("grown", "m", steps=1001)
+    for i in range(1000):
+        story.start(f"m/{i}").failed(f"m/{i}")
+
+    told = story.lines(("m", "chain.map"))
+
+    assert len([line for line in told if line.startswith("failed m/")]) == 10
+    assert told[-1] == "m 1000/1000, 1000 failed"
+
+
+def test_a_waiting_step_says_how_to_answer_it() -> None:
+    assert "waiting ok for a signal: submit runs signal r1 ok JSON" in begun().add("waiting", "ok").lines()
+
+
+# Paint
+
+
+def test_text_of_a_model_is_painted_as_it_is_without_its_control_characters() -> None:
+    text = painted(begun().start("a").failed("a", "\x1b[31mred\x1b[0m [bold]not bold[/bold] \x07\x9b2J").view())
+
+    assert "red [bold]not bold[/bold]" in text
+    assert not {"\x1b", "\x07", "\x9b"} & set(text)
+
+
+def test_a_map_is_painted_as_one_bar_with_counts() -> None:
+    story = begun().start("m").add("grown", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
+    text = painted(story.view(("m", "chain.map")))
+
+    (line,) = [line for line in text.splitlines() if "/30" in line]
+    assert "2/30  1 running  1 failed  odd" in line
+
+
+def test_a_running_step_shows_how_long_it_has_been_at_it() -> None:
+    text = painted(begun().start("a").view(), now_ms=BEGAN + 6500)
+
+    assert "2.5 s" in text
