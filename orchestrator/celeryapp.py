@@ -81,7 +81,7 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
         task_default_queue="coordinator",
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
-        worker_lost_wait=0.5,
+        worker_lost_wait=0.0,
         worker_send_task_events=os.environ.get("CANTATA_TASK_EVENTS", "1") == "1",
         worker_cancel_long_running_tasks_on_connection_loss=False,
         event_queue_expires=60,

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator import config as configuration
 from orchestrator import embedded
 from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import announce_run, send_ready, unserved
+from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue, unserved
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.formats import a2e
 from orchestrator.models.definitions import Definitions
@@ -27,6 +27,7 @@ from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, RunRecord
 
 CLIENT_PATIENCE_S = 5.0
+COSTS_FRESH_S = 2.0
 
 
 class Run:
@@ -124,6 +125,8 @@ class Client:
         self.warnings = check(self.redis, url=self.redis_url).warnings
         self.app = make_app(self.redis_url, broker_url or settings.broker_url)
         self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S)
+        self._known_costs: Mapping[str, float] = {}
+        self._costs_at = -COSTS_FRESH_S
 
     @classmethod
     def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
@@ -165,7 +168,8 @@ class Client:
         if faults:
             raise ConfigError(faults, source="chain request", code=code)
         text = request.model_dump_json(exclude_defaults=True)
-        run_id = self._accept("chain", text, request.timeout or None, idempotency_key, labels)
+        queue = starting_queue(request, self.definitions, self._costs())
+        run_id = self._accept("chain", text, request.timeout or None, idempotency_key, labels, queue)
         return ChainRun(self, run_id)
 
     def run(self, run_id: str) -> TurnRun | ChainRun:
@@ -194,21 +198,33 @@ class Client:
         self.close()
 
     def _accept(
-        self, kind: str, request: str, timeout_s: float | None, idempotency_key: str | None, labels: Mapping[str, str] | None
-    ) -> str:
+        self, kind: str, request: str, timeout_s: float | None, idempotency_key: str | None, labels: Mapping[str, str] | None,
+        queue: str = COORDINATOR,
+    ) -> str:  # fmt: skip
         definitions = self.definitions
         if len(request.encode()) > definitions.limits.input_bytes:
             size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
         run_id = _new_id() if idempotency_key is None else sha256(idempotency_key.encode()).hexdigest()[:16]
         new = self.ledger.accept(
-            run_id, kind=kind, request=request, definitions=definitions.model_dump_json(exclude_defaults=True, by_alias=True),
+            run_id, kind=kind, request=request, definitions=self._definitions_text,
             timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
-            max_steps=definitions.limits.max_steps, labels=labels,
+            max_steps=definitions.limits.max_steps, labels=labels, queue=queue,
         )  # fmt: skip
         if new:
-            announce_run(self.app, run_id)
+            announce_run(self.app, run_id, queue)
         return run_id
+
+    @cached_property
+    def _definitions_text(self) -> str:
+        return self.definitions.model_dump_json(exclude_defaults=True, by_alias=True)
+
+    def _costs(self) -> Mapping[str, float]:
+        """What work costs, as the fleet knew it a moment ago."""
+        now = time.monotonic()
+        if now - self._costs_at > COSTS_FRESH_S:
+            self._known_costs, self._costs_at = fleet.costs(self.redis), now
+        return self._known_costs
 
 
 class EmbeddedClient(Client):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import structlog
 from celery import Celery
@@ -13,19 +14,21 @@ from celery import Celery
 from orchestrator.celeryapp import oldest_waiting_s, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
-from orchestrator.models.graph import Outcome, Spec
+from orchestrator.models.graph import START, Outcome, Spec
 from orchestrator.models.values import ErrorInfo
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.strategies import chain_specs, chains, turns
 from orchestrator.state import fleet
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready
 
 log = structlog.get_logger(__name__)
 
+COORDINATOR = "coordinator"  # the queue of decisions
 SWEEP_LOCK = "cantata:sweep"  # string: the name of the process that sweeps; expires when it dies
 SWEEP_LOCK_MS = 2000
+DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
 
 
 def start(kind: str, request: str, definitions: Definitions) -> Outcome:
@@ -40,6 +43,19 @@ def start(kind: str, request: str, definitions: Definitions) -> Outcome:
         return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
 
 
+def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
+    """Whose worker plans a chain: a coordinator; or, if the chain begins with a call known to be cheap, the worker that will make it.
+
+    Planning is a decision, and any worker may do it. For cheap work this saves a message of the two that a short run takes.
+    """
+    entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
+    if entry is None or entry.kind not in ("tool", "skill"):
+        return COORDINATOR
+    spec = chain_specs.call(entry, {}, definitions)
+    cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, fleet.CHEAP_MS) < fleet.CHEAP_MS
+    return spec.queue if cheap else COORDINATOR
+
+
 class Sweeper(threading.Thread):
     """Sweeps while this process holds the lock; another takes over within seconds of its death."""
 
@@ -49,20 +65,41 @@ class Sweeper(threading.Thread):
         self._ledger = ledger
         self._owner = name
         self._every_s = every_s
-        self._stop = threading.Event()
+        self._ended = threading.Event()
+        self._missing: dict[str, float] = {}
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
-        while not self._stop.wait(self._every_s):
+        while not self._ended.wait(self._every_s):
             try:
                 if self._holds_lock():
+                    self._expire_leases_of_the_dead()
                     sweep_once(self._app, self._ledger)
             except (CantataError, RedisFailure, OSError) as error:
                 log.warning("sweep_failed", error=str(error))
 
     def stop(self) -> None:
         """Stop, and let another sweep."""
-        self._stop.set()
+        self._ended.set()
+
+    def _expire_leases_of_the_dead(self) -> None:
+        """A killed process is known by its connection: the kernel closes it at once, long before its leases run out.
+
+        A process that lives makes a cut connection again when it next renews, so it must be gone for longer than that; a Redis that has
+        just started proves nothing. A frozen process and a lost host keep their leases to the end.
+        """
+        leases = self._ledger.leases()
+        connected = fleet.connected(self._ledger.redis) if leases else None
+        if connected is None:
+            self._missing.clear()
+            return
+        now = time.monotonic()
+        owners = {lease.split("|")[2] for lease in leases}
+        self._missing = {owner: self._missing.get(owner, now) for owner in owners - connected}
+        dead = {owner for owner, since in self._missing.items() if now - since > DEAD_S}
+        if dead:
+            log.info("owners_gone", owners=sorted(dead))
+            self._ledger.expire(lease for lease in leases if lease.split("|")[2] in dead)
 
     def _holds_lock(self) -> bool:
         redis = self._ledger.redis
@@ -124,10 +161,10 @@ def unserved(queue: str) -> str:
     return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
 
 
-def announce_run(app: Celery, run_id: str) -> None:
+def announce_run(app: Celery, run_id: str, queue: str = COORDINATOR) -> None:
     """Send a new run's first step."""
     try:
-        send(app, run_id, [canvas.Fan((canvas.Message("run.start", "coordinator", ("@start",)),))])
+        send(app, run_id, [canvas.Fan((canvas.Message("run.start", queue, (START,)),))])
     except UnavailableError as error:
         log.warning("start_not_sent", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
 

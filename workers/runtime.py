@@ -31,7 +31,6 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-CHEAP_MS = 5.0  # a step that takes less is cheaper to run ahead than to send
 BATCH_MS = 30.0  # work in one message: long against the cost of a message (0.7 ms), short against a person's patience
 MOST_IN_BATCH = 100
 MESSAGES_A_SLOT = 2  # so that no slot idles while another still has a long message
@@ -73,11 +72,11 @@ class Costs:
         """Whether steps of this spec are known to be cheap."""
         if spec.cheap is not None or spec.decides:
             return bool(spec.cheap or spec.decides)
-        return bool(spec.work) and self.known.get(spec.work, CHEAP_MS) < CHEAP_MS
+        return bool(spec.work) and self.known.get(spec.work, fleet.CHEAP_MS) < fleet.CHEAP_MS
 
     def names(self) -> str:
         """The names of cheap work, as the ledger wants them."""
-        cheap = [work for work, cost in self.known.items() if cost < CHEAP_MS]
+        cheap = [work for work, cost in self.known.items() if cost < fleet.CHEAP_MS]
         return "\n" + "".join(f"{work}\n" for work in cheap)
 
 
@@ -87,7 +86,7 @@ class Process:
     def __init__(self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float | None = None) -> None:
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
-        self.redis = connect(redis_url, name=f"cantata:{self.name}")
+        self.redis = connect(redis_url, name=f"{fleet.CLIENT_PREFIX}{self.name}")
         self.ledger = Ledger(self.redis) if lease_s is None else Ledger(self.redis, lease_s=lease_s)
         self.costs = Costs()
         self.slots: dict[str, int] = {}
@@ -173,6 +172,7 @@ class Process:
                     fleet_at = now + FLEET_S
                     self._learn()
             except (CantataError, RedisFailure, OSError) as error:
+                renew_at = now + TICK_S
                 log.warning("heart_missed", worker=self.name, error=str(error))
 
     def _renew(self) -> None:

@@ -56,10 +56,6 @@ class Service:
                 self._process = Process(self.redis_url, self.name, is_child=self.pool == "prefork")
             return self._process
 
-    def disown(self, run_id: str, pid: int) -> None:
-        """Let the leases that a dead child holds in a run's shard run out now, so that the next sweep gives its steps to others."""
-        self._ledger().disown(run_id, f"{self.name}#{pid}")
-
     def run(self) -> int:
         """Serve until told to stop."""
         client = connect(self.redis_url)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import structlog
 from celery import Celery, Task
-from celery.worker.request import Request
 
 from orchestrator.celeryapp import KINDS, Carried, send
 from orchestrator.errors import UnavailableError
@@ -32,19 +31,6 @@ class Service(Protocol):
 
     def process(self) -> Process:
         """What this operating system process holds."""
-
-    def disown(self, run_id: str, pid: int) -> None:
-        """Let the leases of a dead child run out."""
-
-
-class StepRequest(Request):
-    """Notices that the child doing a message died, and lets its leases run out at once."""
-
-    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Hand the dead child's steps to the next sweep; Celery's own handling follows."""
-        if type(exc_info.exception).__name__ in ("WorkerLostError", "TimeLimitExceeded") and self.worker_pid:
-            cast(StepTask, self.task).service.disown(self.args[0], int(self.worker_pid))
-        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
 
 class Loop:
@@ -121,7 +107,6 @@ class Loop:
 class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
     """The Celery task of one step kind."""
 
-    Request = StepRequest  # type: ignore[assignment]  # a name or a class, says Celery
     ignore_result = True
 
     def __init__(self, kind: str, service: Service) -> None:

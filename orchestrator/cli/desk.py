@@ -35,7 +35,7 @@ REFRESH_S = 0.1
 class Desk:
     """Where a command meets its runs."""
 
-    def __init__(self, url: str | None, *, stack: Stack | None, config: str | None = None, as_json: bool = False) -> None:
+    def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
         configure_logs()
         self._url = url
         self._stack = stack
@@ -45,7 +45,7 @@ class Desk:
     @cached_property
     def definitions(self) -> Definitions:
         """What runs may name; known before there is a service."""
-        return configuration.load(configuration.find(self._config))
+        return self._config if isinstance(self._config, Definitions) else configuration.load(configuration.find(self._config))
 
     @cached_property
     def client(self) -> Client:
@@ -154,8 +154,8 @@ class Desk:
         where = ""
         if self._stack:
             self._stack.keep()
-            where = " on the stack of this command, which stays up until `submit down`"
-        tell(f"{said}: run {run_id} goes on{where}; follow it with: submit runs follow {run_id}")
+            where = "; the stack of this command stays up for it, until `submit down`"
+        tell(f"{said}: the run goes on{where}; follow it with: submit runs follow {run_id}")
 
 
 def tell(line: str) -> None:

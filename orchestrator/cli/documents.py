@@ -93,7 +93,9 @@ def _checked_configuration(document: Document, folder: Path) -> tuple[Sequence[F
         return error.faults, ""
     sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
     faults = with_lines(chains.check_chains(definitions), document)
-    return faults, ", ".join(f"{count} {name}" for name, count in sections.items() if count) or "it says nothing"
+    return faults, ", ".join(
+        f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count
+    ) or "it says nothing"
 
 
 def _json(branches: Sequence[Branch]) -> list[JsonValue]:

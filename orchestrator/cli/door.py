@@ -13,13 +13,14 @@ from orchestrator.errors import UnavailableError
 if TYPE_CHECKING:
     from orchestrator.cli.desk import Desk
     from orchestrator.cli.shelf import Shelf
+    from orchestrator.models.definitions import Definitions
 
 
 @contextmanager
-def opened(*, config: str | None = None, as_json: bool = False) -> Iterator[Desk]:
+def opened(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[Desk]:
     """A desk at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that lives as long as this command."""
     url = service_url()
-    stack = None if url else Stack.launch(config=config)
+    stack = None if url else Stack.launch(config=config if isinstance(config, str) else None)
     with stack or nullcontext():
         from orchestrator.cli.desk import Desk  # noqa: PLC0415  # Celery and pydantic take 0.9 s to load, in which the workers start
 

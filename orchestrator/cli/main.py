@@ -38,7 +38,27 @@ ASIDE = {"help": "--help", "version": "--version"}
 """Words that people try for options."""
 
 
-class Submit(click.Group):
+class Told(click.Command):
+    """A command that returns its exit status, and whose errors are told in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            status = super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            status = INTERRUPTED
+        except CantataError as error:
+            _tell(error)
+            status = _status_of(error)
+        except Exception as error:  # noqa: BLE001  # the edge: what nobody foresaw is told in one line too
+            _tell_unforeseen(error)
+            status = FAILED
+        ctx.exit(status or 0)
+
+
+class Submit(Told, click.Group):
     """Loads a command when it is called: they need up to a second, and `submit --help` has 0.2 s."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,31 +80,19 @@ class Submit(click.Group):
         if args and args[0] not in COMMANDS and args[0] not in own:
             meant = _meant(args[0])
             if meant:
-                raise click.UsageError(f"did you mean `submit {meant}`? To send {args[0]!r} as a turn: submit turn {args[0]}", ctx)
+                raise click.UsageError(f"did you mean `submit {meant}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
             args = ["turn", *args]
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            status = super().invoke(ctx)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            status = INTERRUPTED
-        except CantataError as error:
-            _tell(error)
-            status = _status_of(error)
-        except Exception as error:  # noqa: BLE001  # the edge: what nobody foresaw is told in one line too
-            _tell_unforeseen(error)
-            status = FAILED
-        ctx.exit(status or 0)
-
 
 def _meant(word: str) -> str | None:
-    """The command that a single word is nearly."""
+    """What a single word, which may well be a turn, was more likely meant for: a command, or the file of a chain request."""
+    if any(map(str.isspace, word)):
+        return None
     near = difflib.get_close_matches(word.lower(), [*COMMANDS, *ASIDE], n=1, cutoff=0.75)
-    return ASIDE.get(near[0], near[0]) if near and not any(map(str.isspace, word)) else None
+    if near:
+        return ASIDE.get(near[0], near[0])
+    return f"chain {word}" if os.path.isfile(word) else None
 
 
 def _status_of(error: CantataError) -> int:

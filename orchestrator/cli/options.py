@@ -19,7 +19,8 @@ def json_value(ctx: click.Context, option: click.Parameter, text: str | None) ->
     try:
         return None if text is None else json.loads(text)
     except json.JSONDecodeError as error:
-        raise click.BadParameter(f"{text!r} is no JSON: {error.msg} (column {error.colno}); a text needs quotes: '\"text\"'") from error
+        hint = "" if "{" in str(text) else "; a text needs its own quotes: '\"text\"'"
+        raise click.BadParameter(f"{text!r} is no JSON: {error.msg} (column {error.colno}){hint}") from error
 
 
 def json_object(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:

@@ -98,8 +98,11 @@ class Shelf(Desk):
 
     def signal(self, run_id: str, step: str, value: JsonValue) -> int:
         """Give a waiting step its value."""
-        word = self.client.run(run_id).signal(step, value)
+        run = self.client.run(run_id)
+        word = run.signal(step, value)
         exit_status, said = SIGNALS[word]
+        if word == "kept" and run.record().answering(step) is None:
+            said += "; so far the run has no such step, so check the name"
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
         else:

@@ -81,7 +81,7 @@ def status(as_json: bool) -> int:
 
 
 def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
-    kind = "kept by `submit up`" if stack.kept else "of a command that runs now"
+    kind = "kept until `submit down`" if stack.kept else "of a command that runs now"
     click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no stack runs'}")
     for process in stack.processes:
         lasted = words.duration((time.time() - process.started_s) * 1000) if process.alive else "dead"

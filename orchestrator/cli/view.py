@@ -131,10 +131,8 @@ def _step_level(steps: dict[str, Seen], event: RunEvent) -> None:
         note = _error(event) if event.type in ("failed", "late") else seen.note
         steps[name] = replace(seen, tally=_count(seen.tally, item, item == step_id, event), note=note)
     elif not step_id.endswith(EXITS):
-        before = steps.get(step_id)
-        after = _changed(before or Seen(), event)
-        if after is not before:
-            steps[step_id] = after
+        if event.type in _CHANGES:
+            steps[step_id] = _CHANGES[event.type](steps.get(step_id, Seen()), event)
     elif event.type in ENDS and (grower := step_id.rpartition("/")[0]) in steps and steps[grower].is_map:
         steps[grower] = _ended(steps[grower], event)
     _count_for_growers(steps, event)
@@ -163,11 +161,6 @@ _CHANGES: Mapping[str, Callable[[Seen, RunEvent], Seen]] = {
     "waiting": lambda seen, event: replace(seen, word="asking", since_ms=event.at_ms),
     **dict.fromkeys(ENDS, _ended),
 }
-
-
-def _changed(seen: Seen, event: RunEvent) -> Seen:
-    change = _CHANGES.get(event.type)
-    return change(seen, event) if change else seen
 
 
 def _count_for_growers(steps: dict[str, Seen], event: RunEvent) -> None:

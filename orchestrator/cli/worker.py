@@ -49,7 +49,7 @@ def worker(queues: tuple[str, ...], name: str | None, concurrency: int | None, c
     os.environ["REDIS_URL"] = url
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
-    workers = _workers(queues, name, concurrency)
+    workers = workers_for(queues, name, concurrency)
     if as_json:
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
     if len(workers) == 1:
@@ -57,7 +57,7 @@ def worker(queues: tuple[str, ...], name: str | None, concurrency: int | None, c
     return _attend(workers)
 
 
-def _workers(queues: Sequence[str], name: str | None, concurrency: int | None) -> list[Worker]:
+def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None) -> list[Worker]:
     """One for each kind of pool that the queues need."""
     wanted = tuple(dict.fromkeys(queues))
     shared = tuple(queue for queue in wanted if queue not in OWN_PROCESS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, SkipValidation
 
 from orchestrator.models.values import ErrorInfo, Usage, Value
 
@@ -87,7 +87,7 @@ class Outcome(Value):
     """How one attempt of a step ended."""
 
     status: Literal["done", "failed", "retry"] = "done"
-    output: JsonValue = None
+    output: SkipValidation[JsonValue] = Field(default=None, description="checked once, where it becomes the text that is recorded")
     error: ErrorInfo | None = None
     takes: tuple[str, ...] = Field(default=("done",), description="labels of the edges it takes, besides what `on_error` says")
     usage: Usage | None = None

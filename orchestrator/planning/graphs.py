@@ -112,18 +112,18 @@ class Reachability:
 
 
 class Dominance:
-    """Answers whether every way from the starts to one node leads through another. Source: Cooper, Harvey, Kennedy."""
+    """Answers whether every way from the starts to one node leads through another."""
 
     def __init__(self, starts: Sequence[str], successors: Successors) -> None:
-        order = postorder(starts, successors)[::-1]
-        self._numbers = {node: number for number, node in enumerate(order, 1)}  # 0 stands before all starts
-        sources: list[list[int]] = [[] for _ in range(len(order) + 1)]
+        nodes, above = _first_ways(starts, successors)
+        self._numbers = {node: number for number, node in enumerate(nodes, 1)}  # 0 stands before all starts
+        sources: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
         for start in starts:
             sources[self._numbers[start]].append(0)
-        for number, node in enumerate(order, 1):
+        for number, node in enumerate(nodes, 1):
             for target in successors.get(node, ()):
                 sources[self._numbers[target]].append(number)
-        self._enter, self._size = _intervals(_immediate(sources))
+        self._enter, self._size = _intervals(_immediate(above, sources))
 
     def holds(self, node: str, other: str) -> bool:
         """Whether `node` is `other` or stands on every way to it; False where one of them cannot be reached."""
@@ -131,29 +131,47 @@ class Dominance:
         return a is not None and b is not None and self._enter[a] <= self._enter[b] < self._enter[a] + self._size[a]
 
 
-def _immediate(sources: Sequence[Sequence[int]]) -> list[int]:
-    """Of each node, the last one that every way to it leads through; -1 while that is not known."""
-    above = [0, *[-1] * (len(sources) - 1)]
-    moved = True
-    while moved:
-        moved = False
-        for number in range(1, len(sources)):
-            known = [source for source in sources[number] if above[source] >= 0]
-            last = known[0]
-            for source in known[1:]:
-                last = _meeting(last, source, above)
-            moved = moved or above[number] != last
-            above[number] = last
-    return above
+def _first_ways(starts: Iterable[str], successors: Successors) -> tuple[list[str], list[int]]:
+    """The nodes in the order in which a search depth first comes to them, from 1, and of each the number of the one it is come to from."""
+    nodes: list[str] = []
+    above = [0]
+    seen: set[str] = set()
+    ways = [(0, start) for start in reversed(list(starts))]
+    while ways:
+        number, node = ways.pop()
+        if node not in seen:
+            seen.add(node)
+            nodes.append(node)
+            above.append(number)
+            ways += [(len(nodes), target) for target in reversed(successors.get(node, ())) if target not in seen]
+    return nodes, above
 
 
-def _meeting(a: int, b: int, above: Sequence[int]) -> int:
-    while a != b:
-        if a > b:
-            a = above[a]
-        else:
-            b = above[b]
-    return a
+def _immediate(above: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
+    """Of each node, the last that every way to it leads through. Source: Georgiadis, the semi-NCA algorithm."""
+    semi, best, jump = list(range(len(above))), list(range(len(above))), list(above)
+    for number in range(len(above) - 1, 0, -1):
+        semi[number] = min(semi[_least(source, number, semi, best, jump)] for source in sources[number])
+    immediate = list(above)
+    for number in range(1, len(above)):
+        while immediate[number] > semi[number]:
+            immediate[number] = immediate[immediate[number]]
+    return immediate
+
+
+def _least(node: int, number: int, semi: Sequence[int], best: list[int], jump: list[int]) -> int:
+    """Of the nodes above `node` that are done, those behind `number`, the one that is come to from furthest up."""
+    way = []
+    while jump[node] > number:
+        way.append(node)
+        node = jump[node]
+    while way:
+        below = way.pop()
+        if semi[best[node]] < semi[best[below]]:
+            best[below] = best[node]
+        jump[below] = jump[node]
+        node = below
+    return best[node]
 
 
 def _intervals(above: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -8,13 +8,17 @@ from typing import cast
 
 from pydantic import Field
 from redis import Redis
+from redis.exceptions import NoPermissionError
 
 from orchestrator.models.values import Value
 
 WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and is removed by a sweep
 COSTS_KEY = "cantata:costs"  # hash: work -> mean milliseconds of a step of it; expires a day after the last step
 STALE_S = 5.0
+SETTLED_S = 5  # after a restart of Redis its clients need a moment to come back
+CLIENT_PREFIX = "cantata:"  # before the name of a connection
 COSTS_LIFE_S = 86_400
+CHEAP_MS = 5.0  # a step that takes less is cheaper to run ahead than to send
 
 
 class Worker(Value):
@@ -60,11 +64,26 @@ def slots(redis: Redis) -> dict[str, int]:
     return counts
 
 
+def connected(redis: Redis) -> set[str] | None:
+    """The names that the processes of the fleet gave their connections; None if that proves nothing now."""
+    try:
+        if int(redis.info("server")["uptime_in_seconds"]) < SETTLED_S:
+            return None
+        return {str(client["name"]).removeprefix(CLIENT_PREFIX) for client in redis.client_list()}
+    except NoPermissionError:
+        return None  # leases still run out
+
+
 def share_costs(redis: Redis, costs_ms: Mapping[str, float]) -> dict[str, float]:
     """Tell what work costs; answers what all know."""
     if costs_ms:
         redis.hset(COSTS_KEY, mapping={work: f"{cost:.3f}" for work, cost in costs_ms.items()})
         redis.expire(COSTS_KEY, COSTS_LIFE_S)
+    return costs(redis)
+
+
+def costs(redis: Redis) -> dict[str, float]:
+    """What a step of each work costs, in milliseconds, as measured by the workers."""
     return {work: float(cost) for work, cost in cast("dict[str, str]", redis.hgetall(COSTS_KEY)).items()}
 
 

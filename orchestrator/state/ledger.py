@@ -251,7 +251,8 @@ class Ledger:
         flat = [str(item) for pair in fields.items() for item in pair]
         start = _step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
         for text in ("", definitions):
-            answer = self._call("accept", run_id, run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, *flat)
+            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms)
+            answer = self._call("accept", run_id, *fixed, *flat)
             if cast(int, answer) >= 0:
                 break
         return bool(answer)
@@ -330,13 +331,22 @@ class Ledger:
         """Hand a step back undone, uncounted; answers what to send."""
         return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, self._resend_ms))
 
-    def disown(self, run_id: str, owner: str) -> None:
-        """Let the leases that a dead owner holds in this run's shard run out now."""
-        key = f"{shard_key(shard_of(run_id))}:leases"
-        held = cast("list[str]", self._patiently(lambda: self.redis.zrange(key, 0, -1)))
-        theirs = {lease: 0.0 for lease in held if lease.split("|")[2] == owner}
-        if theirs:
-            self._patiently(lambda: self.redis.zadd(key, theirs, xx=True))
+    def leases(self) -> list[str]:
+        """The names of all leases, in every shard."""
+
+        def fetch() -> list[list[str]]:
+            with self.redis.pipeline(transaction=False) as pipe:
+                for shard in range(SHARDS):
+                    pipe.zrange(f"{shard_key(shard)}:leases", 0, -1)
+                return cast("list[list[str]]", pipe.execute())
+
+        return [lease for leases in self._patiently(fetch) for lease in leases]
+
+    def expire(self, leases: Iterable[str]) -> None:
+        """Let leases run out now, because their owner is known to be dead."""
+        for lease in leases:
+            key = f"{shard_key(shard_of(lease.split('|', 1)[0]))}:leases"
+            self._patiently(partial(self.redis.zadd, key, {lease: 0.0}, xx=True))
 
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
         """Mend one shard: leases that ran out, timers that are due, messages that got lost, runs that expired."""

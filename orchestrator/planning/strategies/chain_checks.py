@@ -89,9 +89,9 @@ class _Chain:
         if not self._fits or not self._nodes:
             yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
             return
-        names = frozenset(self._places)
+        unreadable = self.outline.nodes.unreadable
         for place, node in enumerate(self._nodes):
-            for field, message in (*faults_of(node, self._definitions, names), *self._place_faults(place, node)):
+            for field, message in (*faults_of(node, self._definitions, unreadable), *self._place_faults(place, node)):
                 yield "bad_request", self._fault(place, field, message)
         yield from self._entry_faults()
         yield from self._map_circles()
@@ -131,8 +131,8 @@ class _Chain:
 
     def _target_faults(self, field: str, target: str) -> Faults:
         if target not in self._places:
-            words = "; write 'abort', 'skip' or the id of a node" if field == "on_error" else ""
-            yield field, f"node {target!r} is not in the chain{self._nearest.hint(target) or words}"
+            word = Nearest(ON_ERROR_WORDS).hint(target) if field == "on_error" else ""
+            yield field, f"node {target!r} is not in the chain{word or self._nearest.hint(target)}"
 
     def _body_faults(self, node: ChainNode, target: str) -> Faults:
         owner = self._bodies.get(target, node.node_id)
@@ -164,7 +164,7 @@ class _Chain:
 
     def _map_circles(self) -> Found:
         runs = {owner: [body] for body, owner in self._bodies.items()}
-        for group in circles(self._places, runs):
+        for group in circles(runs, runs):
             circle = shortest_circle(group[0], runs)
             message = f"the maps {_way(circle)} run each other in a circle"
             yield "chain_cycle", self._fault(self._places[circle[0]], "map_node", message)
@@ -176,7 +176,10 @@ class _Chain:
     def _circles(self) -> Found:
         for circle in self.outline.loops.circles:
             way = _way([circle[0].source, *(link.target for link in circle)])
-            message = f"{way} is a circle that nothing ends; only a branch may point back, with one side, and its other side leads on"
+            if circle[0].source == circle[-1].target:
+                message = f"{way} is a circle that nothing ends; only a branch may point back, with one side, and its other side leads on"
+            else:
+                message = f"{way} leaves a loop and comes back into it; let the loop itself lead to it, with 'next_node' or 'deps'"
             yield "chain_cycle", self._fault(self._places[circle[-1].owner], circle[-1].field, message)
         for loop in self.outline.loops.too_deep:
             message = f"the loop is inside more than {DEEPEST} others; make the inner ones a chain of their own"

@@ -42,6 +42,8 @@ class Nodes:
     """Between nodes that are steps: a map stands for its map_node."""
     roots: Mapping[str, frozenset[str]]
     """Node → the names its expressions read from their root."""
+    unreadable: Mapping[str, str]
+    """Expression → why it cannot be read."""
 
     @property
     def steps(self) -> list[str]:
@@ -91,40 +93,38 @@ def read(nodes: Iterable[ChainNode], mend: Callable[[str], str | None] = lambda 
 
     `mend` gives the node that is meant by an id, or None: a check goes on behind a misspelt one.
     """
-    by_id: dict[str, ChainNode] = {}
-    for node in nodes:
-        by_id.setdefault(node.node_id, node)
-    return _Reader(by_id, mend).read()
+    return _Reader(list(nodes), mend).read()
 
 
 class _Reader:
-    def __init__(self, nodes: Mapping[str, ChainNode], mend: Callable[[str], str | None]) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Sequence[ChainNode], mend: Callable[[str], str | None]) -> None:
+        self._nodes = {node.node_id: node for node in reversed(nodes)}
         self._mend = mend
-        self._names = frozenset(nodes)
         self._bodies: dict[str, str] = {}
-        self._read: dict[str, frozenset[str]] = {}
+        self._roots_of: dict[str, frozenset[str]] = {}
+        self._unreadable: dict[str, str] = {}
+        names = frozenset(self._nodes)
+        for text in (text for node in nodes for _, text in expressions(node)):
+            self._parse(text, names)
 
     def read(self) -> Nodes:
-        for node in self._nodes.values():
+        nodes = dict(reversed(self._nodes.items()))
+        for node in nodes.values():
             body = self._mend(node.map_node) if node.kind == "map" and node.map_node else None
             if body is not None:
                 self._bodies.setdefault(body, node.node_id)
-        roots = {node.node_id: self._roots(node) for node in self._nodes.values()}
-        steps = {node_id for node_id in self._nodes if node_id not in self._bodies}  # maps that run each other in a circle are none
-        links = [link for node in self._nodes.values() for link in self._links(node) if {link.source, link.target} <= steps]
-        return Nodes(self._nodes, self._bodies, links, roots)
+        steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a circle, none
+        links = [link for node in nodes.values() for link in self._links(node) if {link.source, link.target} <= steps]
+        roots = {node.node_id: frozenset().union(*(self._roots_of[text] for _, text in expressions(node))) for node in nodes.values()}
+        return Nodes(nodes, self._bodies, links, roots, self._unreadable)
 
-    def _roots(self, node: ChainNode) -> frozenset[str]:
-        return frozenset(root for _, text in expressions(node) for root in self._roots_of(text))
-
-    def _roots_of(self, text: str) -> frozenset[str]:
-        if text not in self._read:
+    def _parse(self, text: str, names: frozenset[str]) -> None:
+        if text not in self._roots_of:
+            self._roots_of[text] = frozenset()
             try:
-                self._read[text] = parse(text, self._names).roots
-            except ExpressionError:  # a fault, which the check reports
-                self._read[text] = frozenset()
-        return self._read[text]
+                self._roots_of[text] = parse(text, names).roots
+            except ExpressionError as error:
+                self._unreadable[text] = str(error)
 
     def _links(self, node: ChainNode) -> Iterator[Link]:
         seen = set()
@@ -144,5 +144,5 @@ class _Reader:
             for source in filter(None, map(self._mend, node.deps)):
                 yield Link(outermost(source, self._bodies), me, "awaits", "done", node.node_id, "deps")
         for field, text in expressions(node):
-            for root in sorted(self._roots_of(text) & self._names):
+            for root in sorted(self._roots_of[text] & self._nodes.keys()):
                 yield Link(outermost(root, self._bodies), me, "reads", "done", node.node_id, field)

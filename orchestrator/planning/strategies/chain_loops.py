@@ -59,8 +59,8 @@ class Loops:
     """The loops right inside a loop, or inside none."""
     home: Mapping[str, Loop] = field(default_factory=dict)
     """Node → the innermost loop it is in."""
-    backs: frozenset[Link] = frozenset()
-    """The links by which loops go back."""
+    backs: Mapping[Link, Loop] = field(default_factory=dict)
+    """The link by which each loop goes back."""
     recalls: frozenset[Link] = frozenset()
     """The references to the round before."""
     led: Mapping[Loop | None, frozenset[str]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def find(nodes: Sequence[str], entry: str, links: Sequence[Link]) -> Loops:
     return Loops(
         inside={level.loop: level.loops for level in levels},
         home={node: level.loop for level in levels if level.loop for node in level.nodes},
-        backs=frozenset(loop.link for loop in loops),
+        backs={loop.link: loop for loop in loops},
         recalls=frozenset(link for level in levels for link in level.recalls),
         led={level.loop: level.led for level in levels},
         circles=[circle for level in levels for circle in level.circles],
@@ -93,12 +93,20 @@ def find(nodes: Sequence[str], entry: str, links: Sequence[Link]) -> Loops:
     )
 
 
-def adjacency(links: Iterable[Link]) -> dict[str, list[str]]:
-    """The graph that links make."""
+def adjacency(links: Iterable[Link], loop: Loop | None = None) -> dict[str, list[str]]:
+    """The graph that links make; with a loop, its branch stands for all its body."""
     successors: dict[str, list[str]] = defaultdict(list)
     for link in links:
-        successors[link.source].append(link.target)
+        source, target = _ends(link, loop)
+        successors[source].append(target)
     return successors
+
+
+def _ends(link: Link, loop: Loop | None) -> tuple[str, str]:
+    if loop is None:
+        return link.source, link.target
+    source, target = (loop.branch if node in loop.body else node for node in (link.source, link.target))
+    return source, target
 
 
 class _Level:
@@ -112,17 +120,15 @@ class _Level:
         self.circles: list[list[Link]] = []
         self._place = {node: place for place, node in enumerate(nodes)}
         self._start = start
-        self._links = links
+        self._links = [link for link in links if not loop or link is not loop.link]
         if loop:
-            self._recall([link for link in links if _reads_past_the_end(link, loop)])
+            self._recall([link for link in self._links if _reads_past_the_end(link, loop)])
         self._order = self._dominance()
         self.led = self._led()
         if loop:
             self._recall(list(self._later()))
         self._out = _by(self._links, lambda link: link.source)
         self._in = _by(self._links, lambda link: link.target)
-        self._backs: set[Link] = set()
-        self._owners: dict[str, Loop] = {}
         self._find_loops()
 
     def inner_levels(self) -> list[_Level]:
@@ -168,16 +174,18 @@ class _Level:
         todo = circles(self.nodes, adjacency(self._links))
         while todo:
             group = todo.pop()
-            owners = {self._owners.get(node) for node in group}
             inner = self._between(group)
-            loop = self._choose(group, inner) if owners == {None} else None
-            if loop:
-                self.loops.append(loop)
-                self._backs.add(loop.link)
-                self._owners.update(dict.fromkeys(loop.body, loop))
-                todo += circles(group, adjacency(self._between(group)))
-            elif None in owners or len(owners) > 1:
+            loop = self._choose(group, inner)
+            if loop is None:
                 self.circles.append(_circle(self._sorted(group)[0], inner))
+                continue
+            self.loops.append(loop)
+            beside = [link for link in inner if not {link.source, link.target} <= loop.body]
+            for other in circles(set(group) - loop.body | {loop.branch}, adjacency(beside, loop)):
+                if loop.branch in other:
+                    self.circles.append(_circle(loop.branch, beside, loop))
+                else:
+                    todo.append(other)
 
     def _choose(self, group: Sequence[str], inner: Sequence[Link]) -> Loop | None:
         """The outermost loop of a circle: its branch has one side inside, and no other way on in the circle."""
@@ -186,7 +194,8 @@ class _Level:
         candidates = [link for link in self._candidates(group, inner) if way.leads(link.target, link.source)]
         if not candidates:
             return None
-        link = min(candidates, key=lambda link: self._rank(link, set(group)))
+        nodes = set(group)
+        link = min(candidates, key=lambda link: self._rank(link, nodes))
         ahead = adjacency(other for other in inner if other is not link and self._starts(other))
         back = reversed_graph(adjacency(other for other in inner if other is not link))
         return Loop(link, frozenset(reach([link.target], ahead) & reach([link.source], back)), self.loop)
@@ -209,9 +218,8 @@ class _Level:
         return link.sort != "reads" or link.target not in self.led
 
     def _between(self, nodes: Iterable[str]) -> list[Link]:
-        """The links among these nodes, but for those by which the loops found go back."""
         among = set(nodes)
-        return [link for node in nodes for link in self._out[node] if link.target in among and link not in self._backs]
+        return [link for node in nodes for link in self._out[node] if link.target in among]
 
     def _sorted(self, nodes: Iterable[str]) -> list[str]:
         return sorted(nodes, key=self._place.__getitem__)
@@ -228,7 +236,7 @@ def _by(links: Iterable[Link], end: Callable[[Link], str]) -> dict[str, list[Lin
     return groups
 
 
-def _circle(node: str, links: Sequence[Link]) -> list[Link]:
-    """The links of a shortest circle through a node."""
-    stated = {(link.source, link.target): link for link in reversed(links)}
-    return [stated[pair] for pair in pairwise(shortest_circle(node, adjacency(links)))]
+def _circle(node: str, links: Sequence[Link], loop: Loop | None = None) -> list[Link]:
+    """The links of a shortest circle through a node; with a loop, its branch stands for all its body."""
+    stated = {_ends(link, loop): link for link in reversed(links)}
+    return [stated[pair] for pair in pairwise(shortest_circle(node, adjacency(links, loop)))]

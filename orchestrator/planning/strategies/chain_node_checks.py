@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.wire import ChainNode
-from orchestrator.planning.expressions import ExpressionError, parse
 from orchestrator.planning.strategies.chain_ids import LONGEST_ID, RESERVED
 from orchestrator.planning.strategies.chain_links import expressions
 from orchestrator.planning.strategies.chain_specs import SECTIONS, section_of
@@ -20,6 +19,9 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "wait": frozenset({"timeout", "default", "next_node", "deps"}),
 }
 """The fields that have an effect, by kind."""
+
+_UNSET = {name: (field.get_default(call_default_factory=True), "") for name, field in ChainNode.model_fields.items()}
+_NEEDLESS = {kind: [name for name in _UNSET if name not in ("node_id", "kind") and name not in fields] for kind, fields in _FIELDS.items()}
 
 _NEEDED: Mapping[str, Mapping[str, str]] = {
     "branch": {"condition": 'an expression, such as "length(read.items) > `3`"'},
@@ -50,15 +52,15 @@ class Nearest:
         return f"; did you mean {guess!r}?" if guess else ""
 
 
-def faults_of(node: ChainNode, definitions: Definitions, names: frozenset[str]) -> Faults:
-    """What is wrong with a node; `names` are the ids its expressions may read."""
+def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str, str]) -> Faults:
+    """What is wrong with a node; `unreadable` says why of the expressions that cannot be read."""
     yield from _id_faults(node.node_id)
     yield from _needless(node)
     yield from _missing(node)
     yield from _OF_KIND[node.kind](node, definitions)
     for field, text in expressions(node):
-        if text or field.startswith("input_map."):
-            yield from _expression_faults(field, text, names)
+        if text in unreadable and (text or node.input_map):  # that a field is missing is said already
+            yield field, unreadable[text]
 
 
 def _id_faults(node_id: str) -> Faults:
@@ -72,10 +74,8 @@ def _id_faults(node_id: str) -> Faults:
 
 
 def _needless(node: ChainNode) -> Faults:
-    for field, declared in ChainNode.model_fields.items():
-        if field in ("node_id", "kind") or field in _FIELDS[node.kind]:
-            continue
-        if getattr(node, field) not in (declared.get_default(call_default_factory=True), ""):
+    for field in _NEEDLESS[node.kind]:
+        if getattr(node, field) not in _UNSET[field]:
             yield field, f"has no effect on {_a(node.kind)}{_place_for(field, node.kind)}"
 
 
@@ -90,13 +90,6 @@ def _missing(node: ChainNode) -> Faults:
     for field, what in _NEEDED.get(node.kind, {}).items():
         if not getattr(node, field):
             yield field, f"is missing: {_a(node.kind)} needs {what}"
-
-
-def _expression_faults(field: str, text: str, names: frozenset[str]) -> Faults:
-    try:
-        parse(text, names)
-    except ExpressionError as error:
-        yield field, str(error)
 
 
 def _branch_faults(node: ChainNode, definitions: Definitions) -> Faults:
@@ -123,7 +116,7 @@ def _name_faults(node: ChainNode, definitions: Definitions) -> Faults:
 
 def _unknown(node: ChainNode, definitions: Definitions) -> str:
     sections = SECTIONS[node.kind]
-    place = " or ".join(map(repr, sections))
+    place = " or ".join(filter(None, (", ".join(map(repr, sections[:-1])), repr(sections[-1]))))
     if not node.name:
         return f"is missing: {_a(node.kind)} needs a name under {place}"
     known = [name for section in sections for name in getattr(definitions, section)]
@@ -131,7 +124,7 @@ def _unknown(node: ChainNode, definitions: Definitions) -> str:
 
 
 def _elsewhere(node: ChainNode, definitions: Definitions) -> str:
-    kind = next((kind for kind in SECTIONS if section_of(kind, node.name, definitions)), None)
+    kind = next((kind for kind in reversed(list(SECTIONS)) if section_of(kind, node.name, definitions)), None)
     return f"; it is under {section_of(kind, node.name, definitions)!r}: make the kind {kind!r}" if kind else ""
 
 

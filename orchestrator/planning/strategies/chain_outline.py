@@ -33,7 +33,7 @@ class Outline:
     @cached_property
     def terminals(self) -> tuple[str, ...]:
         """The nodes that nobody depends on or is led to from; what only goes back in a loop does not count."""
-        back = self.loops.backs | self.loops.recalls
+        back = self.loops.backs.keys() | self.loops.recalls
         sources = {link.source for link in self.nodes.links if link not in back}
         return tuple(node_id for node_id in self.nodes.steps if node_id not in sources)
 
@@ -53,16 +53,16 @@ class Outline:
         """
         found: dict[str, bool] = {}
         passed = {node_id}
-        ways = [(node_id, False)]
+        ways: list[tuple[str, tuple[Loop, ...]]] = [(node_id, ())]
         while ways:
-            target, is_back = ways.pop()
+            target, backs = ways.pop()
             for link in self._ways_in(target):
-                back = is_back or link in self.loops.backs
+                through = (*backs, self.loops.backs[link]) if link in self.loops.backs else backs
                 if self.nodes.all[link.source].kind != "branch":
-                    found.setdefault(link.source, back)
+                    found.setdefault(link.source, any(link.source in loop.body for loop in through))
                 elif link.source not in passed:
                     passed.add(link.source)
-                    ways.append((link.source, back))
+                    ways.append((link.source, through))
         return sorted(found.items(), key=lambda item: -sum(item[0] in loop.body for loop in self.loops.path(node_id)))
 
     def _ways_in(self, node_id: str) -> list[Link]:

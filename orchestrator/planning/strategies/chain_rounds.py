@@ -70,7 +70,7 @@ class Round:
     def edges(self) -> list[Edge]:
         """The edges among the steps, and from them to older ones that lie behind the loop."""
         edges = _Edges()
-        back = self._outline.loops.backs | self._outline.loops.recalls
+        back = self._outline.loops.backs.keys() | self._outline.loops.recalls
         for link in self._outline.nodes.links:
             if link.source in self._inside and link not in back:
                 self._draw(link, edges)
@@ -225,11 +225,13 @@ def _begun(outline: Outline, loop: Loop | None, starts: Iterable[str], into: Map
     A loop inside may be left from any of its rounds, so all behind it counts; of itself only what is in its first.
     """
     body = loop.body if loop else outline.nodes.steps
-    inner = [link for node in body for link in into.get(node, ()) if not loop or (link.source in loop.body and link is not loop.link)]
-    reached = reach(starts, adjacency(inner))
+    if loop:
+        into = {node: [link for link in into.get(node, ()) if link.source in loop.body and link is not loop.link] for node in body}
+    reached = reach(starts, adjacency(link for node in body for link in into.get(node, ())))
     begun = {node for node in reached if outline.loops.home.get(node) is loop}
     for within in outline.loops.inside.get(loop, ()):
-        entered = {link.target for node in within.body for link in into.get(node, ()) if link.source in reached - within.body}
+        inwards = [link for node in within.body for link in into.get(node, ()) if link.source not in within.body]
+        entered = {link.target for link in inwards if link.source in reached}
         begun |= _begun(outline, within, entered | (within.body & set(starts)), into)
     return begun
 

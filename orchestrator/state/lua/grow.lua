@@ -115,12 +115,12 @@ local function hand_over(grower, exit)
   redis.call('HSET', R .. ':names', grower, exit)
 end
 
-local function note_scope(scope, ids, items)
+local function note_scope(scope, ids, items, map)
   if not scope or (#ids == 0 and not items) then return end
   local text = redis.call('HGET', R .. ':scopes', scope)
   local members = text and cjson.decode(text) or {ids = {}, items = {}}
   for _, id in ipairs(ids) do table.insert(members.ids, id) end
-  if items then table.insert(members.items, {prefix = items.prefix, count = #items.given}) end
+  if items then table.insert(members.items, {map = map, prefix = items.prefix, count = #items.given}) end
   redis.call('HSET', R .. ':scopes', scope, cjson.encode(members))
 end
 
@@ -163,7 +163,7 @@ local function grow(s, output, takes, fragment)
   for _, row in ipairs(fragment.steps) do
     if row[1] ~= fragment.exit and not (items and row[1] == items.like) then members[#members + 1] = row[1] end
   end
-  note_scope(fragment.scoped and s.id or spec.scope, members, items)
+  note_scope(fragment.scoped and s.id or spec.scope, members, items, s.id)
   if fragment.exit then note_scope(spec.scope, {fragment.exit}) end
 
   finish(s, 'done', output)
@@ -175,14 +175,10 @@ local function grow(s, output, takes, fragment)
     end
   end
   if items then add_items(s.id, items) end
+  if fragment.exit then count_down(1) else follow(s, takes) end
   for _, step in ipairs(order) do
-    if is_open(step) and not handled[step.id] then
-      if step.pending == 0 then settle(step)
-      elseif step.enough then
-        local joining = get(step.id)
-        if is_open(joining) and joining.pending > 0 then force(joining) end
-      end
+    if is_open(step) and not settled[step.id] and not ended[step.id] then
+      if step.pending == 0 then settle(step) elseif step.enough then force(step) end
     end
   end
-  if fragment.exit then count_down(1) else follow(s, takes) end
 end

@@ -16,7 +16,7 @@
 --   R:info      hash   step -> how it ended (JSON)
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
---   R:scopes    hash   grower -> the steps it grew, {ids: [...], items: [{prefix, count}, ...]}
+--   R:scopes    hash   grower -> the steps it grew, {ids: [...], items: [{map, prefix, count}, ...]}
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
@@ -43,7 +43,8 @@ local WORKING_KEYS = {':joins', ':window', ':signals'}
 local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':blobs', ':log', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
-local handled = {}    -- steps that this call has sent or ended, though a list here may name them
+local settled = {}    -- steps whose in-edges need no more
+local ended = {}      -- steps that ended, though a list here may name them
 local unasked = {}    -- steps whose in-edges are resolved and none was taken: to be skipped
 local answered = {}   -- steps that wait for a signal which came before them: {step, value}
 local specs = {}      -- decoded specs of this call, by text
@@ -182,6 +183,7 @@ end
 
 -- All in-edges are resolved: the step starts, or is skipped.
 local function settle(s)
+  settled[s.id] = true
   if s.taken > 0 then make_ready(s) else unasked[#unasked + 1] = s end
 end
 
@@ -195,6 +197,7 @@ end
 -- Makes a joining step go on without those who are late.
 local function force(s)
   local sources = cjson.decode(redis.call('HGET', R .. ':joins', s.id))
+  settled[s.id] = true
   s.pending = 0
   put(s)
   make_ready(s)
@@ -213,7 +216,7 @@ local function finish(s, word, output)
   s.on_the_way = s.word ~= 'ready'
   forget(s)
   move(s, word); s.owner = '-'; put(s)
-  handled[s.id] = true
+  ended[s.id] = true
   if output then redis.call('HSET', R .. ':out', s.id, output) end
 end
 
@@ -254,13 +257,13 @@ local function drain()
   while #answered > 0 or #unasked > 0 do
     if #answered > 0 then
       local s, value = unpack(table.remove(answered))
-      if not handled[s.id] then
+      if not ended[s.id] then
         event('done', s.id)
         resolve(s, 'done', {done = true}, value)
       end
     else
       local s = table.remove(unasked)
-      if not handled[s.id] then
+      if not ended[s.id] then
         event('skipped', s.id)
         resolve(s, 'skipped', {})
       end
@@ -289,13 +292,14 @@ refill = function(map)
   redis.call('HSET', R .. ':window', map, size .. ' ' .. inflight)
 end
 
--- Calls f(id) for every step that a grower added, and that those added.
+-- Calls f(id) for every step that a grower added, and that those added; maps among them send no more items.
 local function each_grown(grower, f)
   local text = redis.call('HGET', R .. ':scopes', grower)
   if not text then return end
   local scope = cjson.decode(text)
   for _, id in ipairs(scope.ids) do f(id); each_grown(id, f) end
   for _, items in ipairs(scope.items) do
+    redis.call('DEL', R .. ':backlog:' .. items.map)
     for i = 0, items.count - 1 do f(items.prefix .. '/' .. i); each_grown(items.prefix .. '/' .. i, f) end
   end
 end
@@ -303,14 +307,12 @@ end
 -- Stops what a grower added and is not over, all but its exit.
 local function stop_scope(grower, exit)
   local stopped = {}
-  redis.call('DEL', R .. ':backlog:' .. grower)
   each_grown(grower, function(id)
     local s = get(id)
-    redis.call('DEL', R .. ':backlog:' .. id)
     if s and id ~= exit and not OVER[s.word] then
       forget(s); s.word, s.owner = 'skipped', '-'; put(s)
       event('skipped', id)
-      handled[id] = true
+      ended[id] = true
       stopped[#stopped + 1] = id
     end
   end)
@@ -387,13 +389,11 @@ local function dispatch(resend_ms, ahead)
     local s, text, spec = item[1], item[2], item[3]
     local cheap = spec.cheap
     if cheap == nil and ahead and spec.work then cheap = string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true) ~= nil end
-    if handled[s.id] then
+    if ended[s.id] then
       -- was late, or stopped, in the same call
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
-      handled[s.id] = true
       begun = lease(s, text, spec, ahead.owner, ahead.lease_ms)
     else
-      handled[s.id] = true
       move(s, 'sent'); put(s)
       redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
       sends[#sends + 1] = s.id

@@ -10,7 +10,7 @@ local function flush()
   for i = 1, #list, 2 do
     sends[#sends + 1] = run; sends[#sends + 1] = list[i]; sends[#sends + 1] = list[i + 1]
   end
-  fresh, unasked, answered, handled = {}, {}, {}, {}
+  fresh, unasked, answered, settled, ended = {}, {}, {}, {}, {}
 end
 
 for _, member in ipairs(due(':leases')) do

@@ -40,10 +40,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient]
         yield client
 
 
-@pytest.fixture
-def journal
-
-
 class Journal:
     """What tools really did."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -16,20 +17,20 @@ def note(journal: str, what: str, name: object) -> None:
         file.write(line.encode())
 
 
-def slow(journal: str, name: object, seconds: float = 1.0) -> object:
+def slow(journal: str, mark: object, seconds: float = 1.0) -> object:
     """Take some time, and say so before and after."""
-    note(journal, "start", name)
+    note(journal, "start", mark)
     time.sleep(seconds)
-    note(journal, "finish", name)
-    return name
+    note(journal, "finish", mark)
+    return mark
 
 
-async def slow_async(journal: str, name: object, seconds: float = 0.2) -> object:
+async def slow_async(journal: str, mark: object, seconds: float = 0.2) -> object:
     """The same as a coroutine."""
-    note(journal, "start", name)
-    time.sleep(seconds)
-    note(journal, "finish", name)
-    return name
+    note(journal, "start", mark)
+    await asyncio.sleep(seconds)
+    note(journal, "finish", mark)
+    return mark
 
 
 def deadly(journal: str) -> None:

@@ -41,9 +41,9 @@ def check_journal(journal: Journal, names: set[object]) -> None:
 
 
 def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
-    nodes = [tool("one", "slow", journal=str(journal.path), name="one", seconds=0.1, next_node="two")]
-    nodes += [tool("two", "slow", journal=str(journal.path), name="two", seconds=1.5, next_node="three")]
-    nodes += [tool("three", "slow", journal=str(journal.path), name="three", seconds=0.1)]
+    nodes = [tool("one", "slow", journal=str(journal.path), mark="one", seconds=0.1, next_node="two")]
+    nodes += [tool("two", "slow", journal=str(journal.path), mark="two", seconds=1.5, next_node="three")]
+    nodes += [tool("three", "slow", journal=str(journal.path), mark="three", seconds=0.1)]
     run = victim.submit_chain({"nodes": nodes, "entry_node": "one"})
     started = until(lambda: journal.of("start", "two"), "the start of two")[0]
 
@@ -56,7 +56,13 @@ def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victi
 
 
 def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
-    body = {"node_id": "item", "kind": "tool", "name": "slow", "input": {"journal": str(journal.path), "seconds": 0.5}, "input_map": {"name": "_item"}}
+    body = {
+        "node_id": "item",
+        "kind": "tool",
+        "name": "slow",
+        "input": {"journal": str(journal.path), "seconds": 0.5},
+        "input_map": {"mark": "_item"},
+    }
     nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item"}, body]
     run = victim.submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(8))}})
     until(lambda: len(journal.of("finish")) >= 2 and len(journal.of("start")) > len(journal.of("finish")), "work in the middle")
@@ -88,7 +94,9 @@ def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: Embe
 
 
 def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: Path, journal: Journal) -> None:
-    nodes = [tool(f"n{i}", "slow", journal=str(journal.path), name=i, seconds=0.3, next_node=f"n{i + 1}" if i < 4 else None) for i in range(5)]
+    nodes = [
+        tool(f"n{i}", "slow", journal=str(journal.path), mark=i, seconds=0.3, next_node=f"n{i + 1}" if i < 4 else None) for i in range(5)
+    ]
     with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
         run_id = client.submit_chain({"nodes": nodes, "entry_node": "n0"}).run_id
         until(lambda: journal.of("start", 2), "the start of the third step")

@@ -49,7 +49,7 @@ def test_a_tool_that_prints_harms_nobody(client: EmbeddedClient) -> None:
 
 
 def test_an_async_tool_works(client: EmbeddedClient, journal: Journal) -> None:
-    assert ask(client, tool("n", "slow_async", journal=str(journal.path), name="x")).final_output == "x"
+    assert ask(client, tool("n", "slow_async", journal=str(journal.path), mark="x")).final_output == "x"
 
 
 def test_an_allowed_command_gives_its_output(client: EmbeddedClient) -> None:
@@ -61,7 +61,7 @@ def test_an_allowed_command_gives_its_output(client: EmbeddedClient) -> None:
 def test_a_tool_that_never_ends_is_killed_at_its_time_out(client: EmbeddedClient, journal: Journal) -> None:
     since = time.monotonic()
 
-    message = error_of(ask(client, tool("n", "hang", journal=str(journal.path), name="x", seconds=600)))
+    message = error_of(ask(client, tool("n", "hang", journal=str(journal.path), mark="x", seconds=600)))
 
     assert "took longer than its 1 s and was stopped" in message
     assert time.monotonic() - since < 10
@@ -75,7 +75,7 @@ def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, jour
 
 
 def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: EmbeddedClient, journal: Journal) -> None:
-    nodes = [tool("quick", "add", a=1, next_node="slow"), tool("slow", "slow", journal=str(journal.path), name="x", seconds=600)]
+    nodes = [tool("quick", "add", a=1, next_node="slow"), tool("slow", "slow", journal=str(journal.path), mark="x", seconds=600)]
 
     response = ask(client, *nodes, timeout=1.5)
 
@@ -86,7 +86,7 @@ def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: Embedded
 
 
 def test_cancel_stops_the_running_tool(client: EmbeddedClient, journal: Journal) -> None:
-    run = client.submit_chain({"nodes": [tool("n", "slow", journal=str(journal.path), name="x", seconds=600)], "entry_node": "n"})
+    run = client.submit_chain({"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)], "entry_node": "n"})
     pid = until(lambda: journal.of("start"), "the start")[0]["pid"]
 
     assert run.cancel() == "cancelled"

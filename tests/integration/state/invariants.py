@@ -151,9 +151,7 @@ def _check_log(run: Picture) -> None:
 
 def _check_edges(run: Picture) -> None:
     """Each step that waits for in-edges waits for exactly those whose source is not over."""
-    pending = Counter(
-        cast(str, edge[0]) for step, cell in run.cells.items() if not cell.is_over for edge in run.edges_of(step)
-    )
+    pending = Counter(cast(str, edge[0]) for step, cell in run.cells.items() if not cell.is_over for edge in run.edges_of(step))
     for step, cell in _cells(run, "waiting"):
         assert cell.pending == (0 if cell.failures else pending[step]), f"{step} counts the in-edges that are not resolved"
         assert cell.pending > 0 or cell.failures > 0, f"{step} waits for something"
@@ -177,10 +175,11 @@ def _cells(run: Picture, word: str) -> Iterable[tuple[str, Cell]]:
 def check_keys(redis: Redis, run_id: str) -> None:
     """Every key of a run that is over expires; none of a run under way does."""
     key = run_key(run_id)
-    keys = [name for name in cast("Iterable[str]", redis.scan_iter(match=f"{_escape(key)}*", count=1000)) if name.removeprefix(key)[:1] in ("", ":")]
+    found = cast("Iterable[str]", redis.scan_iter(match=f"{_escape(key)}*", count=1000))
+    keys = [name for name in found if name.removeprefix(key)[:1] in ("", ":")]
     is_over = redis.hget(key, "status") in RUN_OVER
     for name in keys:
-        assert (cast(int, redis.pttl(name)) >= 0) == is_over, f"{name} expires if and only if its run is over"
+        assert (redis.pttl(name) >= 0) == is_over, f"{name} expires if and only if its run is over"
     if is_over:
         assert redis.zscore(f"{shard_key(shard_of(run_id))}:finished", run_id) is not None
         assert f"{key}:closed" in keys, "waiters are told"

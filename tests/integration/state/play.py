@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import cast
 
 from orchestrator.models.graph import START, Edge, Graph, Outcome, Step
@@ -22,7 +23,7 @@ def wait(step_id: str, **spec: object) -> Step:
 
 def row(*step_ids: str) -> tuple[Edge, ...]:
     """Each before the next."""
-    return tuple(Edge(source=a, target=b) for a, b in zip(step_ids, step_ids[1:], strict=False))
+    return tuple(Edge(source=a, target=b) for a, b in pairwise(step_ids))
 
 
 def fan_in(sources: tuple[str, ...], target: str) -> tuple[Edge, ...]:
@@ -34,12 +35,17 @@ class Play:
     """One run, and a worker who does what the test says."""
 
     def __init__(
-        self, ledger: Ledger, run_id: str = "run", *, owner: str = "worker", timeout_s: float = 60, max_attempts: int = 3, max_steps: int = 100_000,
+        self,
+        ledger: Ledger,
+        run_id: str = "run",
+        *,
+        timeout_s: float = 60,
+        max_attempts: int = 3,
+        max_steps: int = 100_000,
         retention_s: float = 60,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.ledger = ledger
         self.run_id = run_id
-        self.owner = owner
         self.shard = shard_key(shard_of(run_id))
         self.new = ledger.accept(
             run_id, kind="turn", request="{}", definitions="{}", timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
@@ -50,9 +56,9 @@ class Play:
         """Have the run's first step grow these."""
         return self.do(START, fragment=Graph(steps=steps, edges=edges, terminals=terminals), ahead=ahead)
 
-    def begin(self, step_id: str, *, owner: str | None = None) -> Begun:
+    def begin(self, step_id: str, *, owner: str = "worker") -> Begun:
         """Begin a step that may be begun."""
-        answer = self.ledger.begin(self.run_id, step_id, owner or self.owner)
+        answer = self.ledger.begin(self.run_id, step_id, owner)
         assert isinstance(answer, Begun), f"{step_id} is refused: {answer}"
         return answer
 
@@ -62,9 +68,7 @@ class Play:
         assert not isinstance(answer, Begun)
         return answer
 
-    def commit(
-        self, begun: Begun, output: JsonValue = None, *, outcome: Outcome | None = None, ahead: Ahead | None = None
-    ) -> Committed:  # fmt: skip
+    def commit(self, begun: Begun, output: JsonValue = None, *, outcome: Outcome | None = None, ahead: Ahead | None = None) -> Committed:
         """Tell an outcome as the workers do."""
         outcome = outcome or Outcome(output=output)
         info: dict[str, JsonValue] = {"takes": list(outcome.takes)} if outcome.takes != ("done",) else {}
@@ -73,8 +77,14 @@ class Play:
         return self.ledger.commit(begun, outcome, output=to_json(outcome.output), info=info, ahead=ahead)
 
     def do(
-        self, step_id: str, output: JsonValue = None, *, takes: tuple[str, ...] = ("done",), fragment: Graph | None = None, ahead: Ahead | None = None
-    ) -> Committed:  # fmt: skip
+        self,
+        step_id: str,
+        output: JsonValue = None,
+        *,
+        takes: tuple[str, ...] = ("done",),
+        fragment: Graph | None = None,
+        ahead: Ahead | None = None,
+    ) -> Committed:
         """Begin a step and finish it."""
         committed = self.commit(self.begin(step_id), outcome=Outcome(output=output, takes=takes, fragment=fragment), ahead=ahead)
         assert committed.word == "ok"

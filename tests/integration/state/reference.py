@@ -181,10 +181,17 @@ class Reference:
     def _end(self, step_id: str, word: StepState, takes: frozenset[str]) -> None:
         cell = self.cells[step_id]
         on_the_way = cell.word != "ready"
+        self._leave(step_id)
         cell.word, cell.takes, cell.owner = word, takes, "-"
         window = self.windows.get(cell.spec.window or "")
         if window is not None and on_the_way:
             self._refill(window)
+
+    def _leave(self, step_id: str) -> None:
+        """An item that waits for the window does so no more."""
+        cell = self.cells[step_id]
+        if cell.word == "ready" and not cell.may_start and cell.spec.window:
+            self.windows[cell.spec.window].backlog.remove(step_id)
 
     def _refill(self, window: Window) -> None:
         window.inflight -= 1
@@ -213,9 +220,6 @@ class Reference:
         """Stop all that works under a name, but for the step that answers to it."""
         exit = self.answering(name)
         while name != exit:
-            for step_id in (name, *self._grown(name)):
-                if step_id in self.windows:
-                    self.windows[step_id].backlog.clear()
             for step_id in self._grown(name):
                 if step_id != exit and not self.cells[step_id].is_over:
                     self._skip(step_id)
@@ -229,6 +233,7 @@ class Reference:
 
     def _skip(self, step_id: str) -> None:
         cell = self.cells[step_id]
+        self._leave(step_id)
         cell.word, cell.owner, cell.takes = "skipped", "-", frozenset()
 
     def _close(self, status: RunStatus) -> None:

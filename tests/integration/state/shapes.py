@@ -36,9 +36,8 @@ def fragments(draw: st.DrawFn, run: Reference, grower: str, number: int) -> Grap
         edges += [Edge(source=like, target=target) for target in draw(st.lists(st.sampled_from(ids), unique=True, max_size=2))]
         steps.append(draw(_step(like, 0)))
     scoped = draw(st.booleans())
-    names = {}
-    if not scoped and draw(seldom):
-        names = {name: ids[0] for name in draw(st.lists(st.sampled_from(_movable(run)), max_size=1))}
+    movable = _movable(run)
+    names = {draw(st.sampled_from(movable)): ids[0]} if movable and not scoped and draw(seldom) else {}
     graph = Graph(steps=tuple(steps), edges=tuple(edges), items=items, exit=exit, names=names, scoped=scoped)
     return adopt(graph, grower, run.cells[grower].spec)
 
@@ -72,16 +71,17 @@ def _inner(draw: st.DrawFn, ids: list[str]) -> list[Edge]:
 @st.composite
 def _outer(draw: st.DrawFn, run: Reference, grower: str, ids: list[str], exit: str | None) -> list[Edge]:
     """Edges between new steps and older ones, such that no circle arises."""
-    edges = []
+    edges: list[Edge] = []
     if exit is None and draw(seldom):
         edges.append(Edge(source=grower, target=draw(st.sampled_from(ids)), label=draw(labels)))
     older = [step_id for step_id, cell in run.cells.items() if cell.is_open]
-    targets = [draw(st.sampled_from(older))] if older and draw(seldom) else []
+    targets = [draw(st.sampled_from(older))] if draw(seldom) and older else []
     edges += [Edge(source=draw(st.sampled_from(ids)), target=target, label=draw(labels)) for target in targets]
     behind = _behind(run, [*targets, *(way.target for way in run.ways if way.source == grower)])
     before = [step_id for step_id in run.cells if step_id != grower and run.answering(step_id) not in {*behind, grower}]
-    if before and draw(seldom):
-        edges.append(Edge(source=draw(st.sampled_from(before)), target=draw(st.sampled_from(ids)), label=draw(labels), wakes=draw(st.booleans())))
+    if draw(seldom) and before:
+        source, target = draw(st.sampled_from(before)), draw(st.sampled_from(ids))
+        edges.append(Edge(source=source, target=target, label=draw(labels), wakes=draw(st.booleans())))
     return edges
 
 
@@ -98,5 +98,5 @@ def _behind(run: Reference, step_ids: Iterable[str]) -> set[str]:
 
 def _movable(run: Reference) -> list[str]:
     """Steps whose name a loop may move: over, and neither growers nor sources of a join that may still fire."""
-    joining = {way.drawn_from for way in run.ways if run.cells[way.target].is_open}
-    return [step_id for step_id, cell in run.cells.items() if cell.is_over and step_id not in {*run.members, *run.names, *joining}] or [START]
+    fixed = {*run.members, *run.names, *(way.drawn_from for way in run.ways if run.cells[way.target].is_open)}
+    return [step_id for step_id, cell in run.cells.items() if cell.is_over and step_id not in fixed]

@@ -53,8 +53,8 @@ def test_an_edge_that_does_not_wake_only_orders(ledger: Ledger) -> None:
     play.plan(
         work("a"), work("b"), work("ordered"), work("woken"), work("asleep"),
         edges=(
-            Edge(source="a", target="ordered", wakes=False), Edge(source="a", target="woken", wakes=False), Edge(source="b", target="woken"),
-            Edge(source="a", target="asleep", wakes=False), Edge(source="b", target="asleep", label="other"),
+            *(Edge(source="a", target=target, wakes=False) for target in ("ordered", "woken", "asleep")),
+            Edge(source="b", target="woken"), Edge(source="b", target="asleep", label="other"),
         ),
     )  # fmt: skip
 
@@ -174,7 +174,8 @@ def test_a_deadline_fires_even_if_nobody_answered(ledger: Ledger) -> None:
 
 def test_a_join_that_fired_in_time_has_no_deadline_left(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a"), work("b"), work("join", deadline_s=60), work("dead", deadline_s=60), edges=(*row("a", "join"), Edge(source="b", target="dead", label="x")))
+    never = Edge(source="b", target="dead", label="never")
+    play.plan(work("a"), work("b"), work("join", deadline_s=60), work("dead", deadline_s=60), edges=(*row("a", "join"), never))
 
     play.do("a")
     play.do("b")

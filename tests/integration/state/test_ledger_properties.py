@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -38,12 +38,13 @@ def chance(data: Data, one_in: int) -> bool:
 class Runs(RuleBasedStateMachine):
     """One run at a time, its workers, and what lies in the broker."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    ledger: ClassVar[Ledger]
+
+    def __init__(self) -> None:
         super().__init__()
-        self.ledger = ledger
-        self.redis = ledger.redis
+        self.redis = self.ledger.redis
         self.redis.flushdb()
-        other = Play(ledger, OTHER)
+        other = Play(self.ledger, OTHER)
         other.plan(work("running"), work("sent"), work("retrying"), wait("parked", timeout_s=LATER_S))
         other.begin("running")
         other.commit(other.begin("retrying"), outcome=Outcome(status="retry", retry_in_s=LATER_S))
@@ -56,9 +57,7 @@ class Runs(RuleBasedStateMachine):
         self.told: list[tuple[Begun, Outcome]] = []
         self.outcomes: dict[str, tuple[str | None, str | None]] = {}
         self.grown = self.outputs = 0
-        assert self.ledger.accept(
-            RUN, kind="turn", request="{}", definitions="{}", timeout_s=LATER_S, max_attempts=self.model.max_attempts, max_steps=self.model.max_steps
-        )
+        assert Play(self.ledger, RUN, timeout_s=LATER_S, max_attempts=self.model.max_attempts, max_steps=self.model.max_steps).new
 
     # --- what may happen --------------------------------------------------------------------------------------------
 
@@ -354,11 +353,16 @@ def info_of(outcome: Outcome) -> dict[str, JsonValue]:
     return info if outcome.error is None else {**info, "error": outcome.error.model_dump()}
 
 
-def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger) -> None:
+def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runs, "ledger", ledger, raising=False)
     run_state_machine_as_test(
-        partial(Runs, ledger),
+        Runs,
         settings=settings(
-            max_examples=100, stateful_step_count=30, derandomize=True, report_multiple_bugs=False, phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+            max_examples=100,
+            stateful_step_count=30,
+            derandomize=True,
+            report_multiple_bugs=False,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )

@@ -1,0 +1,491 @@
+"""What the command line understands, refuses and says, without a service."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import words
+from orchestrator.cli.main import COMMANDS, Told, submit
+from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
+from orchestrator.cli.requests import with_lines
+from orchestrator.cli.worker import workers_for
+from orchestrator.demo import share, what_next, with_model
+from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
+from orchestrator.formats.documents import parse
+from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Tool
+from orchestrator.models.graph import Graph
+from orchestrator.models.values import JsonValue, Usage
+from orchestrator.models.wire import ChainRequest, Turn
+from orchestrator.planning.strategies import chains, turns
+
+NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CANTATA_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def run(*words: str, given: str | None = None, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(submit, list(words), input=given, env={**NO_SERVICE, **(env or {})})
+
+
+def command_of(name: str) -> click.Command:
+    command = submit.get_command(click.Context(submit), name)
+    assert command is not None
+    return command
+
+
+def raising(error: BaseException) -> click.Command:
+    def fail() -> None:
+        raise error
+
+    return Told("fail", callback=fail)
+
+
+# Usage
+
+
+def test_help_lists_every_command_with_what_it_does() -> None:
+    result = run("--help")
+
+    assert result.exit_code == 0
+    for name, (_, does) in COMMANDS.items():
+        assert f"  {name} " in result.stdout
+        assert does.split(maxsplit=1)[0] in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_command_itself_says(name: str) -> None:
+    assert (command_of(name).help or "").startswith(COMMANDS[name][1])
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("statsu", "submit status"),
+        ("Stats", "submit status"),
+        ("chian", "submit chain"),
+        ("run", "submit runs"),
+        ("dwon", "submit down"),
+        ("help", "submit --help"),
+        ("version", "submit --version"),
+    ],
+)
+def test_a_word_that_is_nearly_a_command_is_not_sent_to_a_model(typed: str, meant: str) -> None:
+    result = run(typed)
+
+    assert result.exit_code == 2
+    assert f"did you mean `{meant}`?" in result.stderr
+    assert f"submit turn '{typed}'" in result.stderr
+
+
+def test_the_name_of_a_file_is_not_sent_to_a_model(folder: Path) -> None:
+    (folder / "request.yaml").write_text("nodes: []")
+
+    result = run("request.yaml")
+
+    assert result.exit_code == 2
+    assert "did you mean `submit chain request.yaml`?" in result.stderr
+
+
+@pytest.mark.parametrize("typed", [["hello"], ["status of my order?"], ["statsu of it"], ["--team", "x", "hello"], ["turn", "statsu"]])
+def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    turns_seen: list[str] = []
+    monkeypatch.setattr(command_of("turn"), "callback", lambda **options: turns_seen.append(options["text"]))
+
+    result = run(*typed)
+
+    assert result.exit_code == 0
+    assert turns_seen == [next(word for word in reversed(typed) if word not in ("--team", "x"))]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["turn"], "Missing argument 'TEXT'"),
+        (["turn", "a", "b"], "unexpected extra argument"),
+        (["turn", "a", "--timout", "3"], "Did you mean '--timeout'?"),
+        (["turn", "a", "--timeout", "0"], "not in the range"),
+        (["chain", "a.yaml", "--input", "[1]"], 'expected a JSON object such as {"key": "value"}'),
+        (["chain", "a.yaml", "--input", '{"a"'], "no JSON"),
+        (["chain", "a.yaml", "--input", "@none.json"], "cannot be read"),
+        (["plan"], "name the FILE of a chain request"),
+        (["plan", "a.yaml", "--turn", "b"], "name the FILE of a chain request"),
+        (["runs", "shwo"], "shwo"),
+        (["runs", "signal", "r", "s", "yes"], "a text needs its own quotes"),
+        (["runs", "follow", "r", "--from", "-1"], "not in the range"),
+        (["up", "--agents", "0"], "not in the range"),
+        (["worker"], "Missing argument 'QUEUE...'"),
+    ],
+)
+def test_wrong_usage_is_told_with_status_2(typed: list[str], said: str) -> None:
+    result = run(*typed)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError([Fault("one", "a", 3), Fault("two")], source="f.yaml"), 2),
+        (UnknownRunError("no run 'x'"), 2),
+        (UnavailableError("Redis is away"), 3),
+        (CantataError("the definitions have expired"), 1),
+    ],
+)
+def test_an_expected_error_is_its_sentence_and_its_status(error: CantataError, status: int) -> None:
+    result = CliRunner().invoke(raising(error), env=NO_SERVICE)
+
+    assert result.exit_code == status
+    assert result.stderr == "".join(f"submit: {line}\n" for line in str(error).splitlines())
+    assert result.stdout == ""
+
+
+def test_an_unforeseen_error_is_one_line_that_tells_where_the_details_are() -> None:
+    result = CliRunner().invoke(raising(KeyError("a\nb")), env=NO_SERVICE)
+
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "KeyError" in result.stderr
+    assert "CANTATA_LOG_LEVEL=DEBUG" in result.stderr
+
+
+def test_details_are_shown_when_they_are_asked_for() -> None:
+    result = CliRunner().invoke(raising(KeyError("a")), env={"CANTATA_LOG_LEVEL": "debug"})
+
+    assert "Traceback" in result.stderr
+
+
+def test_an_interrupt_before_there_is_a_run_has_status_130() -> None:
+    result = CliRunner().invoke(raising(KeyboardInterrupt()), env=NO_SERVICE)
+
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+def test_where_no_runs_are_kept_none_are_looked_for(folder: Path) -> None:
+    result = run("runs", "list")
+
+    assert result.exit_code == 3
+    assert "no runs are kept here" in result.stderr
+    assert not (folder / "home").exists()
+
+
+def test_a_worker_without_a_redis_is_refused() -> None:
+    result = run("worker", "tools")
+
+    assert result.exit_code == 3
+    assert "set REDIS_URL" in result.stderr
+
+
+def test_status_without_anything_has_status_3_and_says_so_as_json_too() -> None:
+    result = run("status", "--json")
+
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["running"] is False
+
+
+def test_down_without_a_stack_changes_nothing() -> None:
+    result = run("down", "--json")
+
+    assert (result.exit_code, json.loads(result.stdout)) == (0, {"stopped": False})
+
+
+# Documents
+
+CHAIN = """\
+entry_node: read
+nodes:
+  - {node_id: read, kind: tool, name: double, input: {n: 1}, next_node: each}
+  - {node_id: each, kind: map, items_path: read, map_node: one, next_node: last}
+  - {node_id: one, kind: tool, name: double, input_map: {n: _item}}
+  - {node_id: last, kind: tool, name: double, input: {n: 2}}
+"""
+CONFIG = """\
+tools:
+  double: {function: "my_tools:double"}
+"""
+
+
+@pytest.fixture
+def documents(folder: Path) -> Path:
+    """A configuration with a tool, and a chain that uses it."""
+    (folder / "configs").mkdir()
+    (folder / "configs" / "default.yaml").write_text(CONFIG)
+    (folder / "configs" / "my_tools.py").write_text("def double(n): return 2 * n\n")
+    (folder / "chain.yaml").write_text(CHAIN)
+    return folder
+
+
+@pytest.mark.usefixtures("documents")
+@pytest.mark.parametrize("file", ["chain.yaml", "configs/default.yaml", "-"])
+def test_a_sound_document_is_said_to_be_well(file: str) -> None:
+    result = run("check", file, given=CHAIN)
+
+    assert result.exit_code == 0
+    assert "all is well" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "name: double, input: {n: 1}",
+            "name: duoble",
+            "line 3: nodes[0] 'read'.name: 'duoble' is not under 'tools'; did you mean 'double'?",
+        ),
+        ("next_node: last", "next_node: lost", "line 4: nodes[1] 'each'.next_node: node 'lost' is not in the chain; did you mean 'last'?"),
+        ("items_path: read", "items_path: 'read['", "line 4: nodes[1] 'each'.items_path: "),
+        ("n: _item", "n: '_item +'", "line 5: nodes[2] 'one'.input_map"),
+        ("kind: map", "kind: mop", "line 4: nodes[1] 'each'.kind: "),
+        ("node_id: last", "node_id: read", "line 6: nodes[3] 'read'.node_id: "),
+        ("entry_node: read", "entry_node: raed", "line 1: entry_node: "),
+        ("next_node: each", "next_nod: each", "line 3: nodes[0] 'read'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?"),
+        ("{n: 2}}", "{n: 2}, next_node: read}", "circle"),
+    ],
+)
+def test_a_fault_of_a_chain_is_told_with_its_line(documents: Path, old: str, new: str, said: str) -> None:
+    (documents / "chain.yaml").write_text(CHAIN.replace(old, new))
+
+    result = run("check", "chain.yaml")
+
+    assert result.exit_code == 2
+    assert said in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("tools:\n  double: {function: 'my_tools:dobule'}\n", "line 2: tools.double.function: function 'dobule' is not in my_tools.py"),
+        ("tols: {}\n", "line 1: tols: unknown key 'tols'; did you mean 'tools'?"),
+        (
+            CONFIG + "chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: nope}\n",
+            "line 7: chains.c.nodes[0] 'a'.name: ",
+        ),
+        ("a: [\n", "this is no YAML"),
+    ],
+)
+def test_a_fault_of_a_configuration_is_told_with_its_line(documents: Path, config: str, said: str) -> None:
+    (documents / "configs" / "default.yaml").write_text(config)
+
+    result = run("check", "configs/default.yaml")
+
+    assert result.exit_code == 2
+    assert said in result.stdout
+
+
+def test_faults_are_values_for_programs(documents: Path) -> None:
+    (documents / "chain.yaml").write_text(CHAIN.replace("name: double", "name: nope"))
+
+    result = run("check", "chain.yaml", "--json")
+
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["source"] == "chain.yaml"
+    assert [(fault["where"], fault["line"]) for fault in found["faults"]] == [
+        ("nodes[0] 'read'.name", 3), ("nodes[2] 'one'.name", 5), ("nodes[3] 'last'.name", 6)
+    ]  # fmt: skip
+
+
+def test_a_fault_of_the_configuration_behind_a_request_names_the_configuration(documents: Path) -> None:
+    (documents / "configs" / "default.yaml").write_text("tols: {}\n")
+
+    result = run("check", "chain.yaml")
+
+    assert result.exit_code == 2
+    assert "configs/default.yaml: line 1: tols" in result.stderr
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_plan_shows_the_graph_and_what_is_sent() -> None:
+    result = run("plan", "chain.yaml")
+
+    assert result.exit_code == 0
+    graph, canvas = result.stdout.split("canvas\n")
+    assert [line.split()[1] for line in graph.splitlines()[1:] if line.startswith(("├", "└"))] == ["read", "each", "last"]
+    assert "│  ├─ each/*" in graph
+    assert "tool.call read  to queue tools" in canvas
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_plan_is_a_graph_for_programs() -> None:
+    plan = json.loads(run("plan", "chain.yaml", "--json").stdout)
+
+    assert [step.id for step in Graph.model_validate(plan["graph"]).steps] == ["read", "each", "last"]
+    assert plan["canvas"]
+
+
+def test_a_turn_can_be_planned() -> None:
+    result = run("plan", "--turn", "hello")
+
+    assert result.exit_code == 0
+    assert "agents assistant" in result.stdout
+
+
+# Plans
+
+TWICE = Definitions(
+    tools={"t": Tool(function="json:dumps")},
+    agents={"a": Agent(), "b": Agent(instructions=["{input}", "again: {input}"])},
+    chains={"inner": Chain.model_validate({"entry_node": "x", "nodes": [{"node_id": "x", "kind": "agent", "name": "b"}]})},
+    defaults=Defaults(agent="a"),
+)
+
+
+def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
+    return chains.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
+
+
+def texts(branches: list[Branch]) -> list[str]:
+    return [" ".join(line.split()) for line in drawn(branches)]
+
+
+def test_what_is_known_to_grow_is_drawn_under_its_grower() -> None:
+    tree = texts(graph_tree(graph_of({"node_id": "g", "kind": "chain", "name": "inner"}), TWICE))
+
+    assert [line.split("─ ")[1].split()[0] for line in tree] == ["g", "g/x", "g/x/1", "g/x/2", "g/@end"]
+
+
+def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
+    row: list[dict[str, JsonValue]] = [
+        {"node_id": "p", "kind": "agent", "name": "a", "next_node": "q"},
+        {"node_id": "q", "kind": "agent", "name": "a"},
+    ]
+    fan: list[dict[str, JsonValue]] = [
+        {"node_id": "s", "kind": "tool", "name": "t", "next_node": "p"},
+        {"node_id": "p", "kind": "agent", "name": "a", "deps": ["s"]},
+        {"node_id": "q", "kind": "agent", "name": "a", "deps": ["s"]},
+        {"node_id": "j", "kind": "agent", "name": "a", "deps": ["p", "q"]},
+    ]
+
+    assert texts(canvas_tree(graph_of(*row)))[0] == "└─ chain"
+    assert any(line.endswith("chord") for line in texts(canvas_tree(graph_of(*fan))))
+
+
+def test_each_step_is_in_one_canvas() -> None:
+    graph = turns.plan(Turn(text="x", agent="b"), TWICE)
+
+    assert len([line for line in texts(canvas_tree(graph)) if " b " in f"{line} "]) == 1
+
+
+# Lines of faults
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("entry_node", 1),
+        ("nodes", 2),
+        ("nodes[0] 'a.b'.kind", 4),
+        ("nodes[0] 'a.b'.input_map.x", 6),
+        ("nodes[0] 'a.b'", 3),
+        ("nodes[0] 'a.b'.deps", 3),
+        ("elsewhere", 1),
+    ],
+)
+def test_a_place_leads_to_its_line(where: str, line: int) -> None:
+    document = parse("entry_node: a\nnodes:\n  - node_id: a.b\n    kind: tool\n    input_map:\n      x: y\n")
+
+    assert with_lines([Fault("m", where)], document)[0].line == line
+
+
+# Workers
+
+
+def test_queues_of_one_pool_share_a_process() -> None:
+    (worker,) = workers_for(("tools", "gpu"), "mine", 3)
+
+    assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
+    assert worker.command == [sys.executable, "-P", "-m", "workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+
+
+def test_queues_of_several_pools_get_a_process_each() -> None:
+    workers = workers_for(("agents", "tools", "coordinator", "gpu", "tools"), "mine", None)
+
+    assert [(worker.name, worker.queues) for worker in workers] == [
+        ("mine-agents", ("agents",)),
+        ("mine-coordinator", ("coordinator",)),
+        ("mine-tools", ("tools", "gpu")),
+    ]
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("plain\n\ttext", "plain\n\ttext"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]52;c;never ended", "52;c;never ended"),
+        ("\x9b2Jcleared", "cleared"),
+        ("\x1bPq\x1b\\sixel", "sixel"),
+        ("a\r\nb\rc\x08\x00", "a\nbc"),
+        ("[bold]kept[/bold] ü 漢 🎻", "[bold]kept[/bold] ü 漢 🎻"),
+    ],
+)
+def test_what_could_harm_a_terminal_is_taken_out(text: str, cleaned: str) -> None:
+    assert words.clean(text) == cleaned
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"), [(0, "0 ms"), (999, "999 ms"), (1200, "1.2 s"), (59_900, "59.9 s"), (63_000, "1 min 03 s"), (7_260_000, "2 h 01 min")]
+)
+def test_times_have_the_unit_that_fits(ms: float, said: str) -> None:
+    assert words.duration(ms) == said
+
+
+@pytest.mark.parametrize(
+    ("usage", "said"),
+    [
+        (Usage(), ""),
+        (Usage(input_tokens=1200, output_tokens=3), "1,200→3 tokens"),
+        (Usage(input_tokens=1, cost_usd=0.0005), "1→0 tokens · $0.0005"),
+        (Usage(input_tokens=1, cost_usd=2.5), "1→0 tokens · $2.50"),
+    ],
+)
+def test_a_price_that_is_not_known_is_not_named(usage: Usage, said: str) -> None:
+    assert words.usage(usage) == said
+
+
+def test_a_long_text_becomes_one_short_line() -> None:
+    assert words.line("a\nb  " + "c" * 200, 10) == "a b cccccc…"[:9] + "…"
+
+
+# Demo
+
+
+def test_the_demo_can_use_any_model() -> None:
+    assert with_model(Definitions(), "openai/x").defaults.model == "openai/x"
+    assert with_model(Definitions(), None) == Definitions()
+
+
+def test_the_demo_says_how_many_labels_are_right() -> None:
+    rows: list[Mapping[str, JsonValue]] = [{"right": True}, {"right": True}, {"right": False}]
+
+    assert share(rows) == "2 of 3 labels are those a person gave (67%)."
+
+
+def test_the_demo_ends_with_three_commands() -> None:
+    said = what_next("r1", "r2", had_redis=True)
+
+    assert len([line for line in said.splitlines() if line.startswith("  env -u REDIS_URL ")]) == 3
+    assert "r1" in said
+    assert "r2" in said
