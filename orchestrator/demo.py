@@ -24,7 +24,7 @@ from orchestrator.models.values import JsonValue
 
 FOLDER = Path(__file__).parents[1] / "configs" / "demo"
 LEAST_RIGHT = 24  # of the 30 messages, with the embedded model
-QUESTION = "A customer's parcel is four days late and she has written twice. What should we answer?"
+QUESTION = "How can I change my password?"
 WIDTH = 120  # where no terminal says how wide it is
 
 Rows = list[Mapping[str, JsonValue]]
@@ -39,6 +39,8 @@ def demo(model: str | None) -> int:
     definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
     with opened(config=definitions) as desk:
         tell(f"1. A chain: {definitions.defaults.model} labels 30 support messages, a Python tool counts.")
+        if model is None:
+            tell("   (The embedded model is for smoke tests: it shows that all works, not what a good model says. Try --model.)")
         chain = desk.submit_chain(str(FOLDER / "support.yaml"), given=None, timeout_s=None)
         status = desk.attend(chain)
         if status:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.cli.view import OVER, Seen, View, above
 
 UNSEEN = Seen()
+NEXT = 3  # waiting steps that are kept beside those that work
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,14 @@ class Row:
 def rows(view: View, *, most: int = 30) -> list[Row]:
     """The tree, line by line: grown steps under their grower, and not more than `most` lines.
 
-    What works or failed is kept; older finished steps and later waiting ones are folded into a count.
+    What works or failed is kept, and the next that wait; older finished steps and later waiting ones are folded into a count.
     """
     tree = list(_tree(view.steps))
     if len(tree) <= most:
         return tree
-    kept = set(sorted(range(len(tree)), key=lambda i: (_rank(tree[i]), _closeness(tree[i], i)))[: most - 2])
+    next_ones = [i for i, row in enumerate(tree) if row.seen.word == "waiting"][:NEXT]
+    order = sorted(range(len(tree)), key=lambda i: (1 if i in next_ones else _rank(tree[i]), _closeness(tree[i], i)))
+    kept = set(order[: most - 2])
     folded = [row for i, row in enumerate(tree) if i not in kept]
     over = sum(row.seen.word in OVER for row in folded)
     shown = [row for i, row in enumerate(tree) if i in kept]

@@ -85,7 +85,12 @@ class Shelf(Desk):
 
     def result(self, run_id: str, timeout_s: float | None) -> int:
         """Print a run's answer when it is over, or how far it is after `timeout_s`."""
-        return self.conclude(self.client.run(run_id), timeout_s)
+        run = self.client.run(run_id)
+        try:
+            return self.conclude(run, timeout_s)
+        except KeyboardInterrupt:
+            self._leave(run_id, "interrupted")
+            return INTERRUPTED
 
     def cancel(self, run_id: str) -> int:
         """End a run."""

@@ -60,8 +60,8 @@ async def complete(
 
     `params` go to LiteLLM as they are, save `examples`, a list of `{text, label}`: they become earlier turns of the conversation, and
     `local/...` scores labels by them. With `schema`, a JSON schema, the reply's text is JSON that should fit it.
-    Raises ModelError with the code model_timeout, rate_limited, model_unavailable, model_auth, model_unknown, model_bad_request, model_empty
-    or model_error.
+    Raises ModelError with the code model_timeout, rate_limited, model_unavailable, model_auth, model_unknown, model_bad_request,
+    model_empty or model_error.
     """
     litellm = load()
     request: dict[str, Any] = {**params, "model": model, "messages": list(messages), "timeout": timeout_s, **ONE_REQUEST}

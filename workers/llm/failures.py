@@ -140,19 +140,21 @@ def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[st
 
 
 def _sentence(code: str, failure: Failure, setting: Setting) -> str:
-    if code == "model_auth" and setting.missing_keys:
-        keys = " and ".join(setting.missing_keys)
-        return f"model {failure.model!r} needs a key: set {keys} in the environment of the agents workers"
-    said = _said(failure, setting)
-    if failure.headers is None:
-        what = "the provider cannot be reached" if code == "model_unavailable" else SENTENCES[code]
-        return f"model {failure.model!r}: {what}: {said}"
-    return f"model {failure.model!r}: {SENTENCES[code]} ({failure.status}): {said}"
+    model, said = repr(failure.model), _said(failure, setting)
+    keys = " and ".join(setting.missing_keys)
+    if code == "model_auth" and keys:
+        more = f": {said}" if len(setting.missing_keys) > 1 else ""  # one of them may do
+        return f"model {model} needs a key: set {keys} in the environment of the agents workers{more}"
+    if failure.headers is not None:
+        return f"model {model}: {SENTENCES[code]} ({failure.status}): {said}"
+    if code == "model_unavailable":
+        return f"model {model}: the provider cannot be reached{f' ({keys} is not set)' if keys else ''}: {said}"
+    return f"model {model}: {SENTENCES[code]}: {said}"
 
 
 def _said(failure: Failure, setting: Setting) -> str:
     """The provider's words, without LiteLLM's around them."""
-    text = re.sub(r"^(?:litellm\.\w+: )?(?:\w+: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
+    text = re.sub(r"^(?:litellm\.\w+: )?(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
     return redact(" ".join(text.split()), setting.secrets)[:TEXT_LIMIT]
 
 

@@ -1,8 +1,9 @@
 """Chooses among labels by how likely the model finds each, instead of letting it write: a small model scores far better than it writes.
 
 The model reads examples as `Request: ... / Category: ...` pairs and is asked how likely each label is as the next category. From that its
-liking for a label as such is taken, which is its score on inputs without content; and because the last examples weigh most, this is added
-up over three orders of the examples. Measured with SmolLM2-135M on requests of six kinds: 29 of 30 right, against 8 of 30 for written answers.
+liking for a label as such is taken, which is its score on inputs without content. The examples are dealt into three prompts, and the scores
+added up: this model learns more from three prompts with one example a label than from one prompt with all, and reads them faster. Measured on
+four sets of requests, 96 in all, with four examples a label: 82 right, against 74 when all four are in each prompt, in three orders.
 
 A label is scored where labels part: at each such point, by the share of the token that leads to it. Labels that begin alike cost one more
 request a fork. Standing letters (A, B, C) for labels, which would spare these, were tried: 4 of 18 right, against 13.
@@ -27,6 +28,7 @@ Messages = Sequence[Mapping[str, JsonValue]]
 Tokens = tuple[int, ...]
 
 CONTENT_FREE = ("N/A", "", "something", "the")
+PROMPTS = 3
 BIAS = 100.0  # lifts the asked tokens above all others alike, so that their probabilities are their shares among themselves
 LEAST = 1e-38  # a share that the server rounds to 0
 REMEMBERED = 64  # label prompts whose likings are kept
@@ -84,14 +86,12 @@ class Question:
         examples = [(told, label) for (role, told), (answered_by, answer) in pairwise(turns)
                     if (role, answered_by) == ("user", "assistant") and (label := asked.read(answer)) is not None]  # fmt: skip
         if examples:
-            return cls(
-                asked.labels, tuple("".join(_open(told) + _close(label) for told, label in order) for order in _orders(examples)), text
-            )
+            return cls(asked.labels, tuple("".join(_open(told) + _close(label) for told, label in hand) for hand in _deal(examples)), text)
         rules = "\n".join(content for role, content in turns if role == "system")
         return cls(asked.labels, (f"{rules}\n\nCategories: {', '.join(asked.labels)}.\n\n".lstrip(),), text)
 
     def prompts(self) -> list[str]:
-        """The prompts whose next words are the text's label, one an order of the examples."""
+        """The prompts whose next words are the text's label, one a hand of the examples."""
         return [head + _open(self.text) for head in self.heads]
 
 
@@ -144,7 +144,7 @@ class Chooser:
             return found
 
     async def _score(self, question: Question, meter: _Meter) -> list[float]:
-        """The log-probability of each label, added up over the orders of the examples."""
+        """The log-probability of each label, added up over the prompts."""
         scores = [0.0] * len(question.labels)
         for fork in self._forks[question.labels]:
             for shares in await meter.shares(question.prompts(), fork):
@@ -193,10 +193,17 @@ class _Meter:
         return [{each["id"]: each["prob"] for each in reply["completion_probabilities"][0]["top_probs"]} for reply in replies]
 
 
-def _orders(examples: Sequence[tuple[str, str]]) -> list[Sequence[tuple[str, str]]]:
-    """As given, backwards, and from the middle."""
-    middle = len(examples) // 2
-    return [examples, examples[::-1], [*examples[middle:], *examples[:middle]]]
+def _deal(examples: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """The examples as three hands with each label in each, again where there are too few; the last one, which weighs most, differs."""
+    by_label: dict[str, list[str]] = {}
+    for text, label in examples:
+        by_label.setdefault(label, []).append(text)
+    hands = []
+    for number in range(PROMPTS):
+        hand = [(text, label) for label, texts in by_label.items() for text in texts[number::PROMPTS] or [texts[number % len(texts)]]]
+        cut = number * len(hand) // PROMPTS
+        hands.append([*hand[cut:], *hand[:cut]])
+    return hands
 
 
 def _open(text: str) -> str:

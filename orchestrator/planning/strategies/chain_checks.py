@@ -165,7 +165,7 @@ class _Chain:
     def _map_circles(self) -> Found:
         runs = {owner: [body] for body, owner in self._bodies.items()}
         for group in circles(runs, runs):
-            circle = shortest_circle(group[0], runs)
+            circle = shortest_circle(min(group, key=self._places.__getitem__), runs)
             message = f"the maps {_way(circle)} run each other in a circle"
             yield "chain_cycle", self._fault(self._places[circle[0]], "map_node", message)
         for node_id in runs.keys() - self._bodies.keys():
@@ -179,7 +179,7 @@ class _Chain:
             if circle[0].source == circle[-1].target:
                 message = f"{way} is a circle that nothing ends; only a branch may point back, with one side, and its other side leads on"
             else:
-                message = f"{way} leaves a loop and comes back into it; let the loop itself lead to it, with 'next_node' or 'deps'"
+                message = f"{way} leaves a loop and comes back into it; let a node of the loop lead to it with 'next_node'"
             yield "chain_cycle", self._fault(self._places[circle[-1].owner], circle[-1].field, message)
         for loop in self.outline.loops.too_deep:
             message = f"the loop is inside more than {DEEPEST} others; make the inner ones a chain of their own"

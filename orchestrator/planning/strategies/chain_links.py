@@ -114,7 +114,7 @@ class _Reader:
             if body is not None:
                 self._bodies.setdefault(body, node.node_id)
         steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a circle, none
-        links = [link for node in nodes.values() for link in self._links(node) if {link.source, link.target} <= steps]
+        links = [link for node in nodes.values() for link in self._links(node) if link.source in steps and link.target in steps]
         roots = {node.node_id: frozenset().union(*(self._roots_of[text] for _, text in expressions(node))) for node in nodes.values()}
         return Nodes(nodes, self._bodies, links, roots, self._unreadable)
 

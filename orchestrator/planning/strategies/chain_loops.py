@@ -63,8 +63,8 @@ class Loops:
     """The link by which each loop goes back."""
     recalls: frozenset[Link] = frozenset()
     """The references to the round before."""
-    led: Mapping[Loop | None, frozenset[str]] = field(default_factory=dict)
-    """In the whole chain, or in a round of a loop: the nodes that only control starts. The others start when their data are there."""
+    led: frozenset[str] = frozenset()
+    """The nodes that only control starts. The others start when their data are there."""
     circles: Sequence[Sequence[Link]] = ()
     """Faults: ways in a circle that no branch closes."""
     too_deep: Sequence[Loop] = ()
@@ -78,7 +78,11 @@ class Loops:
 
 def find(nodes: Sequence[str], entry: str, links: Sequence[Link]) -> Loops:
     """The loops among these nodes, and the circles that are none."""
-    levels = [_Level(None, nodes, entry, links)]
+    groups = circles(nodes, adjacency(links))
+    led = _led(groups, entry, links)
+    if not groups:
+        return Loops(led=led)
+    levels = [_Level(None, nodes, entry, links, led)]
     for level in levels:  # grows as loops are found in loops
         levels += level.inner_levels()
     loops = [loop for level in levels for loop in level.loops]
@@ -87,7 +91,7 @@ def find(nodes: Sequence[str], entry: str, links: Sequence[Link]) -> Loops:
         home={node: level.loop for level in levels if level.loop for node in level.nodes},
         backs={loop.link: loop for loop in loops},
         recalls=frozenset(link for level in levels for link in level.recalls),
-        led={level.loop: level.led for level in levels},
+        led=led,
         circles=[circle for level in levels for circle in level.circles],
         too_deep=[loop for loop in loops if len(loop.path) > DEEPEST],
     )
@@ -112,7 +116,7 @@ def _ends(link: Link, loop: Loop | None) -> tuple[str, str]:
 class _Level:
     """The nodes of a whole chain or of a loop's body, and the loops right inside."""
 
-    def __init__(self, loop: Loop | None, nodes: Sequence[str], start: str, links: Sequence[Link]) -> None:
+    def __init__(self, loop: Loop | None, nodes: Sequence[str], start: str, links: Sequence[Link], led: Set[str]) -> None:
         self.loop = loop
         self.nodes = nodes
         self.loops: list[Loop] = []
@@ -121,11 +125,9 @@ class _Level:
         self._place = {node: place for place, node in enumerate(nodes)}
         self._start = start
         self._links = [link for link in links if not loop or link is not loop.link]
+        self._led = led
         if loop:
             self._recall([link for link in self._links if _reads_past_the_end(link, loop)])
-        self._order = self._dominance()
-        self.led = self._led()
-        if loop:
             self._recall(list(self._later()))
         self._out = _by(self._links, lambda link: link.source)
         self._in = _by(self._links, lambda link: link.target)
@@ -134,7 +136,9 @@ class _Level:
     def inner_levels(self) -> list[_Level]:
         """The bodies of the loops found, to be searched in turn."""
         return [
-            _Level(loop, self._sorted(loop.body), loop.first, self._between(loop.body)) for loop in self.loops if len(loop.path) <= DEEPEST
+            _Level(loop, self._sorted(loop.body), loop.first, self._between(loop.body), self._led)
+            for loop in self.loops
+            if len(loop.path) <= DEEPEST
         ]
 
     def _recall(self, links: Sequence[Link]) -> None:
@@ -142,33 +146,20 @@ class _Level:
         gone = set(links)
         self._links = [link for link in self._links if link not in gone]
 
-    def _dominance(self) -> Dominance:
-        """Which nodes come before which, whatever way is taken. Of a whole chain only its circles matter."""
-        if self.loop:
-            return Dominance([self._start], adjacency(self._links))
-        groups = {node: number for number, group in enumerate(circles(self.nodes, adjacency(self._links))) for node in group}
-        crossing = {link for link in self._links if groups.get(link.source, -1) != groups.get(link.target, -2)}
-        entered = {self._start, *(link.target for link in crossing)}
-        return Dominance([node for node in groups if node in entered], adjacency(link for link in self._links if link not in crossing))
-
-    def _led(self) -> frozenset[str]:
-        """The start, and the nodes that have a way in by control other than from what comes after them."""
-        control = [link for link in self._links if link.sort == "leads"]
-        return frozenset({self._start, *(link.target for link in control if not self._order.holds(link.target, link.source))})
-
     def _later(self) -> Iterator[Link]:
         """The references to nodes that come later in the body."""
+        order = Dominance([self._start], adjacency(self._links))
         unsettled = []
         for link in self._links:
-            if link.sort == "reads" and not self._order.holds(link.source, link.target):
-                if self._order.holds(link.target, link.source):
+            if link.sort == "reads" and not order.holds(link.source, link.target):
+                if order.holds(link.target, link.source):
                     yield link
                 else:
                     unsettled.append(link)
-        if unsettled:
-            forward = [link for link in self._links if self._starts(link) and not self._order.holds(link.target, link.source)]
-            way = Reachability(self.nodes, adjacency(forward))
-            yield from (link for link in unsettled if way.leads(link.target, link.source) and not way.leads(link.source, link.target))
+        fixed = {link.target for link in self._links if link.sort != "reads"} | self._led
+        forward = [link for link in self._links if link.sort != "reads" or link.target not in fixed]
+        way = Reachability(self.nodes, adjacency(link for link in forward if not order.holds(link.target, link.source)))
+        yield from (link for link in unsettled if way.leads(link.target, link.source) and not way.leads(link.source, link.target))
 
     def _find_loops(self) -> None:
         todo = circles(self.nodes, adjacency(self._links))
@@ -189,14 +180,14 @@ class _Level:
 
     def _choose(self, group: Sequence[str], inner: Sequence[Link]) -> Loop | None:
         """The outermost loop of a circle: its branch has one side inside, and no other way on in the circle."""
-        starting = adjacency(link for link in inner if self._starts(link))
+        starting = adjacency(link for link in inner if self._wakes(link))
         way = Reachability(group, starting)
         candidates = [link for link in self._candidates(group, inner) if way.leads(link.target, link.source)]
         if not candidates:
             return None
         nodes = set(group)
         link = min(candidates, key=lambda link: self._rank(link, nodes))
-        ahead = adjacency(other for other in inner if other is not link and self._starts(other))
+        ahead = adjacency(other for other in inner if other is not link and self._wakes(other))
         back = reversed_graph(adjacency(other for other in inner if other is not link))
         return Loop(link, frozenset(reach([link.target], ahead) & reach([link.source], back)), self.loop)
 
@@ -214,8 +205,8 @@ class _Level:
     def _is_entered(self, node: str, group: Set[str]) -> bool:
         return node == self._start or any(link.source not in group for link in self._in[node])
 
-    def _starts(self, link: Link) -> bool:
-        return link.sort != "reads" or link.target not in self.led
+    def _wakes(self, link: Link) -> bool:
+        return link.sort == "leads" or link.target not in self._led
 
     def _between(self, nodes: Iterable[str]) -> list[Link]:
         among = set(nodes)
@@ -223,6 +214,19 @@ class _Level:
 
     def _sorted(self, nodes: Iterable[str]) -> list[str]:
         return sorted(nodes, key=self._place.__getitem__)
+
+
+def _led(groups: Sequence[Sequence[str]], entry: str, links: Sequence[Link]) -> frozenset[str]:
+    """The entry, and the nodes to which control leads that can be there before them.
+
+    A first node that only its own loop leads to is not among them, if each way to the loop's branch goes through it: its data start it.
+    """
+    numbers = {node: number for number, group in enumerate(groups) for node in group}
+    crossing = {link for link in links if numbers.get(link.source, -1) != numbers.get(link.target, -2)}
+    entered = {entry, *(link.target for link in crossing)}
+    order = Dominance([node for node in numbers if node in entered], adjacency(link for link in links if link not in crossing))
+    control = (link for link in links if link.sort == "leads")
+    return frozenset({entry, *(link.target for link in control if not order.holds(link.target, link.source))})
 
 
 def _reads_past_the_end(link: Link, loop: Loop) -> bool:

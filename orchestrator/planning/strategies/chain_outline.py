@@ -13,6 +13,9 @@ from orchestrator.planning.strategies import chain_links, chain_loops
 from orchestrator.planning.strategies.chain_links import Link, Nodes
 from orchestrator.planning.strategies.chain_loops import Loop, Loops, adjacency
 
+Before = tuple[str, tuple[Loop, ...]]
+"""A node before another, and the loops that the way between them goes back in."""
+
 
 @dataclass(frozen=True)
 class Outline:
@@ -37,33 +40,34 @@ class Outline:
         sources = {link.source for link in self.nodes.links if link not in back}
         return tuple(node_id for node_id in self.nodes.steps if node_id not in sources)
 
-    def waking(self, loop: Loop | None) -> list[Link]:
-        """The links that start their targets, in the whole chain or in a round of a loop: control, and data where no control leads."""
-        led = self.loops.led[loop]
-        return [link for link in self.nodes.links if link not in self.loops.recalls and (link.sort == "leads" or link.target not in led)]
+    @cached_property
+    def waking(self) -> Sequence[Link]:
+        """The links that start their targets: control, and data where no control leads."""
+        loops = self.loops
+        return [link for link in self.nodes.links if link not in loops.recalls and (link.sort == "leads" or link.target not in loops.led)]
 
     def reached(self) -> set[str]:
         """The nodes that can ever start."""
-        return reach([self.entry], adjacency(self.waking(None)))
+        return reach([self.entry], adjacency(self.waking))
 
-    def before(self, node_id: str) -> list[tuple[str, bool]]:
-        """What `output` may be for a node: those with data that lead to it, else its deps; and whether that is in the round before.
+    def before(self, node_id: str) -> list[Before]:
+        """What `output` may be for a node: those with data that lead to it, else its deps.
 
         Branches are looked through. Those of the same loop come first: in its later rounds they are the ones before.
         """
-        found: dict[str, bool] = {}
+        found: dict[Before, None] = {}
         passed = {node_id}
-        ways: list[tuple[str, tuple[Loop, ...]]] = [(node_id, ())]
+        ways: list[Before] = [(node_id, ())]
         while ways:
             target, backs = ways.pop()
             for link in self._ways_in(target):
                 through = (*backs, self.loops.backs[link]) if link in self.loops.backs else backs
                 if self.nodes.all[link.source].kind != "branch":
-                    found.setdefault(link.source, any(link.source in loop.body for loop in through))
+                    found[link.source, through] = None
                 elif link.source not in passed:
                     passed.add(link.source)
                     ways.append((link.source, through))
-        return sorted(found.items(), key=lambda item: -sum(item[0] in loop.body for loop in self.loops.path(node_id)))
+        return sorted(found, key=lambda before: -sum(before[0] in loop.body for loop in self.loops.path(node_id)))
 
     def _ways_in(self, node_id: str) -> list[Link]:
         into = self.into.get(node_id, ())
@@ -73,4 +77,5 @@ class Outline:
 def outline(nodes: Iterable[ChainNode], entry: str, mend: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
     """The outline of a chain. `mend` gives the node that an id means, or None; without it each id must be a node's."""
     read = chain_links.read(nodes, mend)
+    entry = read.owner_of(entry)
     return Outline(read, entry, chain_loops.find(read.steps, entry, read.links))

@@ -16,14 +16,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from orchestrator.models.definitions import Definitions
-from orchestrator.models.graph import RAW, START, Edge, Spec, Step
+from orchestrator.models.graph import Edge, Spec, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.planning.graphs import reach
 from orchestrator.planning.strategies import chain_specs
-from orchestrator.planning.strategies.chain_ids import in_round, name_of
-from orchestrator.planning.strategies.chain_links import ITEM_NAMES, Link
+from orchestrator.planning.strategies.chain_ids import in_round
+from orchestrator.planning.strategies.chain_links import Link
 from orchestrator.planning.strategies.chain_loops import Loop, adjacency
 from orchestrator.planning.strategies.chain_outline import Outline
+from orchestrator.planning.strategies.chain_place import Place
 
 GUARD = "never"
 """A label that no outcome takes: the edge asks its target to wait, and not to start unasked."""
@@ -44,68 +45,57 @@ class Round:
     ) -> None:
         self._outline = outline
         self._definitions = definitions
-        self._grower = grower
         self._chain = chain
         self._loop = loop
+        self._depth = max(len(rounds) - 1, 0)
         self._nodes = outline.nodes.all
-        self._rounds = dict(zip(loop.path, rounds, strict=True)) if loop else {}
-        self._inside = loop.body if loop else frozenset(outline.nodes.steps)
-        self._led = outline.loops.led[loop]
-        self._recalled = {(link.source, link.target) for link in outline.loops.recalls}
+        self._inside = [node_id for node_id in outline.nodes.steps if loop is None or node_id in loop.body]
         self._live = _live(outline, loop)
-
-    def name(self, node_id: str) -> str:
-        """What a node's step is called, whatever round it is in."""
-        return name_of(node_id, self._grower)
-
-    def step_id(self, node_id: str) -> str:
-        """The step of a node in this round; of one in a loop not begun here, in the first of that."""
-        return in_round(self.name(node_id), self._numbers(node_id))
+        self.at = Place(outline, grower, dict(zip(loop.path, rounds, strict=True)) if loop else {})
 
     def steps(self) -> list[Step]:
         """The steps, in the order of their nodes."""
-        live = [self._nodes[node_id] for node_id in self._outline.nodes.steps if node_id in self._live]
-        return [Step(id=self.step_id(node.node_id), given=node.default, **dict(self._spec(node.node_id))) for node in live]
+        live = [self._nodes[node_id] for node_id in self._inside if node_id in self._live]
+        return [Step(id=self.at.step_id(node.node_id), given=node.default, **dict(self._spec(node.node_id))) for node in live]
 
     def edges(self) -> list[Edge]:
         """The edges among the steps, and from them to older ones that lie behind the loop."""
         edges = _Edges()
-        back = self._outline.loops.backs.keys() | self._outline.loops.recalls
+        back, inside = self._outline.loops.backs.keys() | self._outline.loops.recalls, set(self._inside)
         for link in self._outline.nodes.links:
-            if link.source in self._inside and link not in back:
+            if link.source in inside and link not in back:
                 self._draw(link, edges)
-        for node_id in self._live:
+        for node_id in self._inside:
             body = self._body_of(node_id)
-            if body and not edges.targets[node_id] & body.body:
+            if body and node_id in self._live and not edges.targets[node_id] & body.body:
                 edges.add(node_id, body.branch, wakes=False)  # else the next round could begin while it runs
+        step_id = self.at.step_id
         return [
-            Edge(source=self.step_id(source), target=self.step_id(target), label=label, wakes=wakes)
+            Edge(source=step_id(source), target=step_id(target), label=label, wakes=wakes)
             for source, target, label, wakes in edges.needed()
         ]
 
     def names(self) -> dict[str, str]:
         """Name → the step, or the name within a round, that answers to it from now on."""
         names = {}
-        depth = max(len(self._rounds) - 1, 0)
-        for node_id in self._outline.nodes.steps:
-            if node_id in self._inside:
-                name, numbers = self.name(node_id), self._numbers(node_id)
-                names.update({in_round(name, numbers[:i]): in_round(name, numbers[: i + 1]) for i in range(depth, len(numbers))})
+        for node_id in self._inside:
+            name, numbers = self.at.name(node_id), self.at.numbers(node_id)
+            names.update({in_round(name, numbers[:i]): in_round(name, numbers[: i + 1]) for i in range(self._depth, len(numbers))})
         return names
 
     # --- edges ------------------------------------------------------------------------------------------------------
 
     def _draw(self, link: Link, edges: _Edges) -> None:
-        if link.target not in self._inside:
-            self._draw_out(link, edges)
+        if self._loop and link.target not in self._loop.body:
+            self._draw_out(link, edges, self._loop)
         elif link.target in self._live:
             self._draw_between(link, edges)
         else:
             self._draw_ahead(link, edges)
 
-    def _draw_out(self, link: Link, edges: _Edges) -> None:
+    def _draw_out(self, link: Link, edges: _Edges, loop: Loop) -> None:
         """Out of the loop whose round this is; what leaves from its branch was drawn with the first round."""
-        if link.sort == "leads" and link.source in self._live and self._loop and link.source != self._loop.branch:
+        if link.sort == "leads" and link.source in self._live and link.source != loop.branch:
             edges.add(link.source, link.target, link.label)
 
     def _draw_between(self, link: Link, edges: _Edges) -> None:
@@ -116,7 +106,7 @@ class Round:
             if left and left.branch != link.source:
                 edges.add(left.branch, link.target, GUARD)
         elif left or link.source in self._live:
-            edges.add(left.branch if left else link.source, link.target, wakes=link.target not in self._led)
+            edges.add(left.branch if left else link.source, link.target, wakes=link.target not in self._outline.loops.led)
 
     def _draw_ahead(self, link: Link, edges: _Edges) -> None:
         """To a node that comes with a later round only: the branch that may begin it waits for what it will need."""
@@ -134,8 +124,7 @@ class Round:
 
     def _loops_at(self, node_id: str) -> list[Loop]:
         """The loops of this drawing that a node is in and that can go round, the outermost first."""
-        path = self._outline.loops.path(node_id)[max(len(self._rounds) - 1, 0) :]
-        return [loop for loop in path if loop.branch in self._live]
+        return [loop for loop in self._outline.loops.path(node_id)[self._depth :] if loop.branch in self._live]
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +133,7 @@ class Round:
         node = self._nodes[node_id]
         if node.kind == "wait":
             return chain_specs.wait(node)
-        reads = self._reads(node_id)
+        reads = self.at.reads(node_id)
         if node.kind == "branch":
             return chain_specs.branch(node, reads, self._turn(node_id))
         if node.kind == "map":
@@ -164,56 +153,11 @@ class Round:
             "max_iterations": self._nodes[node_id].max_iterations,
         }
 
-    # --- reads ------------------------------------------------------------------------------------------------------
-
-    def _reads(self, node_id: str) -> dict[str, str]:
-        me = self._outline.nodes.owner_of(node_id)
-        roots = self._outline.nodes.roots[node_id]
-        reads = {root: self._reference(me, root) for root in sorted(roots) if root in self._nodes}
-        others = roots - reads.keys() - (ITEM_NAMES if me != node_id else frozenset())
-        if others - {"output"}:
-            reads["@input"] = f"{RAW}{self._grower or START}"
-        if "output" in others:
-            reads.update({f"@before/{place}": before for place, before in enumerate(self._before(me))})
-        return reads
-
-    def _reference(self, reader: str, root: str) -> str:
-        source = self._outline.nodes.owner_of(root)
-        if (source, reader) in self._recalled:
-            return self._recall(reader, source) or RAW + in_round(self.name(source), (0,))  # no such step: null
-        return self.name(source)
-
-    def _before(self, node_id: str) -> Iterator[str]:
-        for source, is_back in self._outline.before(node_id):
-            before = self._recall(node_id, source) if is_back else self.name(source)
-            if before:
-                yield before
-
-    def _recall(self, reader: str, source: str) -> str | None:
-        """The round before of a node in the same loop; None in the first.
-
-        A branch that grew its next round answers with that, so it is read itself. Loops with the same first node are one to their reader:
-        the first round of the inner one follows on the last.
-        """
-        shared = [loop for loop in self._outline.loops.path(reader) if source in loop.body]
-        for depth in range(len(shared), 0, -1):
-            loop, numbers = shared[depth - 1], self._numbers(reader)[:depth]
-            if numbers[-1] > 1:
-                before = in_round(self.name(source), (*numbers[:-1], numbers[-1] - 1))
-                return RAW + before if source == loop.branch else before
-            if depth == 1 or shared[depth - 2].first != loop.first:
-                return None
-        return None
-
-    def _numbers(self, node_id: str) -> tuple[int, ...]:
-        return tuple(self._rounds.get(loop, 1) for loop in self._outline.loops.path(node_id))
-
 
 def _live(outline: Outline, loop: Loop | None) -> set[str]:
     """The nodes that a drawing holds."""
-    links = outline.waking(loop)
     into: dict[str, list[Link]] = defaultdict(list)
-    for link in links:
+    for link in outline.waking:
         into[link.target].append(link)
     start = loop.first if loop else outline.entry
     return _begun(outline, loop, {start}, into)

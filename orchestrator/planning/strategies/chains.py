@@ -32,7 +32,7 @@ def fragment(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *
     drawn = outline(nodes, entry)
     first = Round(drawn, definitions, grower=grower, chain=chain)
     steps, edges = first.steps(), first.edges()
-    reads = {node_id: first.name(node_id) for node_id in drawn.terminals}
+    reads = {node_id: first.at.name(node_id) for node_id in drawn.terminals}
     end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, decides=True)
     sources = {edge.source for edge in edges}
     last = [Edge(source=step.id, target=end.id, wakes=False) for step in steps if step.id not in sources]
@@ -75,11 +75,11 @@ def grow_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_st
         steps=tuple(following.steps()),
         edges=tuple(following.edges()),
         names=following.names(),
-        exit=following.step_id(turn["branch"]),
+        exit=following.at.step_id(turn["branch"]),
         scoped=False,
     )
 
 
-def terminals(request: ChainRequest, definitions: Definitions) -> tuple[str, ...]:
+def terminals(request: ChainRequest) -> tuple[str, ...]:
     """The nodes whose outputs are the chain's, in declared order: no other node depends on them or is led to from them."""
     return outline(request.nodes, request.entry_node).terminals

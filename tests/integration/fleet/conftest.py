@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Agent, Chain, Command, Definitions, Limits, Tool
+from orchestrator.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
 from orchestrator.models.wire import ChainNode, ChainResponse
+from orchestrator.testing import ScriptedModels
+
+PICK = {"type": "object", "properties": {"pick": {"enum": ["a", "b"]}}, "required": ["pick"]}
+MERGE = "merge '{user_input}' {not_a_placeholder} of {agent_responses}"
 
 HERE = Path(__file__).parent
 FUNCTIONS = ("slow", "slow_async", "deadly", "fail", "fail_until", "leave", "odd", "large", "chatty", "add", "echo")
@@ -27,14 +31,40 @@ def definitions() -> Definitions:
         tools=tools,
         skills={"sum": Tool(function="fleet_tools:add")},
         commands={"say": Command(command=["/bin/echo"]), "refuse": Command(command=["/bin/false"])},
-        agents={"assistant": Agent(model="openai/gpt-4o-mini", retries=2)},
+        agents={
+            **{name: Agent(model="openai/gpt-4o-mini", retries=2, instructions=[f"{name} <{{input}}>"]) for name in ("ann", "bob", "cleo")},
+            "twice": Agent(model="openai/gpt-4o-mini", instructions=["first <{input}>", "second <{input}>"], system="You are twice."),
+            "keyless": Agent(model="anthropic/claude-3-5-haiku-latest", retries=0),
+            "nobody": Agent(model="no-such-provider/model", retries=0),
+            "picker": Agent(model="openai/gpt-4o-mini", output=OutputSchema.model_validate({"schema": PICK})),
+        },
+        teams={
+            "row": Team(mode="pipeline", agents=["ann", "bob", "cleo"]),
+            "longer": Team(mode="pipeline", agents=["ann", "twice", "ann"]),
+            "all": Team(mode="broadcast", agents=["ann", "bob", "cleo"]),
+            "merged": Team(
+                mode="broadcast", agents=["ann", "twice"], synthesizer=Synthesizer(model="openai/gpt-4o-mini", prompt=MERGE, retries=0)
+            ),
+            "first": Team(mode="broadcast", agents=["ann", "bob", "cleo"], min_responses=2),
+            "hurried": Team(mode="broadcast", agents=["ann", "bob", "cleo"], deadline_s=1.5),
+        },
         chains={"adding": Chain(entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})])},
         limits=Limits(output_bytes=16_000_000),
     )
 
 
 @pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient]:
+def models() -> Iterator[ScriptedModels]:
+    """A model server that every stack of these tests asks; nothing else can be reached."""
+    with ScriptedModels() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_BASE", server.url)
+        patch.setenv("OPENAI_API_KEY", "sk-test-secret-0123456789")
+        patch.delenv("ANTHROPIC_API_KEY", raising=False)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
     """A client with a stack of its own, for all tests that leave it as they found it."""
     with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2) as client:
         yield client

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import Client, EmbeddedClient
+from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, ask, definitions, tool, until
 
 RECOVERY_S = 6.0
@@ -18,7 +19,7 @@ LEASE_AND_MARGIN_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient]:
+def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
     """A stack that these tests may hurt."""
     with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=2) as client:
         yield client
@@ -108,3 +109,20 @@ def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: P
 
     assert response.status == "succeeded"
     check_journal(journal, set(range(5)))
+
+
+def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(victim: EmbeddedClient, models: ScriptedModels) -> None:
+    models.script([{"match": "^bob <.*murder", "delay_s": 2.0, "reply": "bob's answer"}])
+    run = victim.submit_turn("murder", team="row")
+    since = until(lambda: [e for e in run.record().steps.values() if e.step_id == "bob" and e.state == "running"], "bob's turn")[0]
+
+    os.kill(int(since.owner.rpartition("#")[2]), signal.SIGKILL)
+
+    result = run.result(LEASE_AND_MARGIN_S)
+    assert result.status == "succeeded"
+    asked = [str(line["text"]) for line in models.journal()]
+    assert asked.count("ann <murder>") == 1, "a finished turn is not asked again"
+    assert sum(text.startswith("bob <") and "murder" in text for text in asked) == 2, "the turn that was cut is asked once more"
+    events = [(event.type, event.at_ms) for event in run.log() if event.step == "bob" and event.type in ("started", "lost")]
+    assert [kind for kind, _ in events] == ["started", "lost", "started"]
+    assert events[2][1] - events[0][1] < RECOVERY_S * 1000

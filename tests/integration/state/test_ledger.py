@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import cast
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome
@@ -266,6 +268,38 @@ def test_a_large_output_is_measured_in_bytes(ledger: Ledger) -> None:
     play.do("a", "ä" * (BLOB_BYTES // 2 + 1))
 
     assert ledger.redis.hlen(f"{run_key('run')}:blobs") == 1
+
+
+def test_a_run_goes_well_though_each_reply_is_lost_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_each_reply_once(ledger, monkeypatch)
+    play = Play(ledger)
+    assert sent(play.commit(play.begin(START), outcome=Outcome(fragment=Graph(steps=(work("a"), work("b"), wait("w")))))) == ["a", "b"]
+
+    handed_back = play.begin("a")
+    ledger.release(handed_back)
+    begun = play.begin("a")
+    assert ledger.renew([begun.lease, handed_back.lease]) == {handed_back.lease}
+    play.commit(begun, "once")
+    play.lose_lease(play.begin("b"))
+    play.commit(play.begin("b"), outcome=Outcome(usage=Usage(tool_calls=1)))
+    ledger.signal("run", "w", 1)
+
+    assert play.status == "succeeded"
+    assert [play.step(step_id).attempt for step_id in (START, "a", "b")] == [1, 2, 2]
+    assert ledger.read("run").usage.tool_calls == 1
+
+
+def lose_each_reply_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Redis do each call twice: the first time its reply is lost."""
+    calls, evalsha = count(), ledger.redis.evalsha
+
+    def deaf(*args: str | int) -> object:
+        answer = evalsha(*args)  # type: ignore[arg-type]  # passed on as they come
+        if next(calls) % 2 == 0:
+            raise RedisConnectionError("the reply was lost")
+        return answer
+
+    monkeypatch.setattr(ledger.redis, "evalsha", deaf)
 
 
 # leases

@@ -14,10 +14,11 @@ from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.expressions import parse
 from orchestrator.planning.growth import adopt
 from orchestrator.planning.strategies import chains
-from orchestrator.planning.strategies.chain_ids import split
+from orchestrator.planning.strategies.chain_ids import node_of, split
 
 Tool = Callable[[dict[str, JsonValue]], JsonValue]
 Choose = Callable[[Sequence[str]], str]
+Decide = Callable[[str, int], bool]
 
 
 class ToolFailure(Exception):
@@ -32,6 +33,8 @@ class Run:
     definitions: Definitions
     tools: Mapping[str, Tool] = field(default_factory=dict)
     choose: Choose = field(default=lambda ready: ready[0])
+    decide: Decide | None = None
+    """What a branch says when it is come to for the nth time; its condition if absent."""
     story: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, JsonValue] = field(default_factory=dict)
@@ -188,11 +191,17 @@ def _input(spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> dic
 
 def _call(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:
     name = spec.work.partition(":")[2]
-    run._done(step_id, run.tools.get(name, lambda given: given)(_input(spec, root, names)))
+    run._done(step_id, run.tools.get(name, _echo)(_input(spec, root, names)))
+
+
+def _echo(given: dict[str, JsonValue]) -> JsonValue:
+    return given
 
 
 def _branch(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:
-    holds = parse(str(spec.params["condition"]), names).is_true(root)
+    node_id = node_of(step_id).node_id
+    visit = sum(node_of(step_id).node_id == node_id for step_id in run.story)
+    holds = run.decide(node_id, visit) if run.decide else parse(str(spec.params["condition"]), names).is_true(root)
     side = "true" if holds else "false"
     loop = cast("dict[str, JsonValue] | None", spec.params.get("loop"))
     if loop is None or loop["side"] != side:
