@@ -1,3 +1,47 @@
 """Cantata: durable LLM agents, tools and chains on the Celery and Redis a team already has."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client import ChainRun, Client, Run, TurnRun
+    from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+    from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    # asking for runs
+    "Client": "client", "Run": "client", "TurnRun": "client", "ChainRun": "client",
+    # what goes in and comes out
+    "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
+    "RunResult": "models.wire", "RunEvent": "models.wire",
+    # what can go wrong
+    "CantataError": "errors", "ConfigError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
+}  # fmt: skip
+
+__all__ = [
+    "CantataError",
+    "ChainEvent",
+    "ChainNode",
+    "ChainRequest",
+    "ChainResponse",
+    "ChainRun",
+    "Client",
+    "ConfigError",
+    "Run",
+    "RunEvent",
+    "RunResult",
+    "TurnRun",
+    "UnavailableError",
+    "UnknownRunError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used: `submit --help` must not load Celery."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from orchestrator import config as configuration
 from orchestrator import embedded
@@ -21,7 +22,7 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
 from orchestrator.planning.strategies import chains, turns
-from orchestrator.results import chain_event, chain_response, is_over, turn_result
+from orchestrator.results import bodies_of, chain_event, chain_response, is_over, turn_result
 from orchestrator.state import events, fleet
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, RunRecord
@@ -89,11 +90,11 @@ class ChainRun(Run):
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
         """What happens to its nodes as it happens, from after `from_offset`, until it is over."""
         request = self.request
-        bodies = {node.node_id: node.map_node for node in request.nodes if node.map_node}
+        bodies = bodies_of(request)
         for event in self.log(from_offset, timeout_s=timeout_s):
-            steps = {event.step: event.step} if event.type == "done" and event.step else {}
-            outputs = self._client.ledger.records(self.run_id, list(steps)) if steps else {}
-            found = chain_event(event, request, bodies, outputs)
+            done = [event.step] if event.type == "done" and event.step else []
+            texts = self._client.ledger.outputs(self.run_id, done)
+            found = chain_event(event, request, bodies, json.loads(texts[0]) if texts and texts[0] else None)
             if found is not None:
                 yield found
 
@@ -138,7 +139,12 @@ class Client:
         """What runs may name."""
         if isinstance(self._config, Definitions):
             return self._config
-        return configuration.load(configuration.find(None if self._config is None else str(self._config)))
+        path = configuration.find(None if self._config is None else str(self._config))
+        definitions = configuration.load(path)
+        faults = chains.check_chains(definitions)
+        if faults:
+            raise ConfigError(faults, source=str(path))
+        return definitions
 
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, timeout_s: float | None = None,
@@ -154,7 +160,7 @@ class Client:
 
     def submit_chain(
         self,
-        request: ChainRequest | Mapping[str, JsonValue],
+        request: ChainRequest | Mapping[str, Any],
         *,
         idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -191,7 +197,7 @@ class Client:
         self.app.close()
         self.redis.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from orchestrator.models.graph import START
-from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.models.wire import RUN_OVER, ChainError, ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult, Turn
-from orchestrator.planning.strategies.chains import node_of
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, Turn
+from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
 from orchestrator.state.ledger import RunRecord, StepRecord
 
 ERROR_CODES = {"timed_out": "timeout", "cancelled": "cancelled"}
@@ -36,15 +37,13 @@ def turn_result(run: RunRecord) -> RunResult:
 def chain_response(run: RunRecord) -> ChainResponse:
     """How a chain ended, or how far it is; outputs so far are always there."""
     request = ChainRequest.model_validate_json(run.request)
-    over = {node.node_id: _node_record(run, node) for node in request.nodes}
-    bodies = {node.map_node: node.node_id for node in request.nodes if node.map_node}
-    items = [step for step in run.steps.values() if _is_item(step)]
-    failed = _failed(run, request)
-    outputs = {name: step.output for name, step in over.items() if step is not None and step.state in ("done", "failed")}
-    outputs |= {body: outputs[owner] for body, owner in bodies.items() if owner in outputs}
-    finals = {
-        name: outputs[name] for name in run.terminals if name in outputs and (found := over[name]) is not None and found.state == "done"
-    }
+    bodies = bodies_of(request)
+    answers = {node.node_id: run.answering(node.node_id) for node in request.nodes}
+    outputs = {name: step.output for name, step in answers.items() if step is not None and step.state in ("done", "failed")}
+    outputs |= {body: outputs[owner] for owner, body in bodies.items() if owner in outputs}
+    finals = {name: outputs[name] for name in run.terminals if (step := answers[name]) is not None and step.state == "done"}
+    failed = _failed(run, request, bodies)
+    ran = [node_of(step_id) for step_id, step in run.steps.items() if step_id != START and _was_executed(step)]
     return ChainResponse(
         chain_id=request.chain_id,
         session_id=request.session_id,
@@ -55,73 +54,57 @@ def chain_response(run: RunRecord) -> ChainResponse:
         outputs=outputs,
         final_output=next(iter(finals.values())) if len(finals) == 1 else (dict(finals) or None),
         duration_ms=_duration_ms(run),
-        nodes_run=sum(1 for name, step in over.items() if name not in bodies and step is not None and _was_begun(run, name)),
-        items_run=sum(1 for step in items if step.attempt > 0),
+        nodes_run=len({place.node_id for place in ran if not place.inner and place.index is None}),
+        items_run=sum(1 for place in ran if not place.inner and place.index is not None),
         failed=failed,
         usage=run.usage,
-        error=_chain_error(run, request),
+        error=_chain_error(run, bodies),
     )
 
 
-def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], outputs: Mapping[str, StepRecord]) -> ChainEvent | None:
-    """What a run event says of a node of the request, if it says anything. `bodies` is map node id → its map_node."""
+def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], output: JsonValue) -> ChainEvent | None:
+    """What a run event says of a node of the request, if it says anything. `bodies` is map → its map_node."""
     phase = PHASES.get(event.type)
-    if phase is None or event.step is None or event.step.startswith("@"):
+    if phase is None or event.step is None or event.step == START:
         return None
     place = node_of(event.step)
-    gathered = event.step.endswith("/gather")
-    if place.inner and not gathered:
+    if place.inner and (not place.exit or phase == "start"):
         return None
-    if gathered and phase == "start":
-        return None
-    is_item = place.index is not None and not gathered
-    node_id = bodies.get(place.node_id, place.node_id) if is_item else place.node_id
-    step = outputs.get(event.step)
     error = event.detail.get("error")
     return ChainEvent(
         seq=event.seq,
         run_id=event.run_id,
         chain_id=request.chain_id,
         correlation_id=request.correlation_id,
-        node_id=node_id,
+        node_id=_node_id(place, bodies),
         phase=phase,  # type: ignore[arg-type]  # PHASES holds the literals
-        output=step.output if step is not None and phase == "done" else None,
+        output=output if phase == "done" else None,
         error=str(error.get("message")) if isinstance(error, dict) else None,
         iteration=place.iteration,
-        index=place.index if is_item else None,
+        index=place.index,
     )
 
 
-def _node_record(run: RunRecord, node: ChainNode) -> StepRecord | None:
-    return run.answering(node.node_id)
+def bodies_of(request: ChainRequest) -> dict[str, str]:
+    """The maps of a request, and the node that each runs for its items."""
+    return {node.node_id: node.map_node for node in request.nodes if node.map_node}
 
 
-def _was_begun(run: RunRecord, name: str) -> bool:
-    step = run.answering(name)
-    first = run.steps.get(name) or run.steps.get(f"{name}#1")
-    return any(found is not None and (found.attempt > 0 or found.state in ("done", "failed")) for found in (step, first))
+def _node_id(place: NodeRef, bodies: Mapping[str, str]) -> str:
+    return bodies.get(place.node_id, place.node_id) if place.index is not None else place.node_id
 
 
-def _is_item(step: StepRecord) -> bool:
-    head, _, tail = step.step_id.rpartition("/")
-    return bool(head) and tail.isdigit() and "/" not in head and step.spec.window is not None
+def _was_executed(step: StepRecord) -> bool:
+    return step.attempt > 0 or (step.spec.kind == "wait" and step.state in ("done", "failed"))
 
 
-def _failed(run: RunRecord, request: ChainRequest) -> list[str]:
-    bodies = {node.node_id: node.map_node for node in request.nodes if node.map_node}
-    failed: dict[str, None] = {}
-    for step in run.steps.values():
-        if step.state == "failed" and step.step_id != START:
-            place = node_of(step.step_id)
-            if place.inner and not step.step_id.endswith("/gather"):
-                continue
-            name = bodies.get(place.node_id) if _is_item(step) else place.node_id
-            failed[name or place.node_id] = None
-    order = {node.node_id: position for position, node in enumerate(request.nodes)}
-    return sorted(failed, key=lambda name: order.get(name, len(order)))
+def _failed(run: RunRecord, request: ChainRequest, bodies: Mapping[str, str]) -> list[str]:
+    places = [node_of(step_id) for step_id, step in run.steps.items() if step.state == "failed" and step_id != START]
+    failed = {_node_id(place, bodies) for place in places if not place.inner or place.exit}
+    return [node.node_id for node in request.nodes if node.node_id in failed]
 
 
-def _chain_error(run: RunRecord, request: ChainRequest) -> ChainError | None:
+def _chain_error(run: RunRecord, bodies: Mapping[str, str]) -> ChainError | None:
     error = run.error
     if error is None:
         return None
@@ -129,11 +112,9 @@ def _chain_error(run: RunRecord, request: ChainRequest) -> ChainError | None:
         return ChainError(code=ERROR_CODES[run.status], message=error.message)
     if error.code in REFUSALS:
         return ChainError(code=error.code, message=error.message)
-    if error.step is None or error.step.startswith("@"):
+    if error.step is None or error.step == START:
         return ChainError(code="chain_error", message=error.message)
-    place = node_of(error.step)
-    bodies = {node.node_id: node.map_node for node in request.nodes if node.map_node}
-    node_id = bodies.get(place.node_id, place.node_id) if place.index is not None else place.node_id
+    node_id = _node_id(node_of(error.step), bodies)
     return ChainError(code="chain_node_error", message=f"node {node_id!r} failed: {error.message}", node_id=node_id)
 
 
@@ -152,21 +133,11 @@ def is_over(status: str) -> bool:
 
 def describe_turn(run: RunRecord) -> str:
     """What a run was asked, in a line."""
-    text = (
-        Turn.model_validate_json(run.request).text
-        if run.kind == "turn"
-        else f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
-    )
-    return " ".join(text.split())[:60]
-
-
-def error_of(step: StepRecord) -> ErrorInfo | None:
-    """Why a step failed."""
-    return step.error
+    if run.kind == "chain":
+        return f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
+    return " ".join(Turn.model_validate_json(run.request).text.split())[:60]
 
 
 def answer_text(output: JsonValue) -> str:
     """An output as a person reads it."""
-    import json  # noqa: PLC0415
-
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)

@@ -15,11 +15,11 @@ class Channel(redis.Channel):
     """A channel that keeps its client."""
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        return super()._create_client(asynchronous=True) if asynchronous else self._pooled_client
+        return super()._create_client(asynchronous=True) if asynchronous else self._pooled_client  # type: ignore[misc]  # not in the stubs
 
     @cached_property
     def _pooled_client(self) -> Any:
-        return super()._create_client()
+        return super()._create_client()  # type: ignore[misc]  # not in the stubs
 
 
 class Transport(redis.Transport):

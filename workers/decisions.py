@@ -12,6 +12,7 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.strategies.chain_ids import split
 from workers.work import Work, text_input
 
 
@@ -29,7 +30,10 @@ def chain_branch(work: Work) -> Outcome:
     if loop is None:
         return Outcome(output=holds, takes=("done", side))
     if loop["side"] != side:
-        return Outcome(output=holds, takes=("done", side, "left"))
+        return Outcome(output=holds, takes=("done", side))
+    most, done = int(cast(int, loop["max_iterations"])), split(work.begun.step_id)[1][-1]
+    if done >= most:
+        raise StepError(f"the loop went round {done} times, which is its max_iterations, and would go on", code="max_iterations")
     round_again = chains.grow_loop(
         _nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec
     )
@@ -81,7 +85,7 @@ def chain_end(work: Work) -> Outcome:
 def agent_run(work: Work) -> Outcome:
     """Lays out an agent's instructions."""
     name = work.text_param("agent")
-    graph = turns.agent_fragment(name, work.definitions, grower=work.begun.step_id)
+    graph = turns.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec)
     return Outcome(output=text_input(work), fragment=graph)
 
 

@@ -13,10 +13,9 @@ from typing import Self
 
 import click
 
-from orchestrator import config as configuration
 from orchestrator.cli import lines, screen, words
 from orchestrator.cli.main import FAILED, INTERRUPTED
-from orchestrator.cli.requests import changed, request_of
+from orchestrator.cli.requests import changed, definitions_of, request_of
 from orchestrator.cli.view import View, planned
 from orchestrator.client import ChainRun, Client, TurnRun
 from orchestrator.coordinator import definitions_from, start
@@ -45,7 +44,7 @@ class Desk:
     @cached_property
     def definitions(self) -> Definitions:
         """What runs may name; known before there is a service."""
-        return self._config if isinstance(self._config, Definitions) else configuration.load(configuration.find(self._config))
+        return self._config if isinstance(self._config, Definitions) else definitions_of(self._config)
 
     @cached_property
     def client(self) -> Client:
@@ -114,7 +113,7 @@ class Desk:
         definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
         fragment = start(record.kind, record.request, definitions).fragment
         steps = fragment.steps if fragment else ()
-        return planned(run.run_id, ((step.id, step.kind) for step in steps)), record.now_ms - time.time() * 1000
+        return planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 
     def infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
         """How steps ended."""

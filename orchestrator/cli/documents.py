@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from orchestrator import config as configuration
 from orchestrator.cli.main import WRONG
 from orchestrator.cli.options import as_json, configured
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
-from orchestrator.cli.requests import document_of, request_of, with_lines
+from orchestrator.cli.requests import definitions_of, document_of, request_of, with_lines
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.a2e import is_request, load_request
 from orchestrator.formats.documents import Document
@@ -34,7 +33,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
     """Show the graph and the canvas of a chain or a turn, without running it. FILE is what `submit chain` takes."""
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
-    definitions = configuration.load(configuration.find(config))
+    definitions = definitions_of(config)
     graph = (
         chains.plan(request_of(file, definitions), definitions)
         if file
@@ -74,7 +73,7 @@ def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     except ConfigError as error:
         return error.faults, ""
     if is_request(document):
-        return _checked_request(document, configuration.load(configuration.find(config)))
+        return _checked_request(document, definitions_of(config))
     return _checked_configuration(document, Path(file).absolute().parent)
 
 

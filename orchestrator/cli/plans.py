@@ -104,7 +104,7 @@ def _chain(step: Step, definitions: Definitions) -> Graph:
 _GROWTH: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "chain.map": lambda step, _: chains.grow_map(step.id, step, [None]),
     "chain.run": _chain,
-    "agent.run": lambda step, definitions: turns.agent_fragment(str(step.params["agent"]), definitions, grower=step.id),
+    "agent.run": lambda step, definitions: turns.agent_fragment(str(step.params["agent"]), definitions, grower=step.id, spec=step),
     "team.run": lambda step, definitions: turns.team_fragment(str(step.params["team"]), definitions, grower=step.id),
 }
 

@@ -1,4 +1,4 @@
-"""Finds the chain request that FILE means: standard input, a file, or a chain of the configuration."""
+"""Reads the configuration, and the chain request that FILE means: standard input, a file, or a chain of the configuration."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ from orchestrator.planning.strategies import chains
 def document_of(file: str) -> Document:
     """What FILE says. Raises ConfigError."""
     return parse(sys.stdin.read(), source="standard input") if file == "-" else configuration.read(Path(file))
+
+
+def definitions_of(config: str | None) -> Definitions:
+    """The definitions of the configuration, sound in all that its chains name too. Raises ConfigError with every fault."""
+    path = configuration.find(config)
+    definitions = configuration.load(path)
+    faults = chains.check_chains(definitions)
+    if faults and path:
+        raise ConfigError(with_lines(faults, configuration.read(path)), source=str(path))
+    return definitions
 
 
 def request_of(file: str, definitions: Definitions) -> ChainRequest:

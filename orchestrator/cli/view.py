@@ -17,9 +17,8 @@ OVER: frozenset[Word] = frozenset({"done", "failed", "skipped", "stopped"})
 ENDS: Mapping[str, Word] = {"done": "done", "failed": "failed", "late": "failed", "skipped": "skipped"}
 """Events after which a step is over."""
 
-MAP = "chain.map"
-
-EXITS = (f"/{GATHER}", f"/{END}")
+GATHERED = f"/{GATHER}"
+EXITS = (GATHERED, f"/{END}")
 """Steps that only close what a step grew: they are shown as that step."""
 
 
@@ -52,8 +51,8 @@ class Seen:
     took_ms: int | None = None
     note: str = ""
     """Why it failed, or is tried again."""
-    is_map: bool = False
     tally: Tally | None = None
+    """Of a map."""
     left: int = 0
     """Of a step that grew: how many of the steps under it are not over."""
     model: str = ""
@@ -78,9 +77,9 @@ class View:
     warnings: tuple[str, ...] = ()
 
 
-def planned(run_id: str, steps: Iterable[tuple[str, str]]) -> View:
-    """A run of which nothing happened yet; `steps` are the ids and kinds of its plan."""
-    return View(run_id, {step_id: Seen(is_map=kind == MAP) for step_id, kind in steps if step_id != START})
+def planned(run_id: str, steps: Iterable[str]) -> View:
+    """A run of which nothing happened yet, with the ids of its plan."""
+    return View(run_id, {step_id: Seen() for step_id in steps if step_id != START})
 
 
 def apply(view: View, *events: RunEvent) -> View:
@@ -133,8 +132,9 @@ def _step_level(steps: dict[str, Seen], event: RunEvent) -> None:
     elif not step_id.endswith(EXITS):
         if event.type in _CHANGES:
             steps[step_id] = _CHANGES[event.type](steps.get(step_id, Seen()), event)
-    elif event.type in ENDS and (grower := step_id.rpartition("/")[0]) in steps and steps[grower].is_map:
-        steps[grower] = _ended(steps[grower], event)
+    elif step_id.endswith(GATHERED) and event.type in ENDS:
+        grower = step_id.removesuffix(GATHERED)
+        steps[grower] = _ended(steps.get(grower, Seen()), event)
     _count_for_growers(steps, event)
 
 
@@ -148,8 +148,7 @@ def _ended(seen: Seen, event: RunEvent) -> Seen:
 
 
 def _grown(seen: Seen, event: RunEvent) -> Seen:
-    steps = int(cast(int, event.detail.get("steps", 0)))
-    return replace(seen, word="grown", left=steps, tally=Tally(max(0, steps - 1)) if seen.is_map else None)
+    return replace(seen, word="grown", left=_count_of(event))
 
 
 _CHANGES: Mapping[str, Callable[[Seen, RunEvent], Seen]] = {
@@ -167,10 +166,10 @@ def _count_for_growers(steps: dict[str, Seen], event: RunEvent) -> None:
     """A step that grew is over when all that it grew, and that those grew, is over; it ends as the last of them did."""
     for name in above(cast(str, event.step)):
         seen = steps.get(name)
-        if seen is None or seen.word != "grown" or seen.is_map:
+        if seen is None or seen.word != "grown" or seen.tally:
             continue
         if event.type == "grown":
-            steps[name] = replace(seen, left=seen.left + int(cast(int, event.detail.get("steps", 0))) - 1)
+            steps[name] = replace(seen, left=seen.left + _count_of(event) - 1)
         elif event.type in ENDS:
             steps[name] = _ended(seen, event) if seen.left <= 1 else replace(seen, left=seen.left - 1)
 
@@ -182,7 +181,7 @@ def _count(tally: Tally, item: str, is_item: bool, event: RunEvent) -> Tally:
     if event.type in ("retry", "lost", "released", "waiting") and is_item:
         return replace(tally, running=tally.running - {item})
     if event.type == "grown":
-        left = tally.left.get(item, 1) - 1 + int(cast(int, event.detail.get("steps", 0)))
+        left = tally.left.get(item, 1) - 1 + _count_of(event)
         return replace(tally, left={**tally.left, item: left})
     if event.type not in ENDS:
         return tally
@@ -198,36 +197,21 @@ def _count(tally: Tally, item: str, is_item: bool, event: RunEvent) -> Tally:
 
 
 def _map_over(steps: dict[str, Seen], step_id: str) -> tuple[str, str] | None:
-    """The map whose item a step is, or belongs to, and the item's id."""
+    """The map whose item a step is, or belongs to, and the item's id: only items have ids of digits alone."""
     parts = step_id.split("/")
     for end in range(1, len(parts)):
         name = "/".join(parts[:end])
         seen = steps.get(name)
-        if seen is None or not parts[end].isdigit():
-            continue
-        if seen.tally is None and seen.word == "grown" and _is_map(steps, name, parts[end]):
-            steps[name] = _made_map(steps, name, seen)
-        if steps[name].tally is not None:
+        if seen is not None and parts[end].isdecimal():
+            if seen.tally is None:
+                steps[name] = replace(seen, tally=Tally(seen.left - 1))  # but for what gathers them
             return name, f"{name}/{parts[end]}"
     return None
 
 
-def _is_map(steps: Mapping[str, Seen], name: str, number: str) -> bool:
-    """Items count from 0, an agent's instructions from 1. A round of a loop is what its first round is."""
-    first = steps.get(f"{name.partition('#')[0]}#1")
-    return number == "0" or (first is not None and first.is_map)
-
-
-def _made_map(steps: dict[str, Seen], name: str, seen: Seen) -> Seen:
-    """A grown step is found to be a map: its items, which were taken for steps, are counted instead."""
-    items = [step_id for step_id in steps if step_id.startswith(f"{name}/") and step_id.removeprefix(f"{name}/").isdigit()]
-    words = [steps.pop(item).word for item in items]
-    ended = sum(word in OVER for word in words)
-    running = frozenset(item for item, word in zip(items, words, strict=True) if word == "running")
-    tally = Tally(
-        max(0, seen.left + ended - 1), running, done=words.count("done"), failed=words.count("failed"), skipped=words.count("skipped")
-    )
-    return replace(seen, is_map=True, tally=tally)
+def _count_of(event: RunEvent) -> int:
+    """How many steps were grown."""
+    return int(cast(int, event.detail.get("steps", 0)))
 
 
 def above(step_id: str) -> Iterator[str]:

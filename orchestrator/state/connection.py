@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import ConfigError, UnavailableError
 
 __all__ = ["Redis", "RedisFailure", "Trust", "celery_url", "check", "connect", "redis_url", "without_password"]
 
@@ -41,16 +41,22 @@ def celery_url(url: str) -> str:
 
 
 def connect(url: str, *, name: str = "cantata") -> Redis:
-    """A client for this URL; it does not retry on its own, since what may be told twice is the ledger's to know."""
-    return Redis.from_url(
-        redis_url(url),
-        decode_responses=True,
-        client_name=name,
-        health_check_interval=30,
-        socket_connect_timeout=5,
-        socket_timeout=30,
-        retry=Retry(NoBackoff(), 0),
-    )
+    """A client for this URL; it does not retry on its own, since what may be told twice is the ledger's to know.
+
+    Raises ConfigError if the URL is none.
+    """
+    try:
+        return Redis.from_url(
+            redis_url(url),
+            decode_responses=True,
+            client_name=name,
+            health_check_interval=30,
+            socket_connect_timeout=5,
+            socket_timeout=30,
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise ConfigError(f"REDIS_URL {without_password(url)!r} is no address of a Redis: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

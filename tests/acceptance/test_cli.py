@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machin
 
 SUBMIT = [sys.executable, "-m", "orchestrator.cli"]
 PATIENCE_S = 60.0
+FOREIGN = ("REDIS_URL", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")  # without bytecode each command compiles all that it imports
 
 CONFIG = """\
 tools:
@@ -83,8 +84,9 @@ def boom() -> None:
 class Folder:
     """A folder with a configuration, in which commands are run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, bytecode: Path) -> None:
         self.path = path
+        self.bytecode = bytecode
         (path / "configs").mkdir(parents=True)
         (path / "configs" / "default.yaml").write_text(CONFIG)
         (path / "configs" / "acceptance_tools.py").write_text(TOOLS)
@@ -102,11 +104,9 @@ class Folder:
         )  # fmt: skip
 
     def environment(self, **env: str) -> dict[str, str]:
-        ours = {
-            name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "NO_COLOR") and not name.startswith("CANTATA_")
-        }
+        ours = {name: value for name, value in os.environ.items() if name not in FOREIGN and not name.startswith("CANTATA_")}
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**ours, "PYTHONPATH": os.pathsep.join(paths), **env}
+        return {**ours, "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(self.bytecode), **env}
 
     def open(self, gate: str) -> None:
         (self.path / "configs" / gate).touch()
@@ -125,10 +125,16 @@ class Folder:
         return ChainResponse.model_validate(self.json("runs", "result", run_id, status=status))
 
 
+@pytest.fixture(scope="session")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands of these tests keep what Python compiled."""
+    return tmp_path_factory.mktemp("bytecode")
+
+
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+def kept(tmp_path_factory: pytest.TempPathFactory, bytecode: Path) -> Iterator[Folder]:
     """A folder whose stack `submit up` keeps."""
-    folder = Folder(tmp_path_factory.mktemp("kept") / "here")
+    folder = Folder(tmp_path_factory.mktemp("kept") / "here", bytecode)
     done = folder.submit("up", "--no-flower", "--tools", "2")
     assert done.returncode == 0, done.stderr
     yield folder
@@ -136,9 +142,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Folder]:
+def alone(tmp_path: Path, bytecode: Path) -> Iterator[Folder]:
     """A folder without a stack."""
-    folder = Folder(tmp_path / "here")
+    folder = Folder(tmp_path / "here", bytecode)
     yield folder
     down(Home(folder.path / ".cantata"), 0.0)
 

@@ -358,7 +358,7 @@ def texts(branches: list[Branch]) -> list[str]:
 def test_what_is_known_to_grow_is_drawn_under_its_grower() -> None:
     tree = texts(graph_tree(graph_of({"node_id": "g", "kind": "chain", "name": "inner"}), TWICE))
 
-    assert [line.split("─ ")[1].split()[0] for line in tree] == ["g", "g/x", "g/x/1", "g/x/2", "g/@end"]
+    assert [line.split("─ ")[1].split()[0] for line in tree] == ["g", "g/x", "g/x/@1", "g/x/@2", "g/@end"]
 
 
 def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:

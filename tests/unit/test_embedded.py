@@ -338,9 +338,9 @@ def test_flower_takes_another_port_if_its_own_is_taken(home: Home, monkeypatch: 
 
 
 def test_a_worker_is_started_through_the_command_line() -> None:
-    python = [sys.executable, "-P", "-m", "orchestrator.cli"]
+    python = [sys.executable, "-P", "-m", "workers"]
 
-    assert worker_command("a", ("agents", "gpu"), 7) == [*python, "worker", "agents", "gpu", "--name", "a", "--concurrency", "7"]
+    assert worker_command("a", ("agents", "gpu"), 7) == [*python, "agents", "gpu", "--name", "a", "--concurrency", "7"]
 
 
 # Inside

@@ -18,6 +18,7 @@ from workers.local_llm.labels import Chooser, Field, Messages, Question
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
 MAX_TOKENS = 256  # it drifts when it writes longer
+DYING_S = 0.2  # a killed process may keep its lock and its port for a moment
 FIXED = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
 """Defaults: the same prompt gives the same answer."""
 
@@ -65,17 +66,15 @@ class Provider:
         return {"model": NAME, **{key: value for key, value in cast("dict[str, JsonValue]", reply).items() if key in kept}}
 
     async def _ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
-        """Post to the server; one that went away since it was last asked is started again."""
+        """Post to the server; one that goes away meanwhile is started and asked again, once."""
         try:
             return await _post(await self._address(), path, body)
-        except httpx.ConnectError:
-            return await self._ask_again(path, body)
-
-    async def _ask_again(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
+        except httpx.TransportError:
+            await asyncio.sleep(DYING_S)
         try:
             return await _post(await self._address(), path, body)
-        except httpx.ConnectError as error:
-            raise _gone(error) from error
+        except httpx.TransportError as error:
+            raise ModelError(f"the model server of {MODEL!r} went away ({error!r})", code="model_unavailable", retryable=True) from error
 
     async def _address(self) -> server.Address:
         if address := server.running(self._home):
@@ -86,20 +85,11 @@ class Provider:
 
 async def _post(address: server.Address, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
     """The JSON that comes back. No timeout: the caller has one, and leaving closes the connection, which stops the work."""
-    try:
-        async with httpx.AsyncClient(base_url=address.url, timeout=None, trust_env=False, verify=False) as client:
-            reply = await client.post(path, json=body, headers={"Authorization": f"Bearer {address.key}"})
-    except httpx.ConnectError:
-        raise
-    except httpx.HTTPError as error:
-        raise _gone(error) from error
+    async with httpx.AsyncClient(base_url=address.url, timeout=None, trust_env=False, verify=False) as client:
+        reply = await client.post(path, json=body, headers={"Authorization": f"Bearer {address.key}"})
     if reply.is_success:
         return cast(JsonValue, reply.json())
     raise _refused(reply)
-
-
-def _gone(error: Exception) -> ModelError:
-    return ModelError(f"the model server of {MODEL!r} went away ({error!r})", code="model_unavailable", retryable=True)
 
 
 def _refused(reply: httpx.Response) -> ModelError:

@@ -13,6 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -148,10 +149,12 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with place.log("local-llm").open("ab") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "workers.local_llm", "serve", "--home", str(home)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
         )  # fmt: skip
+    threading.Thread(target=process.wait, name="local-llm-reaper", daemon=True).start()  # it may end before us
+    return process
 
 
 def _not_up(home: Path, why: str) -> ModelError:

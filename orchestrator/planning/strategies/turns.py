@@ -52,12 +52,14 @@ def team_fragment(name: str, definitions: Definitions, *, grower: str) -> Graph:
     return graph.model_copy(update={"exit": last})
 
 
-def agent_fragment(name: str, definitions: Definitions, *, grower: str) -> Graph:
-    """What a step grows to have an agent follow its instructions one after the other."""
+def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec) -> Graph:
+    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower."""
     agent = definitions.agents[name]
-    ids = [f"{grower}/{turn + 1}" for turn in range(len(agent.instructions))]
+    ids = [f"{grower}/@{turn + 1}" for turn in range(len(agent.instructions))]
     texts = [f"{RAW}{grower}", *ids[:-1]]
-    steps = tuple(_turn_step(step_id, name, agent, text, turn) for turn, (step_id, text) in enumerate(zip(ids, texts, strict=True)))
+    own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
+    asked = [_asking(name, agent, {"@text": text}, turn).model_copy(update=own) for turn, text in enumerate(texts)]
+    steps = tuple(Step(id=step_id, **dict(spec)) for step_id, spec in zip(ids, asked, strict=True))
     return Graph(steps=steps, edges=_row(ids), exit=ids[-1])
 
 
@@ -69,18 +71,19 @@ def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapp
 
 def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
     """What a step that asks an agent is to do."""
-    if len(agent.instructions) > 1:
-        return Spec(kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True)
+    if len(agent.instructions) == 1:
+        return _asking(name, agent, reads, 0, params)
     return Spec(
-        kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads), params={"agent": name, "turn": 0, **params},
-        retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
+        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
+        retries=agent.retries, timeout_s=agent.timeout_s,
     )  # fmt: skip
 
 
-def _turn_step(step_id: str, name: str, agent: Agent, text: str, turn: int) -> Step:
-    return Step(
-        id=step_id, kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads={"@text": text},
-        params={"agent": name, "turn": turn}, retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
+def _asking(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
+    """One model turn, for one instruction."""
+    return Spec(
+        kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
+        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
     )  # fmt: skip
 
 

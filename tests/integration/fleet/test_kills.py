@@ -114,6 +114,9 @@ def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: P
 def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(victim: EmbeddedClient, models: ScriptedModels) -> None:
     models.script([{"match": "^bob <.*murder", "delay_s": 2.0, "reply": "bob's answer"}])
     run = victim.submit_turn("murder", team="row")
+    until(
+        lambda: any(str(line["text"]).startswith("bob <") and "murder" in str(line["text"]) for line in models.journal()), "bob's request"
+    )
     since = until(lambda: [e for e in run.record().steps.values() if e.step_id == "bob" and e.state == "running"], "bob's turn")[0]
 
     os.kill(int(since.owner.rpartition("#")[2]), signal.SIGKILL)

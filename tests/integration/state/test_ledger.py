@@ -181,15 +181,16 @@ def test_an_outcome_told_again_after_the_end_of_the_run_changes_nothing(ledger: 
 LATE = [Outcome(output="late"), failed(), Outcome(status="retry"), Outcome(fragment=Graph(steps=(work("x"),)))]
 
 
+@pytest.mark.parametrize("owner", ["worker", "another"])
 @pytest.mark.parametrize("outcome", LATE)
-def test_a_stale_attempt_changes_nothing(ledger: Ledger, outcome: Outcome) -> None:
+def test_a_stale_attempt_changes_nothing(ledger: Ledger, outcome: Outcome, owner: str) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=row("a", "b"))
     lost = play.begin("a")
     play.lose_lease(lost)
     for now_at in ("sent", "running", "done"):
         if now_at == "running":
-            held = play.begin("a", owner="another")
+            held = play.begin("a", owner=owner)
         if now_at == "done":
             play.commit(held, "right")
         before = invariants.take(ledger.redis, "run")

@@ -154,7 +154,9 @@ class Run:
             self._fail(step_id)
 
     def _read(self, reference: str) -> JsonValue:
-        return self.outputs.get(reference[1:] if reference.startswith(RAW) else self.answering(reference))
+        step_id = reference[1:] if reference.startswith(RAW) else self.answering(reference)
+        assert self.states.get(step_id, "done") in STEP_OVER, f"{step_id} is read while it is {self.states[step_id]}"
+        return self.outputs.get(step_id)
 
     def _root(self, step_id: str, spec: Step) -> tuple[dict[str, JsonValue], frozenset[str]]:
         inputs = {name: self._read(reference) for name, reference in spec.reads.items()}
@@ -210,6 +212,8 @@ def _branch(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], name
         return run._fail(step_id)
     run.outputs[step_id] = holds
     graph = chains.grow_loop(_nodes(run, str(loop["chain"])), run.definitions, branch_step_id=step_id, spec=spec)
+    running = [old for old in map(run.answering, graph.names) if old != step_id and run.states.get(old, "done") not in STEP_OVER]
+    assert not running, f"{step_id} begins a round while {running} of the last are under way"
     return run._grow(graph, step_id, spec)
 
 

@@ -868,6 +868,42 @@ def test_any_chain_ends_whatever_fails_and_in_whatever_order(nodes: list[ChainNo
 
 
 @st.composite
+def tangles(draw: st.DrawFn) -> list[ChainNode]:
+    """Nodes of which each is reached by one before it, and that lead, wait and read forward and back."""
+    ids = [f"n{i}" for i in range(draw(st.integers(2, 8)))]
+    nodes = []
+    for i, node_id in enumerate(ids):
+        onward = ids[i + 1] if i + 1 < len(ids) else None
+        by_data = {"deps": [draw(st.sampled_from(ids[:i]))]} if i and draw(st.booleans()) else {}
+        reads = draw(st.lists(st.sampled_from([*ids[:i], "output", "k", draw(st.sampled_from(ids))]), max_size=2))
+        if onward and draw(st.integers(0, 2)) == 0:
+            sides = {"true_node": draw(st.sampled_from([*ids[:i], *ids[i + 1 :]])), "false_node": onward}
+            nodes.append(branch(node_id, " OR ".join(reads) or "k", max_iterations=3, **sides, **by_data))
+        else:
+            on_error = draw(st.sampled_from(["abort", "skip", "skip"]))
+            nodes.append(tool(node_id, next_node=onward, input_map={f"x{r}": r for r in reads}, on_error=on_error, **by_data))
+    return nodes
+
+
+@settings(max_examples=300)
+@given(tangles(), st.randoms(use_true_random=False))
+def test_any_tangle_is_refused_or_ends_with_each_round_over_before_the_next(nodes: list[ChainNode], chance: object) -> None:
+    choose = chance.choice  # type: ignore[attr-defined]  # hypothesis gives a random.Random
+    messages, code = faults(*nodes)
+    if messages:
+        assert code == "chain_cycle"
+        return
+
+    def moody(given: dict[str, JsonValue]) -> JsonValue:
+        return {"v": 1} if choose([True] * 9 + [False]) else fails(given)
+
+    run = Run(request(*nodes), DEFINITIONS, {"t": moody}, choose, decide=lambda node_id, visit: choose([True, False])).play()
+
+    assert run.status in ("succeeded", "failed")
+    assert len(run.story) == len(set(run.story))
+
+
+@st.composite
 def walks(draw: st.DrawFn) -> list[ChainNode]:
     """Nodes that lead one to one other, or by a branch to one of two, forward or back."""
     size = draw(st.integers(2, 7))
