@@ -1,11 +1,11 @@
 """What can go wrong, told apart by the moment it goes wrong.
 
-    CantataError
-    ├── ConfigError        while loading configuration or reading a request  (exit status 2)
-    ├── UnavailableError   a service is not there, or cannot be trusted      (exit status 3)
-    ├── UnknownRunError    a run id that no ledger knows                      (exit status 2)
-    └── StepError          while a step does its work                         (becomes the step's outcome)
-        └── ModelError     ... and it was a model call that failed
+CantataError
+├── ConfigError        while loading configuration or reading a request  (exit status 2)
+├── UnavailableError   a service is not there, or cannot be trusted      (exit status 3)
+├── UnknownRunError    a run id that no ledger knows                      (exit status 2)
+└── StepError          while a step does its work                         (becomes the step's outcome)
+    └── ModelError     ... and it was a model call that failed
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ from typing import TypeVar
 import structlog
 
 from orchestrator.coordinator import definitions_from
-from orchestrator.errors import CantataError
+from orchestrator.errors import CantataError, StepError
 from orchestrator.models.definitions import Definitions
-from orchestrator.models.graph import Outcome, Spec
-from orchestrator.models.values import ErrorInfo
+from orchestrator.models.graph import Spec
 from orchestrator.planning.canvas import Pace
 from orchestrator.state import fleet
 from orchestrator.state.connection import RedisFailure, connect
-from orchestrator.state.ledger import RENEW_S, Begun, Ledger
+from orchestrator.state.ledger import LEASE_S, RENEW_S, Begun, Ledger
+from workers import outcomes
 
 log = structlog.get_logger(__name__)
 
@@ -83,11 +83,13 @@ class Costs:
 class Process:
     """One worker process. Safe to use from many threads."""
 
-    def __init__(self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float | None = None) -> None:
+    def __init__(self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S) -> None:
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
-        self.redis = connect(redis_url, name=f"{fleet.CLIENT_PREFIX}{self.name}")
-        self.ledger = Ledger(self.redis) if lease_s is None else Ledger(self.redis, lease_s=lease_s)
+        connection_name = f"{fleet.CLIENT_PREFIX}{self.name}"
+        self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s)
+        self._heart_redis = connect(redis_url, name=connection_name)
+        self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
         self.costs = Costs()
         self.slots: dict[str, int] = {}
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
@@ -180,7 +182,7 @@ class Process:
             leases = list(self._held)
         if not leases:
             return
-        for lease in self.ledger.renew(leases):
+        for lease in self._heart_ledger.renew(leases):
             held = self._held.get(lease)
             if held is None or held.cancelled:
                 continue
@@ -193,10 +195,11 @@ class Process:
             late = [held for held in self._held.values() if held.give_up is not None and held.give_up < now and not held.cancelled]
         for held in late:
             held.cancelled = True
-            message = f"took longer than its {held.begun.spec.timeout_s:g} s and was stopped"
             log.info("step_timed_out", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
-            error = ErrorInfo(code="timeout", message=message, step=held.begun.step_id)
-            self.ledger.commit(held.begun, Outcome(status="failed", error=error), output="null", info={"error": error.model_dump()})
+            limit = f"{held.begun.spec.timeout_s:g} s" if held.begun.spec.timeout_s else "time"
+            error = StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True)
+            record = outcomes.failed(held.begun, error)
+            self._heart_ledger.commit(held.begun, record.outcome, output=record.output, info=record.info)
             self._stop_work(held)
 
     def _stop_work(self, held: Held) -> None:
@@ -209,8 +212,8 @@ class Process:
     def _learn(self) -> None:
         changed, self.costs.changed = self.costs.changed, set()
         told = {work: self.costs.own[work] for work in changed}
-        self.costs.known.update({**fleet.share_costs(self.redis, told), **told})
-        self.slots = fleet.slots(self.redis)
+        self.costs.known.update({**fleet.share_costs(self._heart_redis, told), **told})
+        self.slots = fleet.slots(self._heart_redis)
 
 
 def void(_: object) -> None:

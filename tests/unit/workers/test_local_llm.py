@@ -69,16 +69,16 @@ def test_examples_are_earlier_turns_answered_by_a_label_and_are_dealt_into_three
     assert question.text == "7"
     assert question.heads == (
         "Request: 1\nCategory: good\n\nRequest: 6\nCategory: good\n\nRequest: 2\nCategory: bad\n\n",
-        "Request: 3\nCategory: good\n\nRequest: 2\nCategory: bad\n\n",
-        "Request: 2\nCategory: bad\n\nRequest: 5\nCategory: good\n\n",
+        "Message: 3\nTopic: good\n\nMessage: 2\nTopic: bad\n\n",
+        "2\nKeyword: bad\n\n5\nKeyword: good\n\n",
     )
-    assert question.prompts()[1] == question.heads[1] + "Request: 7\nCategory:"
+    assert question.prompts()[1] == question.heads[1] + "Message: 7\nTopic:"
 
 
 def test_without_examples_the_system_message_and_the_labels_have_to_do() -> None:
     question = Question.of(MOOD, [{"role": "system", "content": "Judge."}, {"role": "user", "content": "7"}])
 
-    assert question.heads == ("Judge.\n\nCategories: good, bad.\n\n",)
+    assert question.heads == ("Judge.\n\nLabels: good, bad.\n\n",) * 3
 
 
 def test_labels_are_scored_where_they_part() -> None:
@@ -99,7 +99,7 @@ def test_a_label_that_the_model_likes_anyway_must_fit_better_than_that() -> None
     chosen = [asyncio.run(chooser.choose(question_of(text), fake.ask)).label for text in ("terrible", "lovely")]
 
     assert chosen == ["bad", "good"]
-    assert fake.asked.count("N/A") == 1  # worked out once
+    assert fake.asked.count("N/A") == 3  # worked out once
 
 
 def test_the_tokens_of_all_prompts_are_counted() -> None:
@@ -108,8 +108,8 @@ def test_the_tokens_of_all_prompts_are_counted() -> None:
 
     first, second = (asyncio.run(chooser.choose(question_of("hm"), fake.ask)) for _ in range(2))
 
-    assert (first.input_tokens, first.output_tokens) == (7 * 5, 5)
-    assert (second.input_tokens, second.output_tokens) == (7, 1)
+    assert (first.input_tokens, first.output_tokens) == (7 * 15, 15)
+    assert (second.input_tokens, second.output_tokens) == (7 * 3, 3)
 
 
 # The real model
@@ -291,7 +291,7 @@ class FakeServer:
         return [self._scored(str(prompt)) for prompt in prompts]
 
     def _scored(self, prompt: str) -> JsonValue:
-        text = prompt.rpartition("Request: ")[2].removesuffix("\nCategory:")
+        text = prompt.rpartition("\n\n")[2].rpartition("\n")[0].removeprefix("Request: ").removeprefix("Message: ")
         self.asked.append(text)
         shares = self.shares.get(text, {1: 0.5, 2: 0.5})
         return {
