@@ -62,6 +62,7 @@ class Service:
         for warning in check(client, url=self.redis_url).warnings:
             log.warning("redis", warning=warning)
         if "agents" in self.queues:
+            embedded.announce_ready()  # LiteLLM takes seconds to load; a command need not wait for it, its agents' steps do
             llm.load()
         signals.worker_process_init.connect(self._child_started, weak=False)
         signals.worker_ready.connect(self._ready, weak=False)

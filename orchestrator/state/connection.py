@@ -32,7 +32,9 @@ def redis_url(url: str) -> str:
 
 
 def celery_url(url: str) -> str:
-    """The URL in Celery's words."""
+    """The URL in Celery's words, which wants to be told for TLS what redis-py does anyway: to check the certificate."""
+    if url.startswith("rediss://") and "ssl_cert_reqs" not in url:
+        return f"{url}{'&' if urlsplit(url).query else '?'}ssl_cert_reqs=required"
     if not url.startswith("unix://"):
         return url
     parts = urlsplit(url)

@@ -1,0 +1,137 @@
+"""The README and the pages as tests see them: their blocks, and a shell that runs `submit` lines in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import yaml
+from click.testing import CliRunner
+
+from orchestrator.cli.main import COMMANDS, submit
+
+TOP = Path(__file__).parents[2]
+PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")
+_ANSWER = re.compile(r"\s*# → (.*)$", re.MULTILINE)
+_STATUS = re.compile(r"# exit status (\d+)")
+_ASSIGNED = re.compile(r"(\w+)=\$\((.*)\)")
+_EXPORTED = re.compile(r"export (\w+)=(\S+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        """The file that it is to be, if its first line is a comment that names one."""
+        named = _FILE.match(self.text)
+        return named.group(1) if named else None
+
+    @property
+    def answer(self) -> str | None:
+        """What comes out, if its last line is a comment that says so: `# → 3`."""
+        found = _ANSWER.search(self.text)
+        return found.group(1) if found else None
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a chain request."""
+        return self.language == "yaml" and "nodes" in yaml.safe_load(self.text)
+
+    @property
+    def is_configuration(self) -> bool:
+        """Whether it is a configuration."""
+        return self.language == "yaml" and not self.is_chain
+
+    @property
+    def is_for_a_fleet(self) -> bool:
+        """Whether its lines need machines that a test has not."""
+        return "export REDIS_URL=" in self.text
+
+
+def blocks() -> list[Block]:
+    """The blocks of all pages, in order."""
+    return [block for page in PAGES for block in _blocks(page)]
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text("utf-8")
+    for found in _BLOCK.finditer(text):
+        yield Block(str(page.relative_to(TOP)), text.count("\n", 0, found.start()) + 1, found.group(1), found.group(2))
+
+
+def lines(block: Block) -> list[str]:
+    """The command lines of a block, without those that only say something."""
+    return [line for line in block.text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def words(line: str) -> list[str]:
+    """The words of a command line, without its comment."""
+    assigned = _ASSIGNED.match(line)
+    return shlex.split(assigned.group(2) if assigned else line, comments=True)
+
+
+def value(text: str) -> object:
+    """What a text says: JSON, or itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text.strip()
+
+
+def parse(arguments: list[str]) -> None:
+    """Have `submit` read its arguments, and do nothing. Raises click.UsageError."""
+    command: click.Command = submit
+    rest = arguments if arguments[0] in COMMANDS else ["turn", *arguments]
+    while isinstance(command, click.Group):
+        name, *rest = rest
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            raise click.UsageError(f"there is no command {name!r}")
+        command = found
+    command.make_context("submit", rest)
+
+
+class Shell:
+    """Runs lines of a block, as `sh` would, in the working directory; variables live as long as it does."""
+
+    def __init__(self) -> None:
+        self._variables: dict[str, str] = {}
+
+    def run(self, line: str) -> None:
+        """Run `submit ...`, `name=$(submit ...)` or `export NAME=value`, and hold it to what its comment says of answer and status."""
+        exported = _EXPORTED.match(line)
+        if exported:
+            os.environ[exported.group(1)] = exported.group(2)
+            return
+        command, *arguments = [string.Template(word).safe_substitute(self._variables) for word in words(line)]
+        assert command == "submit", f"no test can run this: {line}"
+        answer, status, assigned = _ANSWER.search(line), _STATUS.search(line), _ASSIGNED.match(line)
+
+        done = CliRunner().invoke(submit, arguments)
+
+        assert done.exit_code == (int(status.group(1)) if status else 0), f"{line}\n{done.output}"
+        assert "Traceback" not in done.output
+        if answer:
+            assert value(done.stdout) == value(answer.group(1)), line
+        if assigned:
+            self._variables[assigned.group(1)] = done.stdout.strip()
