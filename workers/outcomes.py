@@ -7,10 +7,14 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
+
 from orchestrator.errors import StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.state.ledger import Begun, to_json
+
+_json = TypeAdapter[JsonValue](JsonValue)
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -63,9 +67,15 @@ def _info(begun: Begun, outcome: Outcome, took_ms: float) -> dict[str, JsonValue
 
 def _output_text(value: JsonValue, limit_bytes: int) -> str:
     try:
+        _json.validate_python(value, strict=True)
+    except (ValueError, RecursionError) as error:
+        odd = "it is nested too deeply" if isinstance(error, RecursionError) else _odd_part(value)
+        if odd:
+            raise StepError(f"returned what is not JSON: {odd}", code="bad_output") from error
+    try:
         text = to_json(value)
         size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise StepError(f"returned what is not JSON: {_odd_part(value)}", code="bad_output") from error
     if size > limit_bytes:
         message = f"returned {size / 1e6:.1f} MB of output; the limit is {limit_bytes / 1e6:.1f} MB (limits.output_bytes)"

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from orchestrator.cli.main import submit
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+WIDTH = 78  # what click uses of a terminal of 80 columns or more
 _MARKED = re.compile(r"<!-- (?P<command>submit[a-z ]*) --help -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -28,9 +29,9 @@ def commands(group: click.Group = submit, name: str = "submit") -> Iterator[str]
 
 
 def help_of(command: str) -> str:
-    """What a command says of itself, on a terminal of 80 columns."""
+    """What a command says of itself."""
     _, *words = command.split()
-    done = CliRunner().invoke(submit, [*words, "--help"], prog_name="submit", env={"COLUMNS": "80"})
+    done = CliRunner().invoke(submit, [*words, "--help"], prog_name="submit", terminal_width=WIDTH)
     assert done.exit_code == 0, done.output
     return done.stdout
 

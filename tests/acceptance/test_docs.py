@@ -1,0 +1,303 @@
+"""What the README, the pages and the configurations show is run: on one real stack, with a scripted model."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Client
+from orchestrator import config as configuration
+from orchestrator.cli.main import submit
+from orchestrator.demo import with_model
+from orchestrator.embedded import Stack
+from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.documents import parse as parse_document
+from orchestrator.models.definitions import Definitions, Tool
+from orchestrator.models.wire import ChainResponse, RunResult, Turn
+from orchestrator.planning.strategies import chains, turns
+from orchestrator.testing import ScriptedModels
+from tests.acceptance import write_help
+from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, parse, value, words
+
+pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20; the demo takes 30
+
+BLOCKS = blocks()
+CONFIGURATIONS = sorted((TOP / "configs").rglob("*.yaml"))
+SHOWN_ONLY = {"text"}  # transcripts
+TURN = "Is this contract fair?"
+PROVIDERS = ("OPENAI", "ANTHROPIC", "GEMINI", "AZURE", "MISTRAL", "GROQ", "OPENROUTER")
+
+TOOLS = '''
+"""What the chains of the pages call, where a page does not show it."""
+
+
+def add_up(values: list[float]) -> float:
+    return sum(values)
+
+
+def join_up(values: list[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def double(value: float) -> float:
+    return 2 * value
+
+
+def show(result: object) -> object:
+    return result
+'''
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder with all that the pages say is in a file, a stack, and a model server that its workers ask."""
+
+    folder: Path
+    stack: Stack
+    models: ScriptedModels
+
+
+def named(language: str | None = None) -> list[Block]:
+    return [block for block in BLOCKS if block.file and language in (None, block.language)]
+
+
+def all_of(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+SUBMITTED = {word for block in all_of("sh") for line in lines(block) for word in words(line)}
+"""Among other words, the files that lines of the pages submit."""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "page_tools.py").write_text(TOOLS)
+    for block in named():
+        (folder / str(block.file)).write_text(block.text)
+    with ScriptedModels() as models, pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith((*PROVIDERS, "CANTATA_"))]:
+            patch.delenv(name)
+        patch.setenv("OPENAI_API_BASE", models.url)
+        patch.setenv("OPENAI_API_KEY", "sk-scripted")
+        with Stack.start(folder / "home", tools=2) as stack:
+            patch.setenv("REDIS_URL", stack.url)
+            yield Desk(folder, stack, models)
+
+
+@pytest.fixture
+def here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """The desk, with its folder as the working directory."""
+    monkeypatch.chdir(desk.folder)
+    monkeypatch.setenv("REDIS_URL", desk.stack.url)  # a block may export another
+    return desk
+
+
+def page_tools(folder: Path) -> Definitions:
+    functions = ("add_up", "join_up", "double", "show")
+    return Definitions(folder=str(folder), tools={name: Tool(function=f"page_tools:{name}") for name in functions})
+
+
+def run_chain(definitions: Definitions, request: Mapping[str, Any]) -> ChainResponse:
+    with Client(config=definitions) as client:
+        return client.submit_chain(request).result(timeout_s=60)
+
+
+def run_turn(definitions: Definitions, **to: str) -> RunResult:
+    with Client(config=definitions) as client:
+        return client.submit_turn(TURN, **to).result(timeout_s=60)
+
+
+def load(file: Path) -> Definitions:
+    definitions = configuration.load(file)
+    assert chains.check_chains(definitions) == []
+    return definitions
+
+
+def answer_all(definitions: Definitions) -> None:
+    """Have each team and agent answer a turn."""
+    results = [run_turn(definitions, team=name) for name in definitions.teams]
+    results += [run_turn(definitions, agent=name) for name in definitions.agents]
+    assert [result.error for result in results if result.status != "succeeded"] == []
+
+
+# The pages
+
+
+def test_every_block_is_found_and_held_by_a_test_of_its_language() -> None:
+    fences = sum(page.read_text("utf-8").count("```") for page in PAGES)
+
+    assert fences == 2 * len(BLOCKS)
+    assert {block.language for block in BLOCKS} == {"yaml", "python", "sh", *SHOWN_ONLY}
+
+
+def test_a_file_is_shown_once() -> None:
+    files = [block.file for block in named()]
+
+    assert sorted(set(files)) == sorted(files)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")) if "://" not in target]
+
+    for target in targets:
+        file, _, heading = target.partition("#")
+        found = page.parent / file if file else page
+        assert found.exists(), target
+        assert not heading or heading in anchors(found), target
+
+
+def anchors(page: Path) -> list[str]:
+    """The headings of a page, as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    names = re.findall(r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", page.read_text("utf-8"))
+
+    assert [name for name in names if not list((TOP / "tests").rglob(name))] == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    readme = (TOP / "README.md").read_text("utf-8")
+
+    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in readme] == []
+
+
+# The command line
+
+
+def test_the_page_of_the_command_line_says_what_help_says() -> None:
+    page = write_help.PAGE.read_text("utf-8")
+
+    assert page == write_help.written(page), "run: python -m tests.acceptance.write_help"
+
+
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    assert sorted(write_help.shown(write_help.PAGE.read_text("utf-8"))) == sorted(write_help.commands(submit))
+
+
+def test_help_on_a_terminal_is_what_the_page_shows() -> None:
+    command = [sys.executable, "-m", "orchestrator.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
+
+    assert done.stdout.partition("\n")[2] == write_help.help_of("submit").partition("\n")[2]
+
+
+def test_the_page_of_the_command_line_has_every_variable() -> None:
+    page = write_help.PAGE.read_text("utf-8")
+
+    for field in configuration.Settings.model_fields.values():
+        assert f"`{field.alias}`" in page
+
+
+# The blocks
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_configuration], ids=str)
+def test_configurations_load_and_their_teams_and_agents_answer(block: Block, here: Desk) -> None:
+    file = here.folder / (block.file or "untitled.yaml")
+    file.write_text(block.text)
+
+    answer_all(load(file))
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_chain and block.file not in SUBMITTED], ids=str)
+def test_chains_succeed_with_the_output_that_is_shown(block: Block, here: Desk) -> None:
+    request = load_request(parse_document(block.text, source=str(block)))
+
+    response = run_chain(page_tools(here.folder), request.model_dump())
+
+    assert response.success, response.error
+    assert block.answer is not None
+    assert response.final_output == value(block.answer)
+
+
+@pytest.mark.parametrize("block", all_of("sh"), ids=str)
+def test_command_lines_are_understood(block: Block) -> None:
+    for line in lines(block):
+        command, *arguments = words(line)
+        match command:
+            case "submit":
+                parse(arguments)
+            case "./run":
+                assert arguments[0] in re.findall(r"^  (\w+) ", (TOP / "run").read_text(), re.MULTILINE)
+            case _:
+                assert command == "export", f"no test can run this: {line}"
+
+
+STAY = {"up", "status", "down", "worker"}
+"""Commands about processes; what they do is held by tests/acceptance/test_cli.py."""
+
+
+@pytest.mark.parametrize("block", [block for block in all_of("sh") if "submit " in block.text and not block.is_for_a_fleet], ids=str)
+def test_command_lines_do_what_they_say(block: Block, here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+
+    for line in lines(block):
+        if words(line)[1] not in STAY:
+            shell.run(line)
+
+
+@pytest.mark.parametrize("block", all_of("python"), ids=str)
+def test_python_runs(block: Block, here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block.text, str(block), "exec"), {"__name__": "__main__"})  # noqa: S102  # running it is the test
+
+    prints = any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text)))
+    assert bool(capsys.readouterr().out) == prints
+
+
+# The configurations
+
+
+@pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: str(file.relative_to(TOP)))
+def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
+    document = configuration.read(file)
+
+    if is_request(document):
+        request, definitions = load_request(document), load(file.with_name("default.yaml"))
+        assert chains.plan(request, definitions).steps
+    else:
+        definitions = load(file)
+        assert turns.plan(Turn(text=TURN), definitions).steps
+
+
+@pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: str(file.relative_to(TOP)))
+def test_configurations_in_the_repository_work_with_any_model(file: Path, here: Desk) -> None:
+    document = configuration.read(file)
+
+    if is_request(document):
+        definitions = with_model(load(file.with_name("default.yaml")), "openai/gpt-4o-mini")
+        response = run_chain(definitions, load_request(document).model_dump())
+        assert response.success, response.error
+    else:
+        answer_all(with_model(load(file), "openai/gpt-4o-mini"))
+
+
+# The demo
+
+
+def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
+    ours = {name: text for name, text in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
+    environment = {**ours, "PYTHONPATH": os.pathsep.join([str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    command = [sys.executable, "-m", "orchestrator.demo"]
+
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170, check=False)
+
+    assert done.returncode == 0, done.stderr
+    share = re.search(r"^(\d+) of 30 labels are those a person gave \(\d+%\)\.$", done.stdout, re.MULTILINE)
+    assert share, done.stdout
+    assert int(share.group(1)) >= 24
+    assert "submit runs show" in done.stdout

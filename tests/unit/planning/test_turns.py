@@ -1,0 +1,106 @@
+"""Turns become graphs: rows, fans and joins."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.models.definitions import Agent, Defaults, Definitions, Synthesizer, Team
+from orchestrator.models.graph import Edge, Graph, Step
+from orchestrator.models.wire import Turn
+from orchestrator.planning.growth import adopt
+from orchestrator.planning.strategies import turns
+
+AGENTS = {"a": Agent(), "b": Agent(retries=7), "two": Agent(instructions=["1 {input}", "2 {input}"])}
+TEAMS = {
+    "row": Team(mode="pipeline", agents=["a", "b", "a"]),
+    "fan": Team(mode="broadcast", agents=["a", "two"], min_responses=1, deadline_s=5),
+    "merged": Team(mode="broadcast", agents=["a", "b"], synthesizer=Synthesizer(prompt="{agent_responses}")),
+    "later": Team(mode="router", agents=["a"]),
+}
+DEFINITIONS = Definitions(agents=AGENTS, teams=TEAMS, defaults=Defaults(team="row"))
+
+
+def planned(**turn: str) -> Graph:
+    return turns.plan(Turn(text="hi", **turn), DEFINITIONS)  # type: ignore[arg-type]
+
+
+def step(graph: Graph, step_id: str) -> Step:
+    return next(s for s in graph.steps if s.id == step_id)
+
+
+def test_a_pipeline_is_a_row_in_which_each_reads_the_one_before() -> None:
+    graph = planned(team="row")
+
+    assert [s.id for s in graph.steps] == ["a.1", "b", "a.2"]
+    assert [s.reads["@text"] for s in graph.steps] == ["=@start", "a.1", "b"]
+    assert graph.edges == (Edge(source="a.1", target="b"), Edge(source="b", target="a.2"))
+    assert graph.terminals == ("a.2",)
+    assert step(graph, "b").params["failure"] == "Pipeline failed at step 2 (b): "
+
+
+def test_a_broadcast_is_a_fan_whose_failures_are_skipped_and_a_join() -> None:
+    graph = planned(team="fan")
+
+    join = step(graph, "@responses")
+    assert (join.kind, join.quorum, join.deadline_s, join.decides) == ("team.collect", 1, 5, True)
+    assert {edge.source for edge in graph.edges if edge.target == join.id} == {"a", "two"}
+    assert {s.on_error for s in graph.steps if s.id != join.id} == {"skip"}
+
+
+def test_a_synthesizer_is_a_task_of_the_agents_queue() -> None:
+    join = step(planned(team="merged"), "@synthesizer")
+
+    assert (join.kind, join.queue) == ("team.synthesize", "agents")
+
+
+def test_an_agent_of_several_instructions_grows_a_row_with_the_time_and_tries_it_was_given() -> None:
+    grower = step(planned(agent="two"), "two").model_copy(update={"retries": 9, "timeout_s": 2.0})
+
+    fragment = adopt(turns.agent_fragment("two", DEFINITIONS, grower="two", spec=grower), "two", grower)
+
+    assert [s.id for s in fragment.steps] == ["two/@1", "two/@2"]
+    assert [s.reads["@text"] for s in fragment.steps] == ["=two", "two/@1"]
+    assert {(s.retries, s.timeout_s) for s in fragment.steps} == {(9, 2.0)}
+    assert fragment.exit == "two/@2"
+
+
+def test_the_default_team_answers_turns_that_name_none() -> None:
+    assert planned().terminals == ("a.2",)
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        (Turn(text=" "), "the text is empty"),
+        (Turn(text="x", team="rwo"), "no team is called 'rwo'; did you mean 'row'"),
+        (Turn(text="x", agent="zzz"), "no agent is called 'zzz'; known: 'a', 'b', 'two'"),
+        (Turn(text="x", team="row", agent="a"), "not both"),
+    ],
+)
+def test_a_bad_turn_is_told_what_is_wrong(turn: Turn, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        turns.plan(turn, DEFINITIONS)
+
+    assert said in str(caught.value)
+
+
+def test_an_exit_takes_the_place_of_its_grower_and_others_fail_it() -> None:
+    grower = Step(id="g", kind="x", on_error="skip", scope="outer", window="m", params={"failure": "In g: "})
+    fragment = Graph(steps=(Step(id="g/1", kind="y"), Step(id="g/2", kind="y")), exit="g/2")
+
+    inner, exit_step = adopt(fragment, "g", grower).steps
+
+    assert (exit_step.on_error, exit_step.scope, exit_step.window) == ("skip", "outer", "m")
+    assert (inner.on_error, inner.scope, inner.window) == ("abort", "g", None)
+    assert inner.params == exit_step.params == {"failure": "In g: "}
+
+
+def test_without_an_exit_or_unscoped_steps_stand_where_the_grower_stood() -> None:
+    grower = Step(id="g", kind="x", scope="outer")
+
+    for fragment in (
+        Graph(steps=(Step(id="n", kind="y"),)),
+        Graph(steps=(Step(id="n", kind="y"), Step(id="e", kind="y")), exit="e", scoped=False),
+    ):
+        assert adopt(fragment, "g", grower).steps[0].scope == "outer"

@@ -1,0 +1,80 @@
+"""What a handler returned or raised becomes a record."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import StepError
+from orchestrator.models.graph import Outcome, Spec
+from orchestrator.models.values import JsonValue, Usage
+from orchestrator.state.ledger import Begun
+from workers import outcomes
+from workers.runtime import Costs
+
+
+def begun(*, failures: int = 0, retries: int = 0, **params: JsonValue) -> Begun:
+    return Begun("run", "step", 1, "worker", Spec(kind="k", retries=retries, params=params), None, failures, {}, "")
+
+
+def test_an_output_is_recorded_as_compact_json() -> None:
+    record = outcomes.of(begun(), Outcome(output={"ä": [1, [2]]}, usage=Usage(tool_calls=1)), limit_bytes=100, took_ms=1.234)
+
+    assert record.output == '{"ä":[1,[2]]}'
+    assert record.info == {"ms": 1.23, "by": "worker", "usage": {"tool_calls": 1}}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({1, 2}, "the value is of type set"),
+        ({"a": [float("nan")]}, "the value['a'][0] is nan"),
+        ({"a": {2: 1}}, "the value['a'] has the key 2 of type int"),
+        ("\ud800", "half a surrogate pair"),
+        ("x" * 101, "returned 0.0 MB of output"),
+    ],
+)
+def test_what_is_no_json_or_too_large_fails_the_step_and_says_where(value: JsonValue, said: str) -> None:
+    record = outcomes.of(begun(), Outcome(output=value), limit_bytes=100, took_ms=0)
+
+    assert record.outcome.status == "failed"
+    assert record.outcome.error is not None
+    assert said in record.outcome.error.message
+
+
+def test_a_failure_that_may_pass_is_tried_again_while_tries_are_left() -> None:
+    error = StepError("busy", retryable=True)
+
+    assert outcomes.failed(begun(retries=2), error).outcome.status == "retry"
+    assert outcomes.failed(begun(retries=2, failures=1), error).outcome.status == "retry"
+    assert outcomes.failed(begun(retries=2, failures=2), error).outcome.status == "failed"
+    assert outcomes.failed(begun(retries=2), StepError("no")).outcome.status == "failed"
+
+
+def test_the_pause_grows_and_a_retry_after_is_honoured() -> None:
+    pauses = [outcomes.failed(begun(retries=99, failures=n), StepError("", retryable=True)).outcome.retry_in_s for n in (0, 4, 20)]
+
+    assert 0.25 <= pauses[0] <= 0.5 < pauses[1] <= 8 < pauses[2] <= 30
+    assert outcomes.failed(begun(retries=1), StepError("", retryable=True, retry_after_s=7)).outcome.retry_in_s == 7
+
+
+def test_a_step_can_say_where_it_stood() -> None:
+    record = outcomes.failed(begun(failure="Pipeline failed at step 2 (b): "), StepError("no"))
+
+    assert record.outcome.error is not None
+    assert record.outcome.error.message == "Pipeline failed at step 2 (b): no"
+
+
+def test_work_is_cheap_when_it_was_measured_so_or_is_declared_so() -> None:
+    costs = Costs()
+    spec = Spec(kind="tool.call", work="tools:x")
+
+    assert not costs.is_cheap(spec), "unknown"
+    for _ in range(3):
+        costs.saw("tools:x", 1.0)
+    assert costs.is_cheap(spec)
+    assert "\ntools:x\n" in costs.names()
+    for _ in range(30):
+        costs.saw("tools:x", 50.0)
+    assert not costs.is_cheap(spec)
+    assert costs.is_cheap(spec.model_copy(update={"cheap": True}))
+    assert costs.is_cheap(Spec(kind="chain.branch", decides=True))
