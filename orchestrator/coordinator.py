@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 COORDINATOR = "coordinator"  # the queue of decisions
 SWEEP_LOCK = "cantata:sweep"  # string: the name of the process that sweeps; expires when it dies
 SWEEP_LOCK_MS = 2000
+GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
 DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
 
 
@@ -67,6 +68,7 @@ class Sweeper(threading.Thread):
         self._every_s = every_s
         self._ended = threading.Event()
         self._missing: dict[str, float] = {}
+        self._sweeps_from = 0.0
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
@@ -74,9 +76,12 @@ class Sweeper(threading.Thread):
             try:
                 if self._holds_lock():
                     self._expire_leases_of_the_dead()
-                    sweep_once(self._app, self._ledger)
+                    if time.monotonic() >= self._sweeps_from:
+                        sweep_once(self._app, self._ledger)
             except (CantataError, RedisFailure, OSError) as error:
                 log.warning("sweep_failed", error=str(error))
+            except Exception:  # the edge of a thread: without it nothing that got lost would be found again
+                log.exception("sweep_broke")
 
     def stop(self) -> None:
         """Stop, and let another sweep."""
@@ -102,8 +107,10 @@ class Sweeper(threading.Thread):
             self._ledger.expire(lease for lease in leases if lease.split("|")[2] in dead)
 
     def _holds_lock(self) -> bool:
+        """Whether this process sweeps. One that just took the lock waits a moment: Redis may have been away, and owners renew first."""
         redis = self._ledger.redis
         if redis.set(SWEEP_LOCK, self._owner, nx=True, px=SWEEP_LOCK_MS):
+            self._sweeps_from = time.monotonic() + (GRACE_S if self._ledger.leases() else 0.0)
             return True
         if redis.get(SWEEP_LOCK) != self._owner:
             return False
@@ -142,16 +149,15 @@ def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, 
     """
     if not overdue:
         return []
-    queues = sorted({step.spec.queue for _, step, _ in overdue})
-    waiting = oldest_waiting_s(app, queues)
+    waiting = oldest_waiting_s(app, sorted({step.spec.queue for _, step, _ in overdue}))
     served = fleet.slots(ledger.redis)
     lost = []
-    for run_id, step, late_s in overdue:
+    for run_id, step, age_s in overdue:
         queue = step.spec.queue
-        if queue not in served:
+        if queue not in served and age_s < 2 * RESEND_S:
             ledger.note(run_id, "unserved", step_id=step.step_id, detail={"queue": queue, "message": unserved(queue)})
         head_s = waiting[queue]
-        if head_s is None or head_s < RESEND_S + late_s:
+        if (head_s is None or head_s < age_s) and ledger.sent_again(run_id, step.step_id):
             lost.append((run_id, step))
     return lost
 

@@ -2,8 +2,71 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 # No deadline for an example: two busy cores would make a test fail that is right.
 settings.register_profile("cantata", settings(), deadline=None)
 settings.load_profile("cantata")
+
+
+class NetworkReached(RuntimeError):
+    """A test wanted to leave this machine. Not an OSError: what is built to live with a lost network would hide it."""
+
+
+REMEDY = "use orchestrator.testing, or an address of this machine"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hosts_refused() -> Iterator[list[str]]:
+    """Sockets of the test process reach loopback and Unix sockets only, and only names of this machine are looked up."""
+    refused: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex", "sendto"):
+            patch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name), _addressed, refused))
+        patch.setattr(socket, "getaddrinfo", _guarded(socket.getaddrinfo, _looked_up, refused))
+        yield refused
+
+
+@pytest.fixture(autouse=True)
+def hosts_refused(_hosts_refused: list[str]) -> Iterator[list[str]]:
+    """The hosts that the test wanted to reach. It fails if there are any, whoever caught the error."""
+    _hosts_refused.clear()
+    yield _hosts_refused
+    assert not _hosts_refused, f"this test wanted to reach {', '.join(map(repr, _hosts_refused))}; {REMEDY}"
+
+
+def _guarded(function: Callable[..., Any], host_of: Callable[..., object], refused: list[str]) -> Callable[..., Any]:
+    def guarded(*words: Any, **more: Any) -> Any:
+        host = host_of(*words, **more)
+        if not _is_here(host):
+            refused.append(str(host))
+            raise NetworkReached(f"a test must not reach {host!r}; {REMEDY}")
+        return function(*words, **more)
+
+    return guarded
+
+
+def _addressed(sock: socket.socket, *words: Any) -> object:
+    """The host in the last argument; None of a Unix socket."""
+    return words[-1][0] if sock.family in (socket.AF_INET, socket.AF_INET6) else None
+
+
+def _looked_up(host: object, *_: object, **_more: object) -> object:
+    return host
+
+
+def _is_here(host: object) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in (None, "", "localhost", socket.gethostname()):
+        return True
+    try:
+        address = ipaddress.ip_address(str(name).partition("%")[0])
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

@@ -18,6 +18,7 @@ _json = TypeAdapter[JsonValue](JsonValue)
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+MOST_TOLD = 4000  # characters of an error message: it is recorded with the step, in events, and with the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,19 @@ def of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float) -> R
 def failed(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> Record:
     """The record of a failure: another try if the failure may pass and tries are left."""
     prefix = str(begun.spec.params.get("failure", ""))
-    info = ErrorInfo(code=error.code, message=f"{prefix}{error}", step=begun.step_id)
+    info = ErrorInfo(code=error.code, message=_told(f"{prefix}{error}"), step=begun.step_id)
     if error.retryable and begun.failures < begun.spec.retries:
         pause_s = _pause_s(begun.failures) if error.retry_after_s is None else error.retry_after_s
         outcome = Outcome(status="retry", error=info, retry_in_s=pause_s)
     else:
         outcome = Outcome(status="failed", error=info)
     return Record(outcome, "null", _info(begun, outcome, took_ms))
+
+
+def _told(message: str) -> str:
+    """A message as it can be recorded: in UTF-8 (a file's name may be none), and no book."""
+    text = message.encode("utf-8", "replace").decode()
+    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}… ({len(text)} characters)"
 
 
 def _pause_s(failures: int) -> float:

@@ -9,10 +9,11 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import ceil
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -24,7 +25,7 @@ from orchestrator.models.graph import Spec
 from orchestrator.planning.canvas import Pace
 from orchestrator.state import fleet
 from orchestrator.state.connection import RedisFailure, connect
-from orchestrator.state.ledger import LEASE_S, RENEW_S, Begun, Ledger
+from orchestrator.state.ledger import LEASE_S, RENEW_S, Begun, Ledger, Ready
 from workers import outcomes
 
 log = structlog.get_logger(__name__)
@@ -83,7 +84,12 @@ class Costs:
 class Process:
     """One worker process. Safe to use from many threads."""
 
-    def __init__(self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
+        send: Callable[[str, Sequence[Ready]], None] = lambda run_id, ready: None,
+    ) -> None:  # fmt: skip
+        """Start renewing. `send` sends what a time-out made ready; without it the sweep does."""
+        self._send = send
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
         connection_name = f"{fleet.CLIENT_PREFIX}{self.name}"
@@ -96,9 +102,14 @@ class Process:
         self._held: dict[str, Held] = {}
         self._changed = threading.Lock()
         self._stopping = threading.Event()
+        self._handing_back = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heart", daemon=True)
         self._heart.start()
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def hand_back(self) -> None:
+        """Give back undone what is held; the heart does it within a tick. A prefork child ends with its step."""
+        self._handing_back.set()
 
     def stop(self) -> None:
         """Stop renewing; what is still held runs out and is done elsewhere."""
@@ -166,6 +177,8 @@ class Process:
         while not self._stopping.wait(TICK_S if self._held else RENEW_S / 4):
             now = time.monotonic()
             try:
+                if self._handing_back.is_set():
+                    self._hand_back_all()
                 self._stop_late(now)
                 if now >= renew_at:
                     renew_at = now + RENEW_S
@@ -176,6 +189,8 @@ class Process:
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
                 log.warning("heart_missed", worker=self.name, error=str(error))
+            except Exception:  # the edge of a thread: without it every step of this process would be lost
+                log.exception("heart_broke", worker=self.name)
 
     def _renew(self) -> None:
         with self._changed:
@@ -190,6 +205,15 @@ class Process:
             log.info("lease_lost", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
             self._stop_work(held)
 
+    def _hand_back_all(self) -> None:
+        with self._changed:
+            held = [each for each in self._held.values() if not each.cancelled]
+        for each in held:
+            each.cancelled = True
+            self._heart_ledger.release(each.begun)
+            log.info("step_handed_back", worker=self.name, run=each.begun.run_id, step=each.begun.step_id)
+            self._stop_work(each)
+
     def _stop_late(self, now: float) -> None:
         with self._changed:
             late = [held for held in self._held.values() if held.give_up is not None and held.give_up < now and not held.cancelled]
@@ -199,21 +223,37 @@ class Process:
             limit = f"{held.begun.spec.timeout_s:g} s" if held.begun.spec.timeout_s else "time"
             error = StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True)
             record = outcomes.failed(held.begun, error)
-            self._heart_ledger.commit(held.begun, record.outcome, output=record.output, info=record.info)
-            self._stop_work(held)
+            try:
+                committed = self._heart_ledger.commit(held.begun, record.outcome, output=record.output, info=record.info)
+                self._send(held.begun.run_id, committed.sends)
+            finally:
+                self._stop_work(held)
 
     def _stop_work(self, held: Held) -> None:
-        if held.stop is not None:
-            held.stop()
-        elif self.is_child:
-            # A Python function cannot be stopped from outside, its process can; Celery puts another in its place.
-            os.kill(os.getpid(), signal.SIGKILL)
+        with self._changed:
+            if held.begun.lease not in self._held:
+                return  # it ended by itself, and its process may be doing another step
+            if held.stop is not None:
+                held.stop()
+            elif self.is_child:
+                # A Python function cannot be stopped from outside, its process can; Celery puts another in its place.
+                _kill_descendants(os.getpid())
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _learn(self) -> None:
         changed, self.costs.changed = self.costs.changed, set()
         told = {work: self.costs.own[work] for work in changed}
         self.costs.known.update({**fleet.share_costs(self._heart_redis, told), **told})
         self.slots = fleet.slots(self._heart_redis)
+
+
+def _kill_descendants(pid: int) -> None:
+    """Kill what a process started, such as the command of a `proc` step, and what that started. Linux only; elsewhere it is left."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, listed.read_text().split()):
+                _kill_descendants(child)
+                os.kill(child, signal.SIGKILL)
 
 
 def void(_: object) -> None:

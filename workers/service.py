@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import structlog
+from billiard.process import active_children
 from celery import Celery, signals
 
 import orchestrator
 from orchestrator import embedded
 from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import Sweeper
+from orchestrator.coordinator import Sweeper, send_ready
 from orchestrator.state import fleet
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
-from orchestrator.state.ledger import Ledger
+from orchestrator.state.ledger import Ledger, Ready
 from workers import llm, tasks
 from workers.runtime import Process
 
@@ -29,6 +32,9 @@ log = structlog.get_logger(__name__)
 THREADS = 100  # model turns wait for the network, so many fit in one process
 COORDINATORS = 4
 ANNOUNCE_S = 1.0
+SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
+DRAIN_S = 8.0  # what a worker told to stop may still finish; below the 10 s that most supervisors give
+HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
 
 POOLS = {"coordinator": "threads", "agents": "threads"}
 """Pool of a queue; Python functions, and queues we do not know, get prefork: its children can be killed."""
@@ -47,14 +53,18 @@ class Service:
         self._process: Process | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._is_announced = False
         tasks.register(self.app, self)
 
     def process(self) -> Process:
         """What this operating system process holds; made anew in each prefork child."""
         with self._lock:
             if self._process is None:
-                self._process = Process(self.redis_url, self.name, is_child=self.pool == "prefork")
+                self._process = Process(self.redis_url, self.name, is_child=self.pool == "prefork", send=self._send)
             return self._process
+
+    def _send(self, run_id: str, ready: Sequence[Ready]) -> None:
+        send_ready(self.app, ((run_id, step) for step in ready))
 
     def run(self) -> int:
         """Serve until told to stop."""
@@ -62,6 +72,7 @@ class Service:
         for warning in check(client, url=self.redis_url).warnings:
             log.warning("redis", warning=warning)
         if "agents" in self.queues:
+            self._announce_always()
             embedded.announce_ready()  # LiteLLM takes seconds to load; a command need not wait for it, its agents' steps do
             llm.load()
         signals.worker_process_init.connect(self._child_started, weak=False)
@@ -78,28 +89,32 @@ class Service:
     def _child_started(self, **_: Any) -> None:
         self._process = None
         self._lock = threading.Lock()
-        self.process()
+        process = self.process()
+        signal.signal(HAND_BACK, lambda *_: process.hand_back())
 
     def _ready(self, **_: Any) -> None:
         if self.pool != "prefork":
             self.process()
-        client = connect(self.redis_url, name=f"cantata:{self.name}")
-        self._announce(client)
+        self._announce_always()
         Sweeper(self.app, self._ledger(), self.name).start()
-        threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
         embedded.announce_ready()
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
 
     def _ledger(self) -> Ledger:
-        return Ledger(connect(self.redis_url, name=f"cantata:{self.name}:sweep"))
+        return Ledger(connect(self.redis_url, name=f"cantata:{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
 
-    def _announce(self, client: Redis) -> None:
-        fleet.announce(client, self._worker)
+    def _announce_always(self) -> None:
+        """Say that this worker is there, now and from now on."""
+        if not self._is_announced:
+            self._is_announced = True
+            client = connect(self.redis_url, name=f"cantata:{self.name}")
+            fleet.announce(client, self._worker)
+            threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
 
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(ANNOUNCE_S):
             try:
-                self._announce(client)
+                fleet.announce(client, self._worker)
             except RedisFailure as error:
                 log.warning("announce_failed", error=str(error))
             if embedded.stack_is_gone():
@@ -116,6 +131,19 @@ class Service:
 
     def _going(self, **_: Any) -> None:
         self._stopping.set()
+        drain = threading.Timer(float(os.environ.get("CANTATA_DRAIN_S", DRAIN_S)), self._hand_back)
+        drain.daemon = True
+        drain.start()
+
+    def _hand_back(self) -> None:
+        """What is not done within the drain time is done by others."""
+        log.info("handing_back", name=self.name)
+        if self.pool != "prefork":
+            self.process().hand_back()
+            return
+        for child in active_children():
+            if child.pid:
+                os.kill(child.pid, HAND_BACK)
 
     def _gone(self, **_: Any) -> None:
         if self._process is not None:

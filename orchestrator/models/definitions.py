@@ -25,7 +25,7 @@ class Tool(Value):
     """A Python function that chains and agents may call; also what a skill is."""
 
     function: str = Field(description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$")
-    description: str = ""
+    description: str = Field(default="", description="what it does, for people and models")
     queue: QueueName = Field(default="tools", description="the queue whose workers run it")
     timeout_s: float | None = Field(default=None, gt=0, description="seconds one attempt may take; the worker child is killed past it")
     retries: int = Field(default=0, ge=0, le=100, description="tries after the first")
@@ -42,8 +42,8 @@ class Command(Value):
 class Example(Value):
     """One example of what an agent should answer."""
 
-    input: str
-    output: str
+    input: str = Field(description="what the agent is asked")
+    output: str = Field(description="what it should answer")
 
 
 class OutputSchema(Value):
@@ -55,7 +55,7 @@ class OutputSchema(Value):
 class Agent(Value):
     """A model with a role: each instruction is one model turn, fed with the answer before it."""
 
-    description: str = ""
+    description: str = Field(default="", description="what it is good at, for people and other agents")
     model: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the default model if absent")
     params: dict[str, JsonValue] = Field(default_factory=dict, description="model parameters, over those of the model")
     system: str | None = Field(default=None, description="the system message of each turn")
@@ -66,7 +66,7 @@ class Agent(Value):
         default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them"
     )
     output: OutputSchema | None = Field(default=None, description="structured output of the last instruction")
-    queue: QueueName = "agents"
+    queue: QueueName = Field(default="agents", description="the queue whose workers ask its model")
     timeout_s: float = Field(default=60.0, gt=0, description="seconds one model call may take")
     retries: int = Field(
         default=3, ge=0, le=100, description="tries after the first, when the failure may pass (429, 5xx, timeouts, connections)"
@@ -76,11 +76,11 @@ class Agent(Value):
 class Synthesizer(Value):
     """Merges what a broadcast's agents said into one answer."""
 
-    model: str | None = None
+    model: str | None = Field(default=None, description="as of an agent")
     prompt: str = Field(description="template; `{agent_responses}` is a JSON object name → text, `{user_input}` the turn's text")
-    params: dict[str, JsonValue] = Field(default_factory=dict)
-    timeout_s: float = Field(default=60.0, gt=0)
-    retries: int = Field(default=3, ge=0, le=100)
+    params: dict[str, JsonValue] = Field(default_factory=dict, description="model parameters, over those of the model")
+    timeout_s: float = Field(default=60.0, gt=0, description="seconds its model call may take")
+    retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure may pass")
 
 
 Mode = Literal["pipeline", "broadcast", "router", "round_robin", "conductor"]
@@ -89,7 +89,7 @@ Mode = Literal["pipeline", "broadcast", "router", "round_robin", "conductor"]
 class Team(Value):
     """Agents that answer user turns together."""
 
-    description: str = ""
+    description: str = Field(default="", description="what it is good at, for people")
     mode: Mode = Field(description="how the agents work together")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
     synthesizer: Synthesizer | None = Field(
@@ -114,9 +114,9 @@ class Team(Value):
 class Chain(Value):
     """A named chain: what a request may run as one node, or `submit chain` by name."""
 
-    nodes: list[ChainNode] = Field(min_length=1)
-    entry_node: str
-    description: str = ""
+    nodes: list[ChainNode] = Field(min_length=1, description="all nodes")
+    entry_node: str = Field(description="starting node id")
+    description: str = Field(default="", description="what it does, for people")
 
 
 class Defaults(Value):
@@ -147,17 +147,17 @@ class Limits(Value):
 class Definitions(Value):
     """Everything that a run may name, resolved when it starts and stored with it."""
 
-    version: Literal[1] = 1
+    version: Literal[1] = Field(default=1, description="of this format")
     folder: str | None = Field(default=None, description="folder that functions are imported from; set when the file is read")
-    models: dict[str, Model] = Field(default_factory=dict)
-    tools: dict[str, Tool] = Field(default_factory=dict)
-    skills: dict[str, Tool] = Field(default_factory=dict)
+    models: dict[str, Model] = Field(default_factory=dict, description="short names for models with their parameters")
+    tools: dict[str, Tool] = Field(default_factory=dict, description="functions that nodes of kind `tool` call")
+    skills: dict[str, Tool] = Field(default_factory=dict, description="functions that nodes of kind `skill` call")
     commands: dict[str, Command] = Field(default_factory=dict, description="what `proc` nodes may run; nothing by default")
-    agents: dict[str, Agent] = Field(default_factory=dict)
-    teams: dict[str, Team] = Field(default_factory=dict)
-    chains: dict[str, Chain] = Field(default_factory=dict)
-    defaults: Defaults = Field(default_factory=Defaults)
-    limits: Limits = Field(default_factory=Limits)
+    agents: dict[str, Agent] = Field(default_factory=dict, description="who answers turns, alone or in teams, and nodes of chains")
+    teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
+    chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
+    defaults: Defaults = Field(default_factory=Defaults, description="what applies where nothing is said")
+    limits: Limits = Field(default_factory=Limits, description="bounds on each run")
 
     def model_of(self, name: str | None) -> Model:
         """The model called `name`, or the default one; a name not under `models` is a LiteLLM name."""

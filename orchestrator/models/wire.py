@@ -54,18 +54,18 @@ class ChainRequest(Value):
 class Turn(Value):
     """A user's turn for a team or an agent."""
 
-    text: str
-    team: str | None = None
-    agent: str | None = None
-    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400)
+    text: str = Field(description="what the user said")
+    team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
+    agent: str | None = Field(default=None, description="the agent to answer")
+    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
 
 
 class ChainError(Value):
     """Why a chain failed."""
 
     code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
-    message: str
-    node_id: str | None = None
+    message: str = Field(description="for people: which node, what, what to do")
+    node_id: str | None = Field(default=None, description="the node it failed at")
 
 
 class ChainEvent(Value):
@@ -73,13 +73,13 @@ class ChainEvent(Value):
 
     type: Literal["chain/event"] = "chain/event"
     seq: int = Field(description="strictly increasing within a run; an offset to attach at")
-    run_id: str
-    chain_id: str
-    correlation_id: str = ""
-    node_id: str
-    phase: Literal["start", "done", "skip", "error"]
-    output: JsonValue = None
-    error: str | None = None
+    run_id: str = Field(description="the run")
+    chain_id: str = Field(description="as in the request")
+    correlation_id: str = Field(default="", description="as in the request")
+    node_id: str = Field(description="the node; of a map item, the node that is run for it")
+    phase: Literal["start", "done", "skip", "error"] = Field(description="what happened")
+    output: JsonValue = Field(default=None, description="done: the node's output")
+    error: str | None = Field(default=None, description="error: the message")
     iteration: int | None = Field(default=None, description="round of the loop the node is in, from 1")
     index: int | None = Field(default=None, description="position of the map item")
 
@@ -88,44 +88,44 @@ class ChainResponse(Value):
     """How a chain ended."""
 
     type: Literal["chain/resp"] = "chain/resp"
-    chain_id: str
-    session_id: str = ""
-    correlation_id: str = ""
-    run_id: str
-    status: RunStatus
+    chain_id: str = Field(description="as in the request, or made up")
+    session_id: str = Field(default="", description="as in the request")
+    correlation_id: str = Field(default="", description="as in the request")
+    run_id: str = Field(description="the run")
+    status: RunStatus = Field(description="how the run stands")
     success: bool = Field(description="no node failed")
     outputs: dict[str, JsonValue] = Field(description="node id → output; kept whatever happened")
     final_output: JsonValue = Field(description="output of the one terminal that ran, or an object of several")
-    duration_ms: int
+    duration_ms: int = Field(description="from acceptance to the end, or to now")
     nodes_run: int = Field(description="nodes executed, branches and maps among them; not the skipped ones, nor map items")
     items_run: int = Field(default=0, description="map items executed")
     failed: list[str] = Field(default_factory=list, description="nodes that failed")
-    usage: Usage = Field(default_factory=Usage)
-    error: ChainError | None = None
+    usage: Usage = Field(default_factory=Usage, description="what it consumed")
+    error: ChainError | None = Field(default=None, description="why it failed")
 
 
 class RunEvent(Value):
     """Something that happened in a run."""
 
     seq: int = Field(description="offset in the run's stream: rises by one, no gap and no repeat")
-    run_id: str
+    run_id: str = Field(description="the run")
     at_ms: int = Field(description="Redis's clock, milliseconds since 1970")
     type: str = Field(description="accepted, started, done, failed, skipped, grown, retry, lost, waiting, warning, closed, ...")
-    step: str | None = None
-    attempt: int | None = None
-    worker: str | None = None
-    detail: dict[str, JsonValue] = Field(default_factory=dict)
+    step: str | None = Field(default=None, description="the step it happened to; the run, if absent")
+    attempt: int | None = Field(default=None, description="which attempt of the step, from 1")
+    worker: str | None = Field(default=None, description="who did it")
+    detail: dict[str, JsonValue] = Field(default_factory=dict, description="what else is known, by type")
 
 
 class RunResult(Value):
     """How a run ended, or how far it is."""
 
-    run_id: str
-    status: RunStatus
-    output: JsonValue = None
-    error: ErrorInfo | None = None
-    usage: Usage = Field(default_factory=Usage)
+    run_id: str = Field(description="the run")
+    status: RunStatus = Field(description="how the run stands")
+    output: JsonValue = Field(default=None, description="the answer; never an error text")
+    error: ErrorInfo | None = Field(default=None, description="why it failed")
+    usage: Usage = Field(default_factory=Usage, description="what it consumed")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
-    warnings: list[str] = Field(default_factory=list)
-    steps_run: int = 0
-    duration_ms: int = 0
+    warnings: list[str] = Field(default_factory=list, description="what went wrong without failing it")
+    steps_run: int = Field(default=0, description="steps done or failed, without those that only decide")
+    duration_ms: int = Field(default=0, description="from acceptance to the end, or to now")

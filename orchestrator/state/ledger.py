@@ -33,6 +33,7 @@ SWEEP_S = 0.5  # how soon after its lease a step is sent again
 RESEND_S = 4.0  # how long a step may be sent and not begun before someone looks after its message
 RETENTION_S = 86_400.0  # how long a finished run can be read
 DEFINITIONS_SPARE_S = 3600.0  # definitions outlive the last run that may need them by this
+USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
 Reply = TypeVar("Reply")
@@ -114,7 +115,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep of one shard found: steps to send now, steps that nobody began in time, and how many leases were lost."""
+    """What a sweep of one shard found.
+
+    Steps to send now; steps that nobody began in time, and how many seconds ago they were sent; how many leases were lost.
+    """
 
     sends: tuple[tuple[str, Ready], ...]
     overdue: tuple[tuple[str, Ready, float], ...]
@@ -170,8 +174,12 @@ class RunRecord:
         return self.steps.get(name)
 
 
-@lru_cache(maxsize=4096)
 def _spec(text: str) -> Spec:
+    return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
+
+
+@lru_cache(maxsize=4096)
+def _usual_spec(text: str) -> Spec:
     return Spec.model_validate_json(text)
 
 
@@ -317,6 +325,10 @@ class Ledger:
         )  # fmt: skip
         return Committed(word, _ready(sends), self._begun(begun.run_id, begun.owner, next_begun) if next_begun else None, run_status)
 
+    def sent_again(self, run_id: str, step_id: str) -> bool:
+        """Note that a step nobody began gets a new message; False if somebody began it meanwhile."""
+        return bool(self._call("sent", run_id, run_id, step_id, self._resend_ms))
+
     def renew(self, leases: Iterable[str]) -> set[str]:
         """Keep leases alive; answers those that are lost, because a sweep or the end of the run took them."""
         by_shard: dict[int, list[str]] = {}
@@ -328,8 +340,8 @@ class Ledger:
         return lost
 
     def release(self, begun: Begun) -> tuple[Ready, ...]:
-        """Hand a step back undone, uncounted; answers what to send."""
-        return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, self._resend_ms))
+        """Hand a step back undone, uncounted; answers it, if it was held. The next sweep sends it."""
+        return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0))
 
     def leases(self) -> list[str]:
         """The names of all leases, in every shard."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import string
@@ -25,7 +24,6 @@ _FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")
 _ANSWER = re.compile(r"\s*# → (.*)$", re.MULTILINE)
 _STATUS = re.compile(r"# exit status (\d+)")
 _ASSIGNED = re.compile(r"(\w+)=\$\((.*)\)")
-_EXPORTED = re.compile(r"export (\w+)=(\S+)")
 
 
 @dataclass(frozen=True)
@@ -112,17 +110,13 @@ def parse(arguments: list[str]) -> None:
 
 
 class Shell:
-    """Runs lines of a block, as `sh` would, in the working directory; variables live as long as it does."""
+    """Runs the lines of a block, as `sh` would, in the working directory."""
 
     def __init__(self) -> None:
         self._variables: dict[str, str] = {}
 
     def run(self, line: str) -> None:
-        """Run `submit ...`, `name=$(submit ...)` or `export NAME=value`, and hold it to what its comment says of answer and status."""
-        exported = _EXPORTED.match(line)
-        if exported:
-            os.environ[exported.group(1)] = exported.group(2)
-            return
+        """Run `submit ...` or `name=$(submit ...)`, and hold it to what its comment says of answer and status."""
         command, *arguments = [string.Template(word).safe_substitute(self._variables) for word in words(line)]
         assert command == "submit", f"no test can run this: {line}"
         answer, status, assigned = _ANSWER.search(line), _STATUS.search(line), _ASSIGNED.match(line)

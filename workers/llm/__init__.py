@@ -19,7 +19,7 @@ from typing import Any, cast
 from orchestrator.errors import ModelError
 from orchestrator.models.values import JsonValue, Usage
 from workers.llm.failures import Failure, Setting, empty, explain, secrets_in, timed_out
-from workers.local_llm.labels import Field
+from workers.local_llm.fields import Field
 
 __all__ = ["Reply", "complete", "load"]
 

@@ -1,8 +1,12 @@
-"""Chooses among labels by how likely the model finds each, instead of letting it write: a small model scores far better than it writes.
+"""Chooses among labels by what the model finds likely, instead of letting it write: a small model knows far more than it says.
 
-The model reads examples as `Request: ... / Category: ...` pairs and is asked how likely each label is as the next category. From that its
-liking for a label as such is taken, which is its score on inputs without content. The examples are dealt into three prompts of different
-wording, and the scores added up: a model this small learns more from one example a label than from many, and reads them sooner.
+Two things count for a label:
+
+- How likely it is as the next topic after `Message: ... / Topic: ...` pairs, one a label; a model this small learns less from longer
+  prompts. From that goes the model's liking for the label as such: its score on texts without content.
+- How like its examples the text is, by the words the model expects after `"..." This is about`; for this every example counts.
+
+Measured with SmolLM2-135M on sets of 5 and 6 labels and 3 or 4 examples a label: the first alone 130 of 164 right, both 141.
 
 A label is scored where labels part: at each such point, by the share of the token that leads to it. Labels that begin alike cost one more
 request a fork. Standing letters (A, B, C) for labels, which would spare these, are no better than chance.
@@ -11,7 +15,6 @@ request a fork. Standing letters (A, B, C) for labels, which would spare these, 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,78 +23,62 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from workers.local_llm.fields import Field
+from workers.local_llm.senses import Senses, sense_of
+
 Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
 """Posts a body to a path of the model server and gives the JSON that comes back."""
 
 Messages = Sequence[Mapping[str, JsonValue]]
+Examples = tuple[tuple[str, str], ...]
+"""Texts with their labels."""
 Tokens = tuple[int, ...]
 
+PROMPTS = 2  # with other examples each; the third brings little for its time
 CONTENT_FREE = ("N/A", "", "something", "the")
-WORDINGS = ("Request: {}\nCategory:", "Message: {}\nTopic:", "{}\nKeyword:")
+LIKENESS = 3.0  # what full likeness weighs, in logarithms of probability; anything from 2 to 4 does
+SENSE_TOKENS = 500  # likeliest next tokens that make up the sense of a text
 BIAS = 100.0  # lifts the asked tokens above all others alike, so that their probabilities are their shares among themselves
 LEAST = 1e-38  # a share that the server rounds to 0
-REMEMBERED = 64  # label prompts whose likings are kept
-
-
-@dataclass(frozen=True)
-class Field:
-    """What a schema of one enum asks for: one of `labels`, as the only property `name`, or bare if there is no name."""
-
-    labels: tuple[str, ...]
-    name: str | None = None
-
-    @classmethod
-    def of(cls, schema: Mapping[str, JsonValue]) -> Field | None:
-        """The field that a JSON schema consists of; None if it is any other schema."""
-        if _is_enum(schema):
-            return cls(_labels(schema))
-        match schema:
-            case {"type": "object", "properties": dict(properties)} if len(properties) == 1:
-                ((name, inner),) = properties.items()
-                enum = _resolve(inner, schema)
-                return cls(_labels(enum), name) if _is_enum(enum) and schema.get("required") == [name] else None
-        return None
-
-    def to_json(self, label: str) -> str:
-        """The answer with this label, as the schema wants it."""
-        return json.dumps(label if self.name is None else {self.name: label}, ensure_ascii=False)
-
-    def read(self, text: str) -> str | None:
-        """The label in an answer, bare or as the schema wants it; None if there is none."""
-        said: JsonValue = text.strip()
-        if said not in self.labels:
-            try:
-                said = json.loads(text)
-            except json.JSONDecodeError:
-                return None
-        if isinstance(said, dict):
-            said = said.get(self.name or "")
-        return said if isinstance(said, str) and said in self.labels else None
+REMEMBERED = 64  # sets of examples
 
 
 @dataclass(frozen=True)
 class Question:
-    """A text to label, and what stands before it under each wording."""
+    """A text to label, and what is known about the labels."""
 
     labels: tuple[str, ...]
-    heads: tuple[str, ...]
     text: str
+    examples: Examples = ()
+    rules: str = ""
 
     @classmethod
     def of(cls, asked: Field, messages: Messages) -> Question:
         """The last user message is the text; earlier turns answered by a label are the examples, else the system message has to do."""
         turns = [(str(message.get("role")), str(message.get("content") or "")) for message in messages]
         text = next((content for role, content in reversed(turns) if role == "user"), "")
-        examples = [(told, label) for (role, told), (answered_by, answer) in pairwise(turns)
-                    if (role, answered_by) == ("user", "assistant") and (label := asked.read(answer)) is not None]  # fmt: skip
-        if examples:
-            return cls(asked.labels, tuple(_shown(*each) for each in zip(WORDINGS, _deal(examples), strict=True)), text)
-        rules = "\n".join(content for role, content in turns if role == "system")
-        return cls(asked.labels, (f"{rules}\n\nLabels: {', '.join(asked.labels)}.\n\n".lstrip(),) * len(WORDINGS), text)
+        examples = tuple((told, label) for (role, told), (answered_by, answer) in pairwise(turns)
+                         if (role, answered_by) == ("user", "assistant") and (label := asked.read(answer)) is not None)  # fmt: skip
+        rules = "" if examples else "\n".join(content for role, content in turns if role == "system")
+        return cls(asked.labels, text, examples, rules)
 
     def prompts(self) -> list[str]:
         """The prompts whose next words are the text's label."""
-        return [head + wording.format(self.text) for head, wording in zip(self.heads, WORDINGS, strict=True)]
+        if not self.examples:
+            return [f"{self.rules}\n\nTopics: {', '.join(self.labels)}.\n\n".lstrip() + _open(self.text)]
+        return ["".join(_open(text) + _close(label) for text, label in hand) + _open(self.text) for hand in self._hands()]
+
+    def _hands(self) -> list[Examples]:
+        """One example a label for each prompt, others in each if there are enough. The last weighs most, so each ends differently."""
+        by_label: dict[str, list[str]] = {}
+        for text, label in self.examples:
+            by_label.setdefault(label, []).append(text)
+        hands = []
+        for number in range(PROMPTS):
+            hand = tuple((texts[number % len(texts)], label) for label, texts in by_label.items())
+            cut = number * len(hand) // PROMPTS
+            hands.append((*hand[cut:], *hand[:cut]))
+        return hands
 
 
 @dataclass(frozen=True)
@@ -111,46 +98,64 @@ class Fork:
     branches: Mapping[int, tuple[int, ...]]
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What the model's numbers tell about labels before there is a text."""
+
+    forks: list[Fork]
+    likings: list[float]
+    senses: Senses
+
+
 class Chooser:
-    """Answers questions; remembers how labels are spelt in tokens and how much the model likes them under the same examples."""
+    """Answers questions; remembers what it learnt from examples."""
 
     def __init__(self) -> None:
-        self._forks: dict[tuple[str, ...], list[Fork]] = {}
-        self._likings: dict[Question, list[float]] = {}
+        self._lessons: dict[Question, Lesson] = {}
         self._turns: dict[Question, asyncio.Lock] = {}
 
     async def choose(self, question: Question, ask: Ask) -> Choice:
         """The label that fits best."""
         meter = _Meter(ask)
-        if question.labels not in self._forks:
-            self._forks[question.labels] = forks(await asyncio.gather(*(meter.tokens(_close(label)) for label in question.labels)))
-        liking = await self._liking(replace(question, text=""), meter)
-        scores = await self._score(question, meter)
-        best = max(range(len(scores)), key=lambda number: scores[number] - liking[number])
-        return Choice(question.labels[best], meter.input_tokens, meter.output_tokens)
+        lesson = await self._lesson(replace(question, text=""), meter)
+        texts = [question.text] if question.examples else []
+        fits, senses = await asyncio.gather(_fits(question, lesson.forks, meter), meter.senses(texts))
+        scores = [
+            fit - liking + LIKENESS * sum(lesson.senses.likeness(sense, label) for sense in senses)
+            for label, fit, liking in zip(question.labels, fits, lesson.likings, strict=True)
+        ]
+        return Choice(question.labels[scores.index(max(scores))], meter.input_tokens, meter.output_tokens)
 
-    async def _liking(self, question: Question, meter: _Meter) -> list[float]:
-        """The mean score of each label on inputs without content; worked out once, however many ask."""
-        async with self._turns.setdefault(question, asyncio.Lock()):
-            if (known := self._likings.get(question)) is not None:
-                return known
-            # One after the other, so that each finds the examples read by the one before.
-            scores = [await self._score(replace(question, text=text), meter) for text in CONTENT_FREE]
-            found = self._likings[question] = [sum(each) / len(each) for each in zip(*scores, strict=True)]
-            if len(self._likings) > REMEMBERED:
-                oldest = next(iter(self._likings))
-                del self._likings[oldest], self._turns[oldest]
-            return found
+    async def _lesson(self, subject: Question, meter: _Meter) -> Lesson:
+        """What is to be known about the labels; worked out once, however many ask."""
+        async with self._turns.setdefault(subject, asyncio.Lock()):
+            if (known := self._lessons.get(subject)) is None:
+                known = self._lessons[subject] = await _learn(subject, meter)
+            if len(self._lessons) > REMEMBERED:
+                oldest = next(iter(self._lessons))
+                del self._lessons[oldest], self._turns[oldest]
+            return known
 
-    async def _score(self, question: Question, meter: _Meter) -> list[float]:
-        """The log-probability of each label, added up over the prompts."""
-        scores = [0.0] * len(question.labels)
-        for fork in self._forks[question.labels]:
-            for shares in await meter.shares(question.prompts(), fork):
-                for token, labels in fork.branches.items():
-                    for label in labels:
-                        scores[label] += log(max(shares.get(token, 0.0), LEAST))
-        return scores
+
+async def _learn(subject: Question, meter: _Meter) -> Lesson:
+    parting = forks(await asyncio.gather(*(meter.tokens(_close(label)) for label in subject.labels)))
+    # One after the other, so that each finds the examples read by the one before.
+    fits = [await _fits(replace(subject, text=text), parting, meter) for text in CONTENT_FREE]
+    likings = [sum(each) / len(each) for each in zip(*fits, strict=True)]
+    senses = await meter.senses([text for text, _ in subject.examples])
+    return Lesson(parting, likings, Senses.of([(label, sense) for (_, label), sense in zip(subject.examples, senses, strict=True)]))
+
+
+async def _fits(question: Question, parting: Sequence[Fork], meter: _Meter) -> list[float]:
+    """The log-probability of each label, on the mean of the prompts."""
+    prompts = question.prompts()
+    fits = [0.0] * len(question.labels)
+    for fork in parting:
+        for shares in await meter.shares(prompts, fork):
+            for token, labels in fork.branches.items():
+                for label in labels:
+                    fits[label] += log(max(shares.get(token, 0.0), LEAST)) / len(prompts)
+    return fits
 
 
 def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] | None = None) -> list[Fork]:
@@ -166,7 +171,7 @@ def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] |
 
 
 class _Meter:
-    """Asks the model server, and counts the tokens."""
+    """Asks the model server for numbers, and counts the tokens."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -174,58 +179,38 @@ class _Meter:
         self.output_tokens = 0
 
     async def tokens(self, text: str) -> Tokens:
+        """How a text is spelt."""
         said = cast("dict[str, list[int]]", await self._ask("/tokenize", {"content": text}))
         return tuple(said["tokens"])
 
     async def shares(self, prompts: Sequence[str], fork: Fork) -> list[dict[int, float]]:
         """For each prompt, followed by the fork's path: the probability of each branch's token, among these alone."""
+        asked: list[JsonValue] = [[prompt, *fork.path] if fork.path else prompt for prompt in prompts]
+        bias: list[JsonValue] = [[token, BIAS] for token in fork.branches]
+        replies = await self._next(asked, {"n_probs": len(fork.branches), "post_sampling_probs": True, "logit_bias": bias})
+        return [{each["id"]: each["prob"] for each in reply["top_probs"]} for reply in replies]
+
+    async def senses(self, texts: Sequence[str]) -> list[Mapping[int, float]]:
+        """What is expected after each text."""
+        replies = await self._next([f'"{text}"\nThis is about' for text in texts], {"n_probs": SENSE_TOKENS}) if texts else []
+        return [sense_of({each["id"]: each["logprob"] for each in reply["top_logprobs"]}) for reply in replies]
+
+    async def _next(self, prompts: list[JsonValue], options: Mapping[str, JsonValue]) -> list[dict[str, Any]]:
+        """The probabilities of the next token after each prompt."""
         body: dict[str, JsonValue] = {
-            "prompt": [[prompt, *fork.path] if fork.path else prompt for prompt in prompts],
-            "n_predict": 1, "n_probs": len(fork.branches), "post_sampling_probs": True, "samplers": [],
-            "logit_bias": [[token, BIAS] for token in fork.branches],
-            "cache_prompt": True, "response_fields": ["completion_probabilities", "tokens_evaluated"],
+            "prompt": prompts, "n_predict": 1, "samplers": [], "cache_prompt": True,
+            "response_fields": ["completion_probabilities", "tokens_evaluated"], **options,
         }  # fmt: skip
         said = await self._ask("/completion", body)
         replies = cast("list[dict[str, Any]]", said if isinstance(said, list) else [said])
         self.input_tokens += sum(reply["tokens_evaluated"] for reply in replies)
         self.output_tokens += len(replies)
-        return [{each["id"]: each["prob"] for each in reply["completion_probabilities"][0]["top_probs"]} for reply in replies]
+        return [reply["completion_probabilities"][0] for reply in replies]
 
 
-def _deal(examples: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """The examples as a hand for each wording, with every label in each, again where there are too few; each ends with another label."""
-    by_label: dict[str, list[str]] = {}
-    for text, label in examples:
-        by_label.setdefault(label, []).append(text)
-    hands, many = [], len(WORDINGS)
-    for number in range(many):
-        hand = [(text, label) for label, texts in by_label.items() for text in texts[number::many] or [texts[number % len(texts)]]]
-        cut = number * len(hand) // many
-        hands.append([*hand[cut:], *hand[:cut]])
-    return hands
-
-
-def _shown(wording: str, hand: Sequence[tuple[str, str]]) -> str:
-    return "".join(wording.format(text) + _close(label) for text, label in hand)
+def _open(text: str) -> str:
+    return f"Message: {text}\nTopic:"
 
 
 def _close(label: str) -> str:
     return f" {label}\n\n"  # the end is part of the spelling, so that no label is the beginning of another
-
-
-def _is_enum(schema: object) -> bool:
-    labels = schema.get("enum") if isinstance(schema, Mapping) else None
-    return isinstance(labels, list) and len(labels) > 0 and all(isinstance(label, str) for label in labels)
-
-
-def _labels(schema: object) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(cast("Mapping[str, list[str]]", schema)["enum"]))
-
-
-def _resolve(schema: JsonValue, root: Mapping[str, JsonValue]) -> JsonValue:
-    """What a `$ref` to a definition of the same schema stands for; pydantic writes one for each Enum."""
-    match schema:
-        case {"$ref": str(reference)}:
-            definitions = root.get("$defs")
-            return definitions.get(reference.removeprefix("#/$defs/")) if isinstance(definitions, dict) else None
-    return schema

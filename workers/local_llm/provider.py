@@ -13,7 +13,8 @@ from pydantic import JsonValue
 
 from orchestrator.errors import ModelError
 from workers.local_llm import server
-from workers.local_llm.labels import Chooser, Field, Messages, Question
+from workers.local_llm.fields import Field
+from workers.local_llm.labels import Chooser, Messages, Question
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"

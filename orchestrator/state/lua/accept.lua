@@ -12,7 +12,7 @@ redis.call('PEXPIRE', shared, ARGV[8], 'GT')
 redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'deadline_at', now + tonumber(ARGV[5]), 'definitions', ARGV[6],
   'left', 1, 'count', 1, unpack(ARGV, 9))
 redis.call('HSET', R .. ':steps', ARGV[2], ARGV[3])
-redis.call('HSET', R .. ':state', ARGV[2], 'sent 0 0 1 0 0 0 -')
+redis.call('HSET', R .. ':state', ARGV[2], string.format('sent 0 0 1 0 0 0 %d', now))
 redis.call('ZADD', S .. ':ready', now + tonumber(ARGV[4]), run .. '|' .. ARGV[2])
 redis.call('ZADD', S .. ':due', now + tonumber(ARGV[5]), 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)

@@ -10,7 +10,7 @@
 -- Of a run R = S:run:<id>; all expire together when the run's retention is over:
 --   R           hash   status, request, definitions, counts, usage, error
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
---   R:state     hash   step -> word attempt pending taken failures crashes quorum owner
+--   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
 --   R:out       hash   step -> its output (JSON text), or @<sha256> of a blob
 --   R:info      hash   step -> how it ended (JSON)
@@ -137,11 +137,9 @@ local function close(word, error_json)
       local s = parse(packed[i], packed[i + 1])
       if not OVER[s.word] then
         forget(s); s.word, s.owner = 'skipped', '-'; put(s)
-        redis.call('DEL', R .. ':backlog:' .. s.id)
-      elseif redis.call('HEXISTS', R .. ':window', s.id) == 1 then
-        redis.call('DEL', R .. ':backlog:' .. s.id)
       end
     end
+    for _, map in ipairs(redis.call('HKEYS', R .. ':window')) do redis.call('DEL', R .. ':backlog:' .. map) end
   end
   redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
   status = word
@@ -381,6 +379,14 @@ local function lease(s, text, spec, owner, lease_ms)
   return needs(s, text, spec)
 end
 
+-- Marks a step as sent; if nobody begins it, a sweep looks after it. Its owner is meanwhile the time it was sent.
+local function mark_sent(s, resend_ms)
+  move(s, 'sent')
+  s.owner = string.format('%d', now)
+  put(s)
+  redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
+end
+
 -- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.
 local function dispatch(resend_ms, ahead)
   drain()
@@ -394,8 +400,7 @@ local function dispatch(resend_ms, ahead)
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
       begun = lease(s, text, spec, ahead.owner, ahead.lease_ms)
     else
-      move(s, 'sent'); put(s)
-      redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
+      mark_sent(s, resend_ms)
       sends[#sends + 1] = s.id
       sends[#sends + 1] = text
     end

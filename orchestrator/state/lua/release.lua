@@ -5,8 +5,7 @@ if is_over() then return {} end
 local s = get(ARGV[2])
 if not s or s.word ~= 'running' or s.attempt ~= tonumber(ARGV[3]) or s.owner ~= ARGV[4] then return {} end
 forget(s)
-move(s, 'sent'); s.owner = '-'; put(s)
-redis.call('ZADD', S .. ':ready', now + tonumber(ARGV[5]), run .. '|' .. s.id)
+mark_sent(s, tonumber(ARGV[5]))
 event('released', s.id, s.attempt, ARGV[4])
 local text = spec_of(s.id)
 return {s.id, text}

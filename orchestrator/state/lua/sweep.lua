@@ -1,5 +1,5 @@
 -- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {sends, overdue, lost}: flat lists of run, step, spec to send now; of run, step, spec, ms overdue that nobody began; count of leases lost.
+-- Replies {sends, overdue, lost}: flat lists of run, step, spec to send now; of run, step, spec, ms since it was sent, which nobody began in time; count of leases lost.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sends, overdue, lost = {}, {}, 0
 
@@ -28,8 +28,7 @@ for _, member in ipairs(due(':leases')) do
       fail(s, 'failed', cjson.encode({error = {code = 'poison', step = step, message = 'step ' .. step .. ' took down ' .. s.crashes ..
         ' workers, the last of them ' .. owner .. '; it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}}))
     else
-      move(s, 'sent'); s.owner = '-'; put(s)
-      redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. step)
+      mark_sent(s, resend_ms)
       sends[#sends + 1] = run; sends[#sends + 1] = step; sends[#sends + 1] = (spec_of(step))
     end
     flush()
@@ -59,13 +58,12 @@ for _, member in ipairs(due(':due')) do
 end
 
 for _, member in ipairs(due(':ready')) do
-  local score = redis.call('ZSCORE', S .. ':ready', member)
   local id, step = string.match(member, '^([^|]*)|(.*)$')
   use(id)
   local s = get(step)
   if s and s.word == 'sent' and not OVER[s.word] then
     redis.call('ZADD', S .. ':ready', now + resend_ms, member)
-    overdue[#overdue + 1] = run; overdue[#overdue + 1] = step; overdue[#overdue + 1] = (spec_of(step)); overdue[#overdue + 1] = now - score
+    overdue[#overdue + 1] = run; overdue[#overdue + 1] = step; overdue[#overdue + 1] = (spec_of(step)); overdue[#overdue + 1] = now - tonumber(s.owner)
   else
     redis.call('ZREM', S .. ':ready', member)
   end

@@ -272,13 +272,32 @@ def test_what_leads_out_of_a_stopped_scope_does_not_hold_others_up(ledger: Ledge
     play = Play(ledger)
     play.plan(work("a", on_error="skip"), work("b"), work("join"), work("other"), edges=(*row("a", "b"), *row("other", "join")))
     team = work("x", scope="a"), work("y", scope="a"), work("exit", on_error="skip")
-    play.do("a", fragment=fragment(*team, edges=(*row("x", "exit"), *row("y", "join")), exit="exit"))
+    play.do("a", fragment=fragment(*team, edges=(*row("x", "exit"), *row("x", "join"), *row("y", "join")), exit="exit"))
     play.do("other")
     assert play.words("join") == "waiting"
 
     committed = play.fail("x")
 
     assert sorted(sent(committed)) == ["b", "join"]
+
+
+def test_an_exit_inside_a_scope_is_stopped_with_it(ledger: Ledger) -> None:
+    play = Play(ledger)
+    grown_team(play, "skip")
+    play.do("z", fragment=fragment(work("in", scope="z"), work("z_exit", scope="a"), edges=row("in", "z_exit"), exit="z_exit"))
+
+    assert sent(play.fail("x")) == ["b"]
+    assert play.words("in", "z_exit") == "skipped skipped"
+
+
+def test_what_a_loop_grows_is_in_the_scope_around_it(ledger: Ledger) -> None:
+    play = Play(ledger)
+    grown_team(play, "skip")
+    round_again = Graph(steps=(work("in", scope="a"), work("z#1", scope="a")), edges=row("in", "z#1"), exit="z#1", scoped=False)
+    play.do("z", fragment=round_again)
+
+    assert sent(play.fail("in")) == ["b"]
+    assert play.words("x", "z#1") == "skipped skipped"
 
 
 def test_an_item_that_aborts_stops_its_map(ledger: Ledger) -> None:
@@ -302,6 +321,23 @@ def test_two_unscoped_maps_in_one_scope_are_both_stopped(ledger: Ledger) -> None
 
     assert sent(play.fail("bad")) == ["b"]
     assert play.words("m/0", "m/1", "m/2", "n/0", "n/1", "n/2") == " ".join(["skipped"] * 6)
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled", "timed_out"])
+def test_the_end_of_a_run_stops_its_maps(ledger: Ledger, end: str) -> None:
+    play = Play(ledger)
+    play.plan(work("map"), work("b"))
+    play.do("map", fragment=mapped("map", tuple(range(9))))
+
+    if end == "failed":
+        play.fail("b")
+    elif end == "cancelled":
+        ledger.cancel("run")
+    else:
+        play.come_due("deadline")
+
+    assert play.status == end
+    assert ledger.redis.exists(f"{play.shard}:run:run:backlog:map") == 0
 
 
 # loops

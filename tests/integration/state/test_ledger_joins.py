@@ -136,6 +136,19 @@ def test_a_quorum_that_cannot_be_reached_waits_for_all(ledger: Ledger) -> None:
     assert sent(play.do("b")) == ["join"]
 
 
+def test_a_quorum_that_is_reached_as_its_join_is_added_fires_it_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("g"), work("h"))
+    play.do("a")
+
+    by_growth = play.do("g", fragment=Graph(steps=(work("join", quorum=1),), edges=fan_in(("g", "a"), "join")))
+    late = play.do("h", fragment=Graph(steps=(work("other", quorum=1), wait("w")), edges=(*fan_in(("a", "w"), "other"), *row("a", "w"))))
+
+    assert sent(by_growth) == ["join"]
+    assert sent(late) == ["other"]
+    assert play.words("w") == "failed"
+
+
 def test_a_quorum_counts_those_who_are_done_already(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("g"))

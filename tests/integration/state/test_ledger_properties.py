@@ -361,8 +361,8 @@ def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger, monke
     run_state_machine_as_test(
         Runs,
         settings=settings(
-            max_examples=100,
-            stateful_step_count=30,
+            max_examples=250,
+            stateful_step_count=40,
             derandomize=True,
             report_multiple_bugs=False,
             phases=[Phase.generate, Phase.shrink],
