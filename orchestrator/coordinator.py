@@ -127,6 +127,8 @@ def sweep_once(app: Celery, ledger: Ledger) -> int:
         overdue += swept.overdue
         if swept.lost:
             log.info("leases_lost", count=swept.lost)
+        if swept.fault:
+            log.error("shard_not_swept", error=swept.fault)
     now += _lost_messages(app, ledger, overdue)
     send_ready(app, now)
     return len(now)

@@ -123,6 +123,8 @@ class Swept:
     sends: tuple[tuple[str, Ready], ...]
     overdue: tuple[tuple[str, Ready, float], ...]
     lost: int
+    fault: str = ""
+    """Why this shard could not be swept, if so; the others were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +226,12 @@ def _ready(flat: Sequence[str]) -> tuple[Ready, ...]:
 
 
 def _swept(answer: Sequence[list[str]]) -> Swept:
-    sends, overdue, lost = answer
+    sends, overdue, lost, *fault = answer
     return Swept(
         tuple((sends[i], Ready(sends[i + 1], _spec(sends[i + 2]))) for i in range(0, len(sends), 3)),
         tuple((overdue[i], Ready(overdue[i + 1], _spec(overdue[i + 2])), float(overdue[i + 3]) / 1000) for i in range(0, len(overdue), 4)),
         int(cast(int, lost)),
+        *cast("list[str]", fault),
     )
 
 
@@ -372,13 +375,16 @@ class Ledger:
             with self.redis.pipeline(transaction=False) as pipe:
                 for shard in range(SHARDS):
                     pipe.evalsha(sha, 1, shard_key(shard), self._resend_ms, "200")
-                try:
-                    return cast("list[list]", pipe.execute())  # type: ignore[type-arg]
-                except NoScriptError:
+                answers = cast("list[list | ResponseError]", pipe.execute(raise_on_error=False))  # type: ignore[type-arg]
+            for error in answers:
+                if isinstance(error, NoScriptError):
                     self.redis.script_load(text)
-                    raise RedisConnectionError("scripts were lost") from None
+                    raise RedisConnectionError("scripts were lost")
+                if isinstance(error, Exception) and (not isinstance(error, ResponseError) or str(error).startswith(_PASSING)):
+                    raise error
+            return [[[], [], 0, str(answer)] if isinstance(answer, ResponseError) else answer for answer in answers]
 
-        return [_swept(answer) for answer in self._patiently(call) if answer[0] or answer[1] or answer[2]]
+        return [_swept(answer) for answer in self._patiently(call) if any(answer)]
 
     def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Add an event to a run that is not over."""

@@ -30,7 +30,7 @@ def definitions() -> Definitions:
         folder=str(HERE),
         tools=tools,
         skills={"sum": Tool(function="fleet_tools:add")},
-        commands={"say": Command(command=["/bin/echo"]), "refuse": Command(command=["/bin/false"])},
+        commands={"say": Command(command=["/bin/echo"]), "refuse": Command(command=["/bin/false"]), "sleep": Command(command=["sleep"])},
         agents={
             **{name: Agent(model="openai/gpt-4o-mini", retries=2, instructions=[f"{name} <{{input}}>"]) for name in ("ann", "bob", "cleo")},
             "twice": Agent(model="openai/gpt-4o-mini", instructions=["first <{input}>", "second <{input}>"], system="You are twice."),

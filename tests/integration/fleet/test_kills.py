@@ -129,3 +129,19 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     events = [(event.type, event.at_ms) for event in run.log() if event.step == "bob" and event.type in ("started", "lost")]
     assert [kind for kind, _ in events] == ["started", "lost", "started"]
     assert events[2][1] - events[0][1] < RECOVERY_S * 1000
+
+
+def test_a_worker_told_to_stop_hands_back_what_it_cannot_finish(
+    tmp_path: Path, journal: Journal, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTATA_DRAIN_S", "0.5")
+    nodes = [tool("n", "slow", journal=str(journal.path), mark="x", seconds=3)]
+    with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
+        run = client.submit_chain({"nodes": nodes, "entry_node": "n"})
+        until(lambda: journal.of("start"), "the start")
+
+        os.kill(pid_of(client, "tools"), signal.SIGTERM)
+
+        assert run.result(LEASE_AND_MARGIN_S).success
+        events = [event.type for event in run.log() if event.step == "n" and event.type != "unserved"]
+    assert events == ["started", "released", "started", "done"], "handed back at once, and not counted as a crash"

@@ -68,6 +68,24 @@ def test_a_tool_that_never_ends_is_killed_at_its_time_out(client: EmbeddedClient
     assert journal.of("finish") == []
 
 
+def test_what_follows_a_time_out_is_sent_at_once(client: EmbeddedClient, journal: Journal) -> None:
+    hung = tool("n", "hang", journal=str(journal.path), mark="x", seconds=600, on_error="skip", next_node="next")
+
+    response = ask(client, hung, tool("next", "add", a=1))
+
+    assert response.outputs["next"] == 2
+    assert response.duration_ms < 4000, "it did not wait for a sweep"
+
+
+def test_the_command_of_a_cancelled_run_is_killed(client: EmbeddedClient) -> None:
+    run = client.submit_chain({"nodes": [{"node_id": "n", "kind": "proc", "name": "sleep", "input": {"args": ["600.25"]}}], "entry_node": "n"})
+    until(lambda: _runs("600.25"), "the command")
+
+    run.cancel()
+
+    until(lambda: not _runs("600.25"), "the end of the command", 5)
+
+
 def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, journal: Journal) -> None:
     response = ask(client, tool("n", "fail_until", journal=str(journal.path), times=3, retry=2))
 

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
-from orchestrator.state.ledger import BLOB_BYTES, Ahead, Begun, Ledger, Swept, run_key, shard_key, shard_of
+from orchestrator.state.ledger import BLOB_BYTES, SHARDS, Ahead, Begun, Ledger, Swept, run_key, shard_key, shard_of
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 
@@ -447,6 +447,20 @@ def test_all_shards_are_swept_in_one_call(ledger: Ledger) -> None:
 
     assert sorted(run_id for swept in found for run_id, _ in swept.sends) == ["one", "three", "two"]
     assert ledger.sweep_all() == []
+
+
+def test_a_shard_that_cannot_be_swept_does_not_stop_the_others(ledger: Ledger) -> None:
+    sound = Play(ledger, "sound")
+    sound.plan(work("a"))
+    ledger.redis.zadd(f"{sound.shard}:leases", {sound.begin("a").lease: 1.0})
+    broken = shard_key((shard_of("sound") + 1) % SHARDS)
+    ledger.redis.set(f"{broken}:leases", "no sorted set")
+
+    swept = ledger.sweep_all()
+
+    assert [ready.step_id for each in swept for _, ready in each.sends] == ["a"]
+    assert [bool(each.fault) for each in swept].count(True) == 1
+    ledger.redis.delete(f"{broken}:leases")
 
 
 def test_the_leases_of_a_dead_owner_can_be_found_and_run_out_at_once(ledger: Ledger) -> None:

@@ -285,9 +285,12 @@ def test_an_exit_inside_a_scope_is_stopped_with_it(ledger: Ledger) -> None:
     play = Play(ledger)
     grown_team(play, "skip")
     play.do("z", fragment=fragment(work("in", scope="z"), work("z_exit", scope="a"), edges=row("in", "z_exit"), exit="z_exit"))
+    play.do("in")
+    held = play.begin("z_exit")
 
     assert sent(play.fail("x")) == ["b"]
-    assert play.words("in", "z_exit") == "skipped skipped"
+    assert play.words("in", "z_exit") == "done skipped"
+    assert ledger.renew([held.lease]) == {held.lease}
 
 
 def test_what_a_loop_grows_is_in_the_scope_around_it(ledger: Ledger) -> None:

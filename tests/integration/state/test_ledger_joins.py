@@ -226,6 +226,16 @@ def test_a_late_one_made_ready_by_the_same_outcome_is_not_sent(ledger: Ledger) -
     assert play.do("join").run_status == "succeeded"
 
 
+def test_what_is_stopped_by_the_outcome_that_made_it_ready_is_not_sent(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("g"), work("join", quorum=1), edges=row("b", "join"))
+    play.do("b", fragment=Graph(steps=(work("x", scope="b"), work("e")), edges=(*row("a", "x"), *row("x", "e")), exit="e"))
+    play.do("g", fragment=Graph(edges=row("a", "join")))
+
+    assert sent(play.do("a")) == ["join"]
+    assert play.words("x", "e") == "skipped failed"
+
+
 @pytest.mark.parametrize("how", ["quorum", "deadline"])
 def test_late_items_of_a_map_are_stopped_and_those_not_sent_never_are(ledger: Ledger, how: str) -> None:
     play = Play(ledger)

@@ -361,7 +361,7 @@ def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger, monke
     run_state_machine_as_test(
         Runs,
         settings=settings(
-            max_examples=250,
+            max_examples=150,
             stateful_step_count=40,
             derandomize=True,
             report_multiple_bugs=False,

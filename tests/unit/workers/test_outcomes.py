@@ -64,6 +64,16 @@ def test_a_step_can_say_where_it_stood() -> None:
     assert record.outcome.error.message == "Pipeline failed at step 2 (b): no"
 
 
+def test_an_error_that_could_not_be_recorded_is_told_as_far_as_it_can_be() -> None:
+    odd, long = (outcomes.failed(begun(), StepError(text)).outcome.error for text in ("no file \udcff", "x" * 1_000_000))
+
+    assert odd is not None
+    assert odd.message == "no file ?"
+    assert long is not None
+    assert len(long.message) < 5000
+    assert long.message.endswith("(1000000 characters)")
+
+
 def test_work_is_cheap_when_it_was_measured_so_or_is_declared_so() -> None:
     costs = Costs()
     spec = Spec(kind="tool.call", work="tools:x")
