@@ -16,7 +16,7 @@ TEXT_LIMIT = 400  # characters kept of what a provider says
 
 RETRYABLE = frozenset({"model_timeout", "rate_limited", "model_unavailable", "model_empty"})
 
-SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)$", re.IGNORECASE)
+SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)(_?\d+)?$", re.IGNORECASE)
 SECRET_SIZE = 8  # shorter values are numbers and words, and would tear holes in every text
 SECRET_TEXTS = (
     (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|pplx|ghp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"), "***"),
@@ -106,10 +106,8 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     asked = {name.lower(): value for name, value in headers.items()}.get("retry-after")
     if asked is None:
         return None
-    try:
-        return max(0.0, float(asked))
-    except ValueError:
-        pass
+    if asked.strip().replace(".", "", 1).isdecimal():
+        return float(asked)
     try:
         until = parsedate_to_datetime(asked)
     except ValueError:

@@ -27,9 +27,9 @@ from orchestrator.embedded.home import Home
 from orchestrator.embedded.inside import stack_is_gone
 from orchestrator.errors import ModelError
 
-SLOTS = 4  # requests that are worked on together: the three of a label, and one to spare
+SLOTS = 4  # requests that are worked on together, which takes less time than one after the other
 SLOT_TOKENS = 2048  # prompt and answer of one request; 4 x 2048 tokens take 190 MB
-PROMPT_CACHE_MIB = 128  # prompts that lost their slot, kept so that their examples are not read again; 500 tokens take 11 MB
+PROMPT_CACHE_MIB = 64  # prompts that lost their slot, kept so that their examples are not read again; 500 tokens take 11 MB
 HTTP_THREADS = 32  # waiting requests hold one each, and the watch must still get through
 IDLE_S = 600.0
 WATCH_S = 1.0

@@ -20,6 +20,8 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
     faults = []
     if not turn.text.strip():
         faults.append(Fault("the text is empty; say what you want", "text"))
+    if turn.text.encode("utf-8", "ignore").decode() != turn.text:
+        faults.append(Fault("the text is not UTF-8", "text"))
     if turn.team and turn.agent:
         faults.append(Fault("name a team or an agent, not both", "team"))
     for kind, name, known in (("team", turn.team, definitions.teams), ("agent", turn.agent, definitions.agents)):

@@ -20,6 +20,7 @@ end
 
 -- Told twice: the same answer, in the part of it that still holds.
 local function told_again()
+  local begun = begin_next()
   local sends, seen = {}, {}
   local function add(id)
     local target = not seen[id] and get(id)
@@ -38,7 +39,7 @@ local function told_again()
       for i = 0, #fragment.items.given - 1 do add(fragment.items.prefix .. '/' .. i) end
     end
   end
-  return {'again', sends, begin_next(), status}
+  return {'again', sends, begun, status}
 end
 
 if status ~= 'running' then return {'closed', {}, false, status} end

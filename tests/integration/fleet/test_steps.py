@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +80,9 @@ def test_what_follows_a_time_out_is_sent_at_once(client: EmbeddedClient, journal
 
 
 def test_the_command_of_a_cancelled_run_is_killed(client: EmbeddedClient) -> None:
-    run = client.submit_chain({"nodes": [{"node_id": "n", "kind": "proc", "name": "sleep", "input": {"args": ["600.25"]}}], "entry_node": "n"})
+    run = client.submit_chain(
+        {"nodes": [{"node_id": "n", "kind": "proc", "name": "sleep", "input": {"args": ["600.25"]}}], "entry_node": "n"}
+    )
     until(lambda: _runs("600.25"), "the command")
 
     run.cancel()
@@ -145,3 +149,12 @@ def _alive(pid: int) -> bool:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def _runs(argument: str) -> bool:
+    """Whether a process with this argument runs."""
+    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if argument.encode() in cmdline.read_bytes().split(b"\0"):
+                return True
+    return False

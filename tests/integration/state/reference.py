@@ -110,7 +110,7 @@ class Reference:
         if self.is_over:
             return "closed", set()
         if cell.word == outcome.status and cell.attempt == attempt:
-            return "again", set()
+            return "again", self._grown_and_sent(outcome.fragment)
         if (cell.word, cell.attempt, cell.owner) != ("running", attempt, owner):
             return "stale", set()
         if outcome.status == "retry":
@@ -122,6 +122,12 @@ class Reference:
         else:
             self._end(step_id, "done", frozenset(outcome.takes))
         return "ok", self._settle()
+
+    def _grown_and_sent(self, graph: Graph | None) -> set[str]:
+        if graph is None:
+            return set()
+        grown = [*(step.id for step in graph.steps), *_item_ids(graph)]
+        return {step_id for step_id in grown if step_id in self.cells and self.cells[step_id].word == "sent"}
 
     def lose(self, step_id: str) -> set[str]:
         """A lease ran out."""
@@ -245,7 +251,7 @@ class Reference:
     def _grow(self, grower: str, takes: frozenset[str], graph: Graph) -> None:
         items = graph.items
         steps = [step for step in graph.steps if items is None or step.id != items.like]
-        item_ids = [f"{items.prefix}/{n}" for n in range(len(items.given))] if items else []
+        item_ids = _item_ids(graph)
         if len(self.cells) + len(steps) + len(item_ids) > self.max_steps:
             return self._fail(grower)
 
@@ -352,3 +358,7 @@ class Reference:
                 self._end(step_id, "skipped", frozenset())
                 return True
         return False
+
+
+def _item_ids(graph: Graph) -> list[str]:
+    return [f"{graph.items.prefix}/{n}" for n in range(len(graph.items.given))] if graph.items else []

@@ -25,11 +25,10 @@ def fragments(draw: st.DrawFn, run: Reference, grower: str, number: int) -> Grap
     """A fragment for a step that runs; `number` makes its ids unique."""
     ids = [f"{number}{letter}" for letter in ascii_lowercase[: draw(st.integers(1, 6))]]
     exit = draw(st.sampled_from(ids)) if grower != START and draw(st.booleans()) else None
-    mapped = grower if draw(seldom) else None
     edges = [*draw(_inner(ids)), *draw(_outer(run, grower, ids, exit))]
     steps = [draw(_step(step_id, sum(edge.target == step_id for edge in edges))) for step_id in ids]
     items = None
-    if mapped is not None:
+    if draw(seldom):
         like = f"{number}item"
         count = draw(st.integers(0, 6))
         items = Items(like=like, prefix=str(number), given=tuple(range(count)), window=draw(st.integers(1, 3)))

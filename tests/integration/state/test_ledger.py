@@ -449,6 +449,14 @@ def test_all_shards_are_swept_in_one_call(ledger: Ledger) -> None:
     assert ledger.sweep_all() == []
 
 
+def test_a_run_whose_first_message_got_lost_is_sent_again(ledger: Ledger) -> None:
+    Play(ledger)
+
+    assert ledger.sent_again("run", START)
+    ledger.cancel("run")
+    assert not ledger.sent_again("run", START)
+
+
 def test_a_shard_that_cannot_be_swept_does_not_stop_the_others(ledger: Ledger) -> None:
     sound = Play(ledger, "sound")
     sound.plan(work("a"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,7 +272,7 @@ def test_litellm_around_the_words_of_a_provider_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("7", 7.0), ("0.5", 0.5), ("-3", 0.0), ("soon", None),
+        ("7", 7.0), ("0.5", 0.5), ("-3", None), ("inf", None), ("soon", None),
         ("Fri, 20 Nov 2026 12:01:30 GMT", 90.0), ("Fri, 20 Nov 2026 11:00:00 GMT", 0.0),
     ],
 )  # fmt: skip
@@ -285,6 +289,26 @@ def test_what_is_no_secret_is_not_redacted() -> None:
     assert (
         redact("the task-force asks to skip 12345678 risk-assessments", secrets) == "the task-force asks to skip 12345678 risk-assessments"
     )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
+def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))  # it ends with us
+    monkeypatch.setattr(llm.load().custom_provider_map[0]["custom_handler"], "_home", tmp_path)
+    schema: dict[str, JsonValue] = {"type": "object", "properties": {"topic": {"enum": ["weather", "music"]}}, "required": ["topic"]}
+    examples: list[JsonValue] = [{"text": "Will it rain?", "label": "weather"}, {"text": "Play some jazz.", "label": "music"}]
+
+    chosen = run(ask("Is a storm coming?", model="local/smollm2", params={"examples": examples}, schema=schema))
+    said = run(ask("What is the capital of France?", model="local/smollm2", params={"max_tokens": 5}))
+    late = failed(run, ask("Tell me a long story.", model="local/smollm2", timeout_s=0.05))
+    unknown = failed(run, ask(model="local/other"))
+    os.kill(json.loads((tmp_path / "local-llm.json").read_text())["pid"], signal.SIGTERM)
+
+    assert json.loads(chosen.text) == {"topic": "weather"}
+    assert (chosen.usage.cost_usd, chosen.usage.model_calls) == (None, 1)
+    assert (said.usage.output_tokens, said.finish_reason) == (5, "length")
+    assert late.code == "model_timeout"
+    assert unknown.code == "model_unknown"
 
 
 def test_litellm_is_not_imported_before_it_is_loaded() -> None:

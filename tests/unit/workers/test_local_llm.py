@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from orchestrator.embedded.identity import identify
 from orchestrator.errors import ModelError
 from orchestrator.models.values import JsonValue
 from workers.local_llm import server
-from workers.local_llm.labels import CONTENT_FREE, Chooser, Field, Fork, Question, forks
+from workers.local_llm.fields import Field
+from workers.local_llm.labels import CONTENT_FREE, Chooser, Fork, Question, forks
 from workers.local_llm.provider import Provider
+from workers.local_llm.senses import Senses, sense_of
 
 installed = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
 
@@ -61,24 +63,19 @@ def test_a_label_is_read_bare_or_as_json(text: str, label: str | None) -> None:
 # What is asked
 
 
-def test_examples_are_earlier_turns_answered_by_a_label_and_are_dealt_into_three_prompts() -> None:
-    told = [("1", "good"), ("2", "bad"), ("3", "good"), ("4", "what?"), ("5", "good"), ("6", "good")]
+def test_examples_are_earlier_turns_answered_by_a_label_and_the_first_of_each_is_shown() -> None:
+    told = [("1", "good"), ("2", "what?"), ("3", "good"), ("4", '{"mood": "bad"}')]
 
-    question = Question.of(MOOD, [{"role": "system", "content": "Judge."}, *turns(told), {"role": "user", "content": "7"}])
+    question = Question.of(MOOD, [{"role": "system", "content": "Judge."}, *turns(told), {"role": "user", "content": "5"}])
 
-    assert question.text == "7"
-    assert question.heads == (
-        "Request: 1\nCategory: good\n\nRequest: 6\nCategory: good\n\nRequest: 2\nCategory: bad\n\n",
-        "Message: 3\nTopic: good\n\nMessage: 2\nTopic: bad\n\n",
-        "2\nKeyword: bad\n\n5\nKeyword: good\n\n",
-    )
-    assert question.prompts()[1] == question.heads[1] + "Message: 7\nTopic:"
+    assert (question.text, question.examples) == ("5", (("1", "good"), ("3", "good"), ("4", "bad")))
+    assert question.prompt() == "Message: 1\nTopic: good\n\nMessage: 4\nTopic: bad\n\nMessage: 5\nTopic:"
 
 
 def test_without_examples_the_system_message_and_the_labels_have_to_do() -> None:
     question = Question.of(MOOD, [{"role": "system", "content": "Judge."}, {"role": "user", "content": "7"}])
 
-    assert question.heads == ("Judge.\n\nLabels: good, bad.\n\n",) * 3
+    assert question.prompt() == "Judge.\n\nTopics: good, bad.\n\nMessage: 7\nTopic:"
 
 
 def test_labels_are_scored_where_they_part() -> None:
@@ -91,25 +88,40 @@ def test_labels_are_scored_where_they_part() -> None:
     ]
 
 
+def test_the_sense_of_a_text_is_what_is_expected_after_it_above_the_least() -> None:
+    assert sense_of({1: -1.0, 2: -3.5}) == {1: 2.5, 2: 0.0}
+
+
+def test_a_text_is_like_the_examples_with_which_it_differs_from_all() -> None:
+    senses = Senses.of([("good", {1: 5.0, 2: 2.0}), ("good", {1: 5.0, 2: 1.0}), ("bad", {1: 5.0, 3: 2.0}), ("bad", {1: 5.0, 3: 1.0})])
+
+    assert senses.likeness({1: 5.0, 2: 2.0, 9: 7.0}, "good") > 0.9
+    assert senses.likeness({1: 5.0, 2: 2.0, 9: 7.0}, "bad") < -0.9
+    assert senses.likeness({1: 5.0, 2: 2.0}, "of which there is no example") == 0.0
+
+
 def test_a_label_that_the_model_likes_anyway_must_fit_better_than_that() -> None:
     liked_anyway = {text: {1: 0.9, 2: 0.1} for text in CONTENT_FREE}
-    fake = FakeServer({"good": (1, 9), "bad": (2, 9)}, {**liked_anyway, "terrible": {1: 0.8, 2: 0.2}, "lovely": {1: 0.95, 2: 0.05}})
+    fake = FakeServer(shares={**liked_anyway, "terrible": {1: 0.8, 2: 0.2}, "lovely": {1: 0.95, 2: 0.05}})
+
+    assert [choose(Chooser(), text, fake) for text in ("terrible", "lovely")] == ["bad", "good"]
+
+
+def test_a_text_like_the_examples_of_a_label_gets_it() -> None:
+    fake = FakeServer(senses={"yes!": {1: -1.0, 9: -9.0}, "no": {2: -1.0, 9: -9.0}, "nope": {2: -1.5, 9: -9.0}})
+
+    assert choose(Chooser(), "nope", fake, examples=[("yes!", "good"), ("no", "bad")]) == "bad"
+
+
+def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text() -> None:
+    fake = FakeServer()
     chooser = Chooser()
+    question = Question(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad")))
 
-    chosen = [asyncio.run(chooser.choose(question_of(text), fake.ask)).label for text in ("terrible", "lovely")]
+    async def ask_at_once() -> list[int]:
+        return sorted(choice.output_tokens for choice in await asyncio.gather(*(chooser.choose(question, fake.ask) for _ in range(3))))
 
-    assert chosen == ["bad", "good"]
-    assert fake.asked.count("N/A") == 3  # worked out once
-
-
-def test_the_tokens_of_all_prompts_are_counted() -> None:
-    fake = FakeServer({"good": (1, 9), "bad": (2, 9)}, {})
-    chooser = Chooser()
-
-    first, second = (asyncio.run(chooser.choose(question_of("hm"), fake.ask)) for _ in range(2))
-
-    assert (first.input_tokens, first.output_tokens) == (7 * 15, 15)
-    assert (second.input_tokens, second.output_tokens) == (7 * 3, 3)
+    assert asyncio.run(ask_at_once()) == [2, 2, 2 + len(CONTENT_FREE) + len(question.examples)]
 
 
 # The real model
@@ -174,7 +186,7 @@ def test_labels_are_chosen_by_examples(home: Path) -> None:
     ]
 
     assert [json.loads(content(reply)) for reply in replies] == [{"label": "weather"}, {"label": "music"}, {"label": "cooking"}]
-    assert replies[0]["usage"]["completion_tokens"] == 3 * (1 + len(CONTENT_FREE))
+    assert replies[0]["usage"]["completion_tokens"] == 1 + 1 + len(CONTENT_FREE) + len(examples)
 
 
 @installed
@@ -271,33 +283,33 @@ def turns(examples: list[tuple[str, str]]) -> list[dict[str, JsonValue]]:
     return [{"role": role, "content": said} for text, label in examples for role, said in (("user", text), ("assistant", label))]
 
 
-def question_of(text: str) -> Question:
-    return Question.of(MOOD, [{"role": "user", "content": text}])
+def choose(chooser: Chooser, text: str, fake: FakeServer, examples: Sequence[tuple[str, str]] = ()) -> str:
+    return asyncio.run(chooser.choose(Question(MOOD.labels, text, tuple(examples)), fake.ask)).label
 
 
 class FakeServer:
-    """The model server's numbers: how labels are spelt, and the share of each token after a text."""
+    """The model server's numbers: the share of each label's token after a text, and the words expected after it."""
 
-    def __init__(self, spellings: Mapping[str, tuple[int, ...]], shares: Mapping[str, Mapping[int, float]]) -> None:
-        self.spellings = spellings
-        self.shares = shares
-        self.asked: list[str] = []
+    def __init__(
+        self, *, shares: Mapping[str, Mapping[int, float]] | None = None, senses: Mapping[str, Mapping[int, float]] | None = None
+    ) -> None:
+        self.shares = shares or {}
+        self.senses = senses or {}
 
     async def ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
         if path == "/tokenize":
-            return {"tokens": list(self.spellings[str(body["content"]).strip()])}
+            return {"tokens": [1, 9] if body["content"] == " good\n\n" else [2, 9]}
         prompts = body["prompt"]
         assert isinstance(prompts, list)
-        return [self._scored(str(prompt)) for prompt in prompts]
+        return [{"tokens_evaluated": 7, "completion_probabilities": [self._next(str(prompt))]} for prompt in prompts]
 
-    def _scored(self, prompt: str) -> JsonValue:
-        text = prompt.rpartition("\n\n")[2].rpartition("\n")[0].removeprefix("Request: ").removeprefix("Message: ")
-        self.asked.append(text)
-        shares = self.shares.get(text, {1: 0.5, 2: 0.5})
-        return {
-            "tokens_evaluated": 7,
-            "completion_probabilities": [{"top_probs": [{"id": token, "prob": p} for token, p in shares.items()]}],
-        }
+    def _next(self, prompt: str) -> JsonValue:
+        *_, text, asked = prompt.rpartition("\n\n")[2].split("\n")
+        if asked == "Topic:":
+            found = self.shares.get(text.removeprefix("Message: "), {1: 0.5, 2: 0.5})
+            return {"top_probs": [{"id": token, "prob": share} for token, share in found.items()]}
+        found = self.senses.get(text.strip('"'), {1: -1.0})
+        return {"top_logprobs": [{"id": token, "logprob": value} for token, value in found.items()]}
 
 
 def end(home: Path) -> int:
