@@ -6,11 +6,13 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from celery import Celery, chain, chord, group
 from celery.backends.redis import RedisBackend
 from celery.canvas import Signature
+from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.utils.uuid import uuid
 
@@ -161,16 +163,21 @@ class Carried:
 def oldest_waiting_s(app: Celery, queues: Sequence[str]) -> dict[str, float | None]:
     """For each queue, how long the message to be consumed next has waited; None if the queue is empty.
 
-    Only a Redis broker can be asked; with another, every queue counts as empty.
+    Only a Redis broker shows its messages; of another it is only known whether there are any, and then they count as older than all.
     """
-    waiting: dict[str, float | None] = dict.fromkeys(queues)
     with app.connection_for_read() as connection:
         if connection.transport.driver_type != "redis":
-            return waiting
+            return {queue: inf if _is_waiting(connection, queue) else None for queue in queues}
         client = connection.default_channel.client  # type: ignore[attr-defined]  # the Redis transport has one
-        for queue in queues:
-            waiting[queue] = _age_s(client.lindex(queue, -1))
-    return waiting
+        return {queue: _age_s(client.lindex(queue, -1)) for queue in queues}
+
+
+def _is_waiting(connection: Connection, queue: str) -> bool:
+    with connection.channel() as channel:
+        try:
+            return bool(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]  # of every AMQP channel
+        except connection.channel_errors:  # there is no such queue yet
+            return False
 
 
 def _age_s(raw: bytes | None) -> float | None:

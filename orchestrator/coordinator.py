@@ -91,11 +91,12 @@ class Sweeper(threading.Thread):
         """A killed process is known by its connection: the kernel closes it at once, long before its leases run out.
 
         A process that lives makes a cut connection again when it next renews, so it must be gone for longer than that; a Redis that has
-        just started proves nothing. A frozen process and a lost host keep their leases to the end.
+        just started proves nothing, nor does a list of nobody but ourselves, as a proxy gives. A frozen process and a lost host keep their
+        leases to the end.
         """
         leases = self._ledger.leases()
         connected = fleet.connected(self._ledger.redis) if leases else None
-        if connected is None:
+        if connected is None or all(name.startswith(self._owner) for name in connected):
             self._missing.clear()
             return
         now = time.monotonic()

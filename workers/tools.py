@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -28,14 +29,14 @@ Function = Callable[..., Any]
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
-_folder_modules: dict[str, str] = {}  # modules imported from a configuration's folder, and which
+_imported_from: str | None = None  # the configuration's folder that modules come from now
 
 
 def tool_call(work: Work) -> Outcome:
     """Calls a tool or skill with the node's input as keyword arguments."""
     section, name = work.text_param("section"), work.text_param("tool")
     tool: Tool = getattr(work.definitions, section)[name]
-    function = load(tool.function, work.definitions.folder)
+    function = load(tool.function, folder_here(work.definitions.folder))
     arguments = work.node_input
     _check_arguments(tool.function, function, arguments)
     return Outcome(output=_call(work, tool.function, function, arguments), usage=Usage(tool_calls=1))
@@ -54,7 +55,7 @@ def proc_run(work: Work) -> Outcome:
     try:
         done = subprocess.run(
             [*command.command, *map(str, args)], input=str(given.get("stdin") or ""), capture_output=True, text=True, errors="replace",
-            timeout=command.timeout_s, cwd=work.definitions.folder, check=False,
+            timeout=command.timeout_s, cwd=folder_here(work.definitions.folder), check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise StepError(f"command {command.command[0]!r} is not installed on this worker", code="proc_error") from error
@@ -64,6 +65,14 @@ def proc_run(work: Work) -> Outcome:
         said = (done.stderr or done.stdout).strip()[-500:]
         raise StepError(f"command exited with {done.returncode}: {said}", code="proc_error", retryable=True)
     return Outcome(output={"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}, usage=Usage(tool_calls=1))
+
+
+def folder_here(folder: str | None) -> str | None:
+    """The configuration's folder on this machine: where it was read if that is here too, else where CANTATA_CONFIG lies."""
+    if folder is None or Path(folder).is_dir():
+        return folder
+    own = os.environ.get("CANTATA_CONFIG")
+    return str(Path(own).resolve().parent) if own else None
 
 
 def load(name: str, folder: str | None) -> Function:
@@ -88,17 +97,25 @@ def _load(name: str, folder: str | None) -> Function:
 
 
 def _import(module_name: str, folder: str | None) -> Any:
-    root = module_name.partition(".")[0]
-    if folder is None or not _is_in(Path(folder), root):
+    """Import from the folder if the module is there. Modules of another folder are forgotten first: they may have the same names."""
+    global _imported_from
+    if folder is None or not _is_in(Path(folder), module_name.partition(".")[0]):
         return importlib.import_module(module_name)
-    if _folder_modules.get(root) != folder:
-        for loaded in [known for known in sys.modules if known.partition(".")[0] in _folder_modules]:
-            del sys.modules[loaded]
-        sys.path[:] = [folder, *(entry for entry in sys.path if entry not in _folder_modules.values())]
-        _folder_modules.clear()
+    if _imported_from != folder:
+        if _imported_from is not None:
+            sys.path.remove(_imported_from)
+            _forget_modules_in(Path(_imported_from))
+        sys.path.insert(0, folder)
         importlib.invalidate_caches()
-        _folder_modules.update({path.stem: folder for path in Path(folder).iterdir() if path.suffix == ".py" or path.is_dir()})
+        _imported_from = folder
     return importlib.import_module(module_name)
+
+
+def _forget_modules_in(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(folder) and name.partition(".")[0] not in ("orchestrator", "workers"):
+            del sys.modules[name]
 
 
 def _is_in(folder: Path, root: str) -> bool:

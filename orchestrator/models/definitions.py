@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from orchestrator.models.values import Value
 from orchestrator.models.wire import ChainNode
 
 QueueName = str
 
+SECRETS = ("api_key", "token", "secret", "password", "authorization")
+
+
+def _no_secrets(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    named = next((key for key in params if any(word in key.lower() for word in SECRETS) and not key.lower().endswith("tokens")), None)
+    if named:
+        raise ValueError(f"{named!r} does not belong in a configuration, which is stored with every run; set it in the environment")
+    return params
+
+
+Params = Annotated[dict[str, JsonValue], AfterValidator(_no_secrets)]
+
 
 class Model(Value):
     """A named model: a LiteLLM model name with its parameters."""
 
     model: str = Field(description="a LiteLLM model name, such as openai/gpt-4o-mini or local/smollm2")
-    params: dict[str, JsonValue] = Field(
-        default_factory=dict, description="passed to the model call as they are: temperature, max_tokens, ..."
-    )
+    params: Params = Field(default_factory=dict, description="passed to the model call as they are: temperature, max_tokens, ...")
 
 
 class Tool(Value):
@@ -57,7 +67,7 @@ class Agent(Value):
 
     description: str = Field(default="", description="what it is good at, for people and other agents")
     model: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the default model if absent")
-    params: dict[str, JsonValue] = Field(default_factory=dict, description="model parameters, over those of the model")
+    params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
     system: str | None = Field(default=None, description="the system message of each turn")
     instructions: list[str] = Field(
         default_factory=lambda: ["{input}"], min_length=1, description="texts; `{input}` is the answer before, or the input"
@@ -78,7 +88,7 @@ class Synthesizer(Value):
 
     model: str | None = Field(default=None, description="as of an agent")
     prompt: str = Field(description="template; `{agent_responses}` is a JSON object name → text, `{user_input}` the turn's text")
-    params: dict[str, JsonValue] = Field(default_factory=dict, description="model parameters, over those of the model")
+    params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
     timeout_s: float = Field(default=60.0, gt=0, description="seconds its model call may take")
     retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure may pass")
 

@@ -69,7 +69,8 @@ def connected(redis: Redis) -> set[str] | None:
     try:
         if int(redis.info("server")["uptime_in_seconds"]) < SETTLED_S:
             return None
-        return {str(client["name"]).removeprefix(CLIENT_PREFIX) for client in redis.client_list()}
+        names = [str(client["name"]) for client in redis.client_list()]
+        return {name.removeprefix(CLIENT_PREFIX) for name in names if name.startswith(CLIENT_PREFIX)}
     except ResponseError:  # not every managed Redis lets its clients be listed
         return None  # leases still run out
 

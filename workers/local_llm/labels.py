@@ -122,7 +122,8 @@ class Chooser:
                 known = self._lessons[subject] = await _learn(subject, meter)
             if len(self._lessons) > REMEMBERED:
                 oldest = next(iter(self._lessons))
-                del self._lessons[oldest], self._turns[oldest]
+                del self._lessons[oldest]
+                self._turns.pop(oldest, None)
             return known
 
 

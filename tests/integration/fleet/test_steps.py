@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import EmbeddedClient
+from orchestrator.client import Client, EmbeddedClient
 from orchestrator.errors import ConfigError, UnknownRunError
+from orchestrator.models.definitions import Tool
 from orchestrator.models.wire import ChainResponse
 from tests.integration.fleet.conftest import Journal, ask, tool, until
 
@@ -158,3 +159,17 @@ def _runs(argument: str) -> bool:
             if argument.encode() in cmdline.read_bytes().split(b"\0"):
                 return True
     return False
+
+
+def test_a_run_under_way_keeps_the_definitions_it_started_with(client: EmbeddedClient) -> None:
+    nodes = [{"node_id": "gate", "kind": "wait", "next_node": "n"}, tool("n", "add", a=1)]
+    run = client.submit_chain({"nodes": nodes, "entry_node": "gate"})
+    until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
+    deployed = client.definitions.model_copy(update={"tools": {**client.definitions.tools, "add": Tool(function="fleet_tools:echo")}})
+
+    with Client(client.redis_url, config=deployed) as other:
+        changed = other.submit_chain({"nodes": [tool("n", "add", a=1)], "entry_node": "n"}).result(20)
+    assert run.signal("gate", {"go": True}) == "taken"
+
+    assert changed.final_output == {"a": 1}, "new runs take the new definitions"
+    assert run.result(20).final_output == 2
