@@ -20,23 +20,6 @@ from orchestrator.errors import UnavailableError
 from orchestrator.planning.canvas import Canvas, Fan, Message, Row
 from orchestrator.state.connection import celery_url
 
-KINDS = {
-    "run.start": "plans a run",
-    "tool.call": "calls a tool or skill",
-    "proc.run": "runs an allowed command",
-    "agent.turn": "asks an agent's model once",
-    "agent.run": "lays out an agent's instructions",
-    "team.run": "lays out a team's work",
-    "team.synthesize": "merges a broadcast's answers",
-    "team.collect": "gathers a broadcast's answers",
-    "chain.branch": "takes one side of a branch",
-    "chain.map": "grows a step for each item",
-    "chain.gather": "gathers a map's results",
-    "chain.run": "lays out a nested chain",
-    "chain.end": "ends a nested chain",
-}
-"""Step kinds, which are also the names of the Celery tasks that Flower shows."""
-
 VISIBILITY_S = 12 * 3600  # long: the ledger finds lost work, a redelivery only comes as well
 LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
 

@@ -46,7 +46,7 @@ class Held:
     """A step this process is doing now."""
 
     begun: Begun
-    stop: Callable[[], None] | None
+    stop: Callable[[], object] | None
     give_up: float | None
     cancelled: bool = False
 
@@ -118,7 +118,7 @@ class Process:
     # --- doing ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def holding(self, begun: Begun, *, stop: Callable[[], None] | None = None, timeout_s: float | None = None) -> Iterator[Held]:
+    def holding(self, begun: Begun, *, stop: Callable[[], object] | None = None, timeout_s: float | None = None) -> Iterator[Held]:
         """Keep the lease of a step alive while it is done."""
         held = Held(begun, stop, None if timeout_s is None else time.monotonic() + timeout_s)
         with self._changed:
@@ -141,7 +141,7 @@ class Process:
                 return await work
 
         future = asyncio.run_coroutine_threadsafe(bounded(), loop)
-        with self.holding(begun, stop=lambda: void(future.cancel())):
+        with self.holding(begun, stop=future.cancel):
             return future.result()
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -254,10 +254,6 @@ def _kill_descendants(pid: int) -> None:
             for child in map(int, listed.read_text().split()):
                 _kill_descendants(child)
                 os.kill(child, signal.SIGKILL)
-
-
-def void(_: object) -> None:
-    """Drop a value where a callable must return nothing."""
 
 
 def worker_name(queues: tuple[str, ...]) -> str:

@@ -10,13 +10,14 @@ from typing import Protocol
 import structlog
 from celery import Celery, Task
 
-from orchestrator.celeryapp import KINDS, Carried, send
+from orchestrator.celeryapp import Carried, send
 from orchestrator.errors import UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
 from orchestrator.state.ledger import Ahead, Begun, Ready
 from workers import shown
 from workers.handlers import do
+from workers.kinds import HANDLERS
 from workers.outcomes import Record
 from workers.runtime import Process
 
@@ -124,5 +125,5 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
 
 def register(app: Celery, service: Service) -> None:
     """Make each step kind a Celery task of this app, so that Flower shows it by its name."""
-    for kind in KINDS:
+    for kind in HANDLERS:
         app.register_task(StepTask(kind, service))

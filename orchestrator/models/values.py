@@ -1,12 +1,10 @@
-"""The small values everything else is made of: JSON, usage, errors, messages."""
+"""The small values everything else is made of: JSON, usage, errors."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-__all__ = ["ErrorInfo", "JsonValue", "Message", "Usage", "Value"]
+__all__ = ["ErrorInfo", "JsonValue", "Usage", "Value"]
 
 
 class Value(BaseModel):
@@ -42,10 +40,3 @@ class ErrorInfo(Value):
     code: str = Field(description="for programs: step_error, timeout, model_error, tool_error, ...")
     message: str = Field(description="for people: what, where, what to do")
     step: str | None = Field(default=None, description="the step it happened in")
-
-
-class Message(Value):
-    """One message of a model conversation."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import cast
 
@@ -91,8 +90,3 @@ def costs(redis: Redis) -> dict[str, float]:
 def _now(redis: Redis) -> float:
     seconds, micros = redis.time()
     return seconds + micros / 1e6
-
-
-def dump(worker: Worker) -> dict[str, object]:
-    """A worker as people and programs see it."""
-    return cast("dict[str, object]", json.loads(worker.model_dump_json()))

@@ -69,14 +69,16 @@ def _inner(draw: st.DrawFn, ids: list[str]) -> list[Edge]:
 
 @st.composite
 def _outer(draw: st.DrawFn, run: Reference, grower: str, ids: list[str], exit: str | None) -> list[Edge]:
-    """Edges between new steps and older ones, such that no circle arises."""
+    """Edges between new steps and older ones, such that no circle arises, nor one through a window: who has a place must not wait for an item
+    that waits for one."""
     edges: list[Edge] = []
     if exit is None and draw(seldom):
         edges.append(Edge(source=grower, target=draw(st.sampled_from(ids)), label=draw(labels)))
     older = [step_id for step_id, cell in run.cells.items() if cell.is_open]
     targets = [draw(st.sampled_from(older))] if draw(seldom) and older else []
     edges += [Edge(source=draw(st.sampled_from(ids)), target=target, label=draw(labels)) for target in targets]
-    behind = _behind(run, [*targets, *(way.target for way in run.ways if way.source == grower)])
+    queued = [step_id for step_id, cell in run.cells.items() if cell.word == "ready"]
+    behind = _behind(run, [*targets, *queued, *(way.target for way in run.ways if way.source == grower)])
     before = [step_id for step_id in run.cells if step_id != grower and run.answering(step_id) not in {*behind, grower}]
     if draw(seldom) and before:
         source, target = draw(st.sampled_from(before)), draw(st.sampled_from(ids))
