@@ -69,8 +69,7 @@ def _inner(draw: st.DrawFn, ids: list[str]) -> list[Edge]:
 
 @st.composite
 def _outer(draw: st.DrawFn, run: Reference, grower: str, ids: list[str], exit: str | None) -> list[Edge]:
-    """Edges between new steps and older ones, such that no circle arises, nor one through a window: who has a place must not wait for an item
-    that waits for one."""
+    """Edges between new steps and older ones, such that no circle arises; nor one through a window, where steps wait in line."""
     edges: list[Edge] = []
     if exit is None and draw(seldom):
         edges.append(Edge(source=grower, target=draw(st.sampled_from(ids)), label=draw(labels)))
