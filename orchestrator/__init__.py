@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.client import ChainRun, Client, Run, TurnRun
     from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+    from orchestrator.models.values import ToolContext
     from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult
 
 __version__ = "0.1.0"
@@ -18,6 +19,8 @@ _HOMES = {
     # what goes in and comes out
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
     "RunResult": "models.wire", "RunEvent": "models.wire",
+    # what a tool is told
+    "ToolContext": "models.values",
     # what can go wrong
     "CantataError": "errors", "ConfigError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
 }  # fmt: skip
@@ -34,6 +37,7 @@ __all__ = [
     "Run",
     "RunEvent",
     "RunResult",
+    "ToolContext",
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",

@@ -16,6 +16,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.utils.uuid import uuid
 
+from orchestrator import faultpoints
 from orchestrator.errors import UnavailableError
 from orchestrator.planning.canvas import Canvas, Fan, Message, Row
 from orchestrator.state.connection import celery_url
@@ -40,6 +41,7 @@ class LedgerBackend(RedisBackend):
     def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **options: Any) -> None:
         """Send the join if this part's commit made it ready."""
         if state == "SUCCESS" and result == "joined" and request.chord:
+            faultpoints.at("chord-joined")
             self.app.signature(request.chord).apply_async()  # type: ignore[attr-defined]  # every backend has its app
 
 
@@ -110,6 +112,7 @@ def send(app: Celery, run_id: str, canvases: Iterable[Canvas]) -> None:
                     to_celery(app, run_id, canvas).apply_async(producer=producer)
     except OperationalError as error:
         raise UnavailableError(f"the broker cannot be reached ({error}); start it or mend CANTATA_BROKER_URL") from error
+    faultpoints.at("canvas-sent")
 
 
 def _send_group(app: Celery, producer: Any, run_id: str, members: Sequence[Message]) -> None:

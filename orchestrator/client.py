@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from orchestrator import config as configuration
-from orchestrator import embedded
+from orchestrator import embedded, faultpoints
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue, unserved
 from orchestrator.errors import ConfigError, UnavailableError
@@ -218,6 +218,7 @@ class Client:
             max_steps=definitions.limits.max_steps, labels=labels, queue=queue,
         )  # fmt: skip
         if new:
+            faultpoints.at("accepted")
             announce_run(self.app, run_id, queue)
         return run_id
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 from celery import Celery
 
+from orchestrator import faultpoints
 from orchestrator.celeryapp import oldest_waiting_s, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
@@ -21,7 +22,7 @@ from orchestrator.planning import canvas
 from orchestrator.planning.strategies import chain_specs, chains, turns
 from orchestrator.state import fleet
 from orchestrator.state.connection import RedisFailure
-from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready
+from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready, owner_of
 
 log = structlog.get_logger(__name__)
 
@@ -100,12 +101,12 @@ class Sweeper(threading.Thread):
             self._missing.clear()
             return
         now = time.monotonic()
-        owners = {lease.split("|")[2] for lease in leases}
+        owners = {_owner(lease) for lease in leases}
         self._missing = {owner: self._missing.get(owner, now) for owner in owners - connected}
         dead = {owner for owner, since in self._missing.items() if now - since > DEAD_S}
         if dead:
             log.info("owners_gone", owners=sorted(dead))
-            self._ledger.expire(lease for lease in leases if lease.split("|")[2] in dead)
+            self._ledger.expire(lease for lease in leases if _owner(lease) in dead)
 
     def _holds_lock(self) -> bool:
         """Whether this process sweeps. One that just took the lock waits a moment: Redis may have been away, and owners renew first."""
@@ -119,12 +120,19 @@ class Sweeper(threading.Thread):
         return True
 
 
+def _owner(lease: str) -> str:
+    return owner_of(lease.split("|")[2])
+
+
 def sweep_once(app: Celery, ledger: Ledger) -> int:
     """Mend every shard and send what that made ready; answers how many steps were sent."""
     now: list[tuple[str, Ready]] = []
     overdue: list[tuple[str, Ready, float]] = []
     for swept in ledger.sweep_all():
         now += swept.sends
+        faultpoints.at("swept")
+        if swept.fired:
+            faultpoints.at("timer-fired")
         overdue += swept.overdue
         if swept.lost:
             log.info("leases_lost", count=swept.lost)

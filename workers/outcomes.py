@@ -62,7 +62,7 @@ def _pause_s(failures: int) -> float:
 
 
 def _info(begun: Begun, outcome: Outcome, took_ms: float) -> dict[str, JsonValue]:
-    info: dict[str, JsonValue] = {"ms": round(took_ms, 2), "by": begun.owner, **outcome.detail}
+    info: dict[str, JsonValue] = {"ms": round(took_ms, 2), "by": begun.worker, **outcome.detail}
     if outcome.takes != ("done",):
         info["takes"] = list(outcome.takes)
     if outcome.usage is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -18,6 +19,7 @@ from typing import TypeVar
 
 import structlog
 
+from orchestrator import faultpoints
 from orchestrator.coordinator import definitions_from
 from orchestrator.errors import CantataError, StepError
 from orchestrator.models.definitions import Definitions
@@ -92,7 +94,8 @@ class Process:
         self._send = send
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
-        connection_name = f"{fleet.CLIENT_PREFIX}{self.name}"
+        self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
+        connection_name = f"{fleet.CLIENT_PREFIX}{self.owner}"
         self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s)
         self._heart_redis = connect(redis_url, name=connection_name)
         self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
@@ -197,7 +200,9 @@ class Process:
             leases = list(self._held)
         if not leases:
             return
-        for lease in self._heart_ledger.renew(leases):
+        lost = self._heart_ledger.renew(leases)
+        faultpoints.at("lease-renewed")
+        for lease in lost:
             held = self._held.get(lease)
             if held is None or held.cancelled:
                 continue
@@ -211,6 +216,7 @@ class Process:
         for each in held:
             each.cancelled = True
             self._heart_ledger.release(each.begun)
+            faultpoints.at("handed-back")
             log.info("step_handed_back", worker=self.name, run=each.begun.run_id, step=each.begun.step_id)
             self._stop_work(each)
 

@@ -10,10 +10,12 @@ from typing import Protocol
 import structlog
 from celery import Celery, Task
 
+from orchestrator import faultpoints
 from orchestrator.celeryapp import Carried, send
 from orchestrator.errors import UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
+from orchestrator.results import is_over
 from orchestrator.state.ledger import Ahead, Begun, Ready
 from workers import shown
 from workers.handlers import do
@@ -61,17 +63,24 @@ class Loop:
     def _next(self) -> Begun | None:
         while self._todo:
             step_id = self._todo.popleft()
-            answer = self._process.ledger.begin(self._run_id, step_id, self._process.name)
+            answer = self._process.ledger.begin(self._run_id, step_id, self._process.owner)
             if isinstance(answer, Begun):
+                faultpoints.at("begun")
                 return answer
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
         return None
 
     def _commit(self, begun: Begun, record: Record) -> Begun | None:
         committed = self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=self._ahead())
+        faultpoints.at("committed")
+        if record.outcome.fragment:
+            faultpoints.at("graph-grown")
+        if is_over(committed.run_status):
+            faultpoints.at("run-closed")
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._send(committed.sends, record.outcome.fragment)
+        faultpoints.at("successors-sent")
         following = committed.begun
         if following is not None and self._todo and following.step_id == self._todo[0]:
             self._todo.popleft()

@@ -17,15 +17,18 @@ from typing import Any, cast
 
 import structlog
 
+from orchestrator import faultpoints
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import Tool
 from orchestrator.models.graph import Outcome
-from orchestrator.models.values import JsonValue, Usage
+from orchestrator.models.values import JsonValue, ToolContext, Usage
 from workers.work import Work
 
 log = structlog.get_logger(__name__)
 
 Function = Callable[..., Any]
+
+CONTEXT = "context"  # the parameter through which a function is told which step it is
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
@@ -37,9 +40,15 @@ def tool_call(work: Work) -> Outcome:
     section, name = work.text_param("section"), work.text_param("tool")
     tool: Tool = getattr(work.definitions, section)[name]
     function = load(tool.function, folder_here(work.definitions.folder))
-    arguments = work.node_input
+    arguments: dict[str, Any] = work.node_input
+    if _wants_context(function):
+        begun = work.begun
+        arguments = {**arguments, CONTEXT: ToolContext(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt)}
     _check_arguments(tool.function, function, arguments)
-    return Outcome(output=_call(work, tool.function, function, arguments), usage=Usage(tool_calls=1))
+    faultpoints.at("tool-started")
+    output = _call(work, tool.function, function, arguments)
+    faultpoints.at("tool-finished")
+    return Outcome(output=output, usage=Usage(tool_calls=1))
 
 
 def proc_run(work: Work) -> Outcome:
@@ -123,23 +132,33 @@ def _is_in(folder: Path, root: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _signature(function: Function) -> inspect.Signature:
-    return inspect.signature(function)
-
-
-def _check_arguments(name: str, function: Function, arguments: Mapping[str, JsonValue]) -> None:
+def _signature(function: Function) -> inspect.Signature | None:
     try:
-        signature = _signature(function)
-    except (TypeError, ValueError):
-        return  # some C functions have no signature; the call itself will tell
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some C functions have none
+        return None
+
+
+def _wants_context(function: Function) -> bool:
+    """Whether `context` is ours: a parameter of that name without a type, or of our type."""
+    signature = _signature(function)
+    parameter = signature.parameters.get(CONTEXT) if signature else None
+    return parameter is not None and (parameter.annotation is parameter.empty or "ToolContext" in str(parameter.annotation))
+
+
+def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]) -> None:
+    signature = _signature(function)
+    if signature is None:
+        return  # the call itself will tell
     try:
         signature.bind(**arguments)
     except TypeError as error:
         shown = f"{name.partition(':')[2]}{signature}"
-        raise StepError(f"{error}; the function is {shown}, its input was {sorted(arguments)}", code="bad_arguments") from error
+        given = sorted(set(arguments) - {CONTEXT})
+        raise StepError(f"{error}; the function is {shown}, its input was {given}", code="bad_arguments") from error
 
 
-def _call(work: Work, name: str, function: Function, arguments: Mapping[str, JsonValue]) -> JsonValue:
+def _call(work: Work, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
     try:
         answer = function(**arguments)
         if inspect.iscoroutine(answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-__all__ = ["ErrorInfo", "JsonValue", "Usage", "Value"]
+__all__ = ["ErrorInfo", "JsonValue", "ToolContext", "Usage", "Value"]
 
 
 class Value(BaseModel):
@@ -40,3 +40,16 @@ class ErrorInfo(Value):
     code: str = Field(description="for programs: step_error, timeout, model_error, tool_error, ...")
     message: str = Field(description="for people: what, where, what to do")
     step: str | None = Field(default=None, description="the step it happened in")
+
+
+class ToolContext(Value):
+    """What a tool may know of the step it is: given to a function's parameter named `context`."""
+
+    run_id: str
+    step_id: str
+    attempt: int = Field(description="from 1; above it, an earlier attempt failed or its worker died")
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt of this step, and of no other: for effects that must not happen twice."""
+        return f"{self.run_id}:{self.step_id}"

@@ -5,6 +5,7 @@ Each promise is one Lua script: a run is accepted once, a step begins only if th
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -21,6 +22,7 @@ from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from orchestrator import faultpoints
 from orchestrator.errors import CantataError, UnavailableError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome, Spec, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
@@ -90,6 +92,11 @@ class Begun:
         """The name of the lease."""
         return f"{self.run_id}|{self.attempt}|{self.owner}|{self.step_id}"
 
+    @property
+    def worker(self) -> str:
+        """The process that does it."""
+        return self.owner.partition("~")[0]
+
 
 Refusal = Literal["gone", "closed", "over", "early", "leased"]
 
@@ -117,12 +124,14 @@ class Committed:
 class Swept:
     """What a sweep of one shard found.
 
-    Steps to send now; steps that nobody began in time, and how many seconds ago they were sent; how many leases were lost.
+    Steps to send now; steps that nobody began in time, and how many seconds ago they were sent; how many leases were lost, and how many
+    timers fired.
     """
 
     sends: tuple[tuple[str, Ready], ...]
     overdue: tuple[tuple[str, Ready, float], ...]
     lost: int
+    fired: int = 0
     fault: str = ""
     """Why this shard could not be swept, if so; the others were."""
 
@@ -140,6 +149,11 @@ class StepRecord:
     spec: Spec
     output: JsonValue
     info: Mapping[str, JsonValue]
+
+    @property
+    def worker(self) -> str:
+        """The process that does it, while it runs."""
+        return self.owner.partition("~")[0]
 
     @property
     def error(self) -> ErrorInfo | None:
@@ -226,11 +240,12 @@ def _ready(flat: Sequence[str]) -> tuple[Ready, ...]:
 
 
 def _swept(answer: Sequence[list[str]]) -> Swept:
-    sends, overdue, lost, *fault = answer
+    sends, overdue, lost, fired, *fault = answer
     return Swept(
         tuple((sends[i], Ready(sends[i + 1], _spec(sends[i + 2]))) for i in range(0, len(sends), 3)),
         tuple((overdue[i], Ready(overdue[i + 1], _spec(overdue[i + 2])), float(overdue[i + 3]) / 1000) for i in range(0, len(overdue), 4)),
         int(cast(int, lost)),
+        int(cast(int, fired)),
         *cast("list[str]", fault),
     )
 
@@ -245,6 +260,7 @@ class Ledger:
         self._resend_ms = str(int(RESEND_S * 1000))
         self._scripts: dict[str, tuple[str, str]] = {}
         self._loading = threading.Lock()
+        self._calls = itertools.count(1)
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -306,7 +322,8 @@ class Ledger:
 
     def begin(self, run_id: str, step_id: str, owner: str) -> Begun | Refusal:
         """Lease a step to `owner`, or say why not."""
-        answer = self._call("begin", run_id, run_id, step_id, owner, self._lease_ms, again="1")
+        owner = self._own(owner)
+        answer = self._call("begin", run_id, run_id, step_id, owner, self._lease_ms)
         return self._begun(run_id, owner, answer[1]) if answer[0] == "begun" else cast(Refusal, answer[0])
 
     def commit(
@@ -317,6 +334,7 @@ class Ledger:
         `output` is the outcome's output as JSON text. With `ahead`, a step this worker may begin at once is begun in the same call.
         """
         blob = ""
+        next_owner = self._own(owner_of(begun.owner))
         if len(output.encode()) > BLOB_BYTES:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
         word, sends, next_begun, run_status = self._call(
@@ -324,9 +342,9 @@ class Ledger:
             to_json(dict(info)), ",".join(outcome.takes), _usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
             _fragment_text(outcome.fragment) if outcome.fragment else "",
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
-            to_json(list(outcome.warnings)) if outcome.warnings else "",
+            to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner,
         )  # fmt: skip
-        return Committed(word, _ready(sends), self._begun(begun.run_id, begun.owner, next_begun) if next_begun else None, run_status)
+        return Committed(word, _ready(sends), self._begun(begun.run_id, next_owner, next_begun) if next_begun else None, run_status)
 
     def sent_again(self, run_id: str, step_id: str) -> bool:
         """Note that a step nobody began gets a new message; False if somebody began it meanwhile."""
@@ -382,13 +400,15 @@ class Ledger:
                     raise RedisConnectionError("scripts were lost")
                 if isinstance(error, Exception) and (not isinstance(error, ResponseError) or str(error).startswith(_PASSING)):
                     raise error
-            return [[[], [], 0, str(answer)] if isinstance(answer, ResponseError) else answer for answer in answers]
+            return [[[], [], 0, 0, str(answer)] if isinstance(answer, ResponseError) else answer for answer in answers]
 
         return [_swept(answer) for answer in self._patiently(call) if any(answer)]
 
     def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Add an event to a run that is not over."""
-        return bool(self._call("note", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
+        noted = bool(self._call("note", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
+        faultpoints.at("event-appended")
+        return noted
 
     def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
         """Outputs of steps as JSON texts, in order; None where there is none."""
@@ -478,28 +498,31 @@ class Ledger:
 
     # --- calling ----------------------------------------------------------------------------------------------------
 
+    def _own(self, owner: str) -> str:
+        """The owner as one call names it, so that a lease tells which call it is of."""
+        return f"{owner}~{next(self._calls)}"
+
     def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun:
         step_id, attempt, spec, given, failures, flat, digest = cast("tuple[str, int, str, str, int, list[str], str]", tuple(answer))
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         return Begun(run_id, step_id, int(attempt), owner, _spec(spec), value, int(failures), inputs, digest)
 
-    def _call(self, name: str, run_id: str, *args: str | float, again: str = "") -> list:  # type: ignore[type-arg]  # what Lua replies
-        return self._call_shard(name, shard_of(run_id), *args, again=again)
+    def _call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
+        return self._call_shard(name, shard_of(run_id), *args)
 
-    def _call_shard(self, name: str, shard: int, *args: str | float, again: str = "") -> list:  # type: ignore[type-arg]  # what Lua replies
+    def _call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         sha, text = self._script(name)
         key = shard_key(shard)
-        told = 0
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
-            nonlocal told
-            told += 1
-            more = (again,) if again and told > 1 else ()
             try:
-                return cast("list", self.redis.evalsha(sha, 1, key, *args, *more))  # type: ignore[type-arg]
+                reply = self.redis.evalsha(sha, 1, key, *args)
             except NoScriptError:
-                return cast("list", self.redis.eval(text, 1, key, *args, *more))  # type: ignore[type-arg]
+                reply = self.redis.eval(text, 1, key, *args)
+            if faultpoints.at(f"{name}-replied"):
+                raise RedisConnectionError("the reply was dropped")
+            return cast("list", reply)  # type: ignore[type-arg]
 
         return self._patiently(call)
 
@@ -543,6 +566,11 @@ def _unavailable(failure: Exception) -> str:
     if text.startswith("MISCONF"):
         return "Redis cannot write to its disk and refuses writes; free the disk it writes to"
     return f"Redis cannot be reached ({text}); start it or mend REDIS_URL"
+
+
+def owner_of(owner: str) -> str:
+    """The process in the name that a lease has of its owner."""
+    return owner.rpartition("~")[0]
 
 
 def _follow(moved: Mapping[str, str], name: str) -> str:

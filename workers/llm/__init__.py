@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator import faultpoints
 from orchestrator.errors import ModelError
 from orchestrator.models.values import JsonValue, Usage
 from workers.llm.failures import Failure, Setting, empty, explain, secrets_in, timed_out
@@ -71,7 +72,9 @@ async def complete(
         request["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
     try:
         async with asyncio.timeout(timeout_s):
+            faultpoints.at("model-sent")
             response = await litellm.acompletion(**request)
+            faultpoints.at("model-answered")
     except TimeoutError:
         raise timed_out(model, timeout_s) from None
     except Exception as error:  # noqa: BLE001  # LiteLLM raises whatever its providers raise

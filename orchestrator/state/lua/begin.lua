@@ -1,5 +1,5 @@
 -- Leases a step to a worker if the ledger says so.
--- ARGV: run, step, owner, lease_ms, 1 if the call is told again because its reply was lost
+-- ARGV: run, step, owner (of this call alone, so that a call told again knows its own lease), lease_ms
 -- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}}} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
 if not status then return {'gone'} end
@@ -10,7 +10,7 @@ if not s then return {'gone'} end
 if OVER[s.word] then return {'over'} end
 local text, _, spec = spec_of(s.id)
 if s.word == 'running' then
-  if ARGV[5] ~= '1' or s.owner ~= ARGV[3] then return {'leased'} end
+  if s.owner ~= ARGV[3] then return {'leased'} end
   redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(s))
   return {'begun', needs(s, text, spec)}
 end

@@ -1,7 +1,7 @@
 -- Records how an attempt ended, first writer wins, and opens what lies behind it.
 -- ARGV: run, step, attempt, owner, status (done | failed | retry), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
 --       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
---       warnings (JSON list or "")
+--       warnings (JSON list or ""), owner of a step begun by this call
 -- Replies {word, sends {step, spec, ...}, begun or false, run status}; word: ok, again, stale, closed, gone.
 use(ARGV[1])
 if not status then return {'gone', {}, false, ''} end
@@ -10,17 +10,32 @@ local attempt = tonumber(ARGV[3])
 local resend_ms, lease_ms = tonumber(ARGV[12]), tonumber(ARGV[16])
 if not s then return {'gone', {}, false, status} end
 
+local next_owner = ARGV[19]
+
 local function begin_next()
   if ARGV[17] == '' or is_over() then return false end
   local n = get(ARGV[17])
   if not n or n.word ~= 'sent' then return false end
   local text, _, spec = spec_of(n.id)
-  return lease(n, text, spec, ARGV[4], lease_ms)
+  return lease(n, text, spec, next_owner, lease_ms)
+end
+
+-- The step that this call began when it was told before.
+local function begun_before()
+  for _, member in ipairs(redis.call('ZRANGE', S .. ':leases', 0, -1)) do
+    local id, owner, step = string.match(member, '^([^|]*)|%d+|([^|]*)|(.*)$')
+    if owner == next_owner and id == run then
+      local n = get(step)
+      local text, _, spec = spec_of(step)
+      return needs(n, text, spec)
+    end
+  end
+  return begin_next()
 end
 
 -- Told twice: the same answer, in the part of it that still holds.
 local function told_again()
-  local begun = begin_next()
+  local begun = begun_before()
   local sends, seen = {}, {}
   local function add(id)
     local target = not seen[id] and get(id)
@@ -44,7 +59,7 @@ end
 
 if status ~= 'running' then return {'closed', {}, false, status} end
 if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
-if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begin_next(), status} end
+if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status} end
 
 if ARGV[10] ~= '' then
   local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(ARGV[10], '^(.-),(.-),(.-),(.-),(.-)$')
@@ -81,6 +96,6 @@ else
     resolve(s, 'done', takes, ARGV[6])
   end
 end
-local ahead = ARGV[15] ~= '' and {queue = ARGV[14], cheap = ARGV[15], owner = ARGV[4], lease_ms = lease_ms} or nil
+local ahead = ARGV[15] ~= '' and {queue = ARGV[14], cheap = ARGV[15], owner = next_owner, lease_ms = lease_ms} or nil
 local sends, begun = dispatch(resend_ms, ahead)
 return {'ok', sends, begun or begin_next(), status}

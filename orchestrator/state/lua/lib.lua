@@ -57,8 +57,12 @@ end
 
 local function meta(field) return redis.call('HGET', R, field) end
 
-local function event(kind, step, attempt, worker, detail)
-  redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker or '', 'at', now, 'd', detail or '')
+-- An owner is the name of a process, then what tells its lives and its calls apart; people are shown the name.
+local function worker_of(owner) return string.match(owner, '^[^~]*') end
+
+local function event(kind, step, attempt, owner, detail)
+  local worker = owner and worker_of(owner) or ''
+  redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker, 'at', now, 'd', detail or '')
 end
 
 local function parse(id, packed)

@@ -1,7 +1,8 @@
 -- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {sends, overdue, lost}: flat lists of run, step, spec to send now; of run, step, spec, ms since it was sent, which nobody began in time; count of leases lost.
+-- Replies {sends, overdue, lost, fired}: flat lists of run, step, spec to send now; of run, step, spec, ms since it was sent, which nobody began in time;
+-- how many leases were lost, and how many timers fired.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local sends, overdue, lost = {}, {}, 0
+local sends, overdue, lost, fired = {}, {}, 0, 0
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
 
@@ -22,12 +23,19 @@ for _, member in ipairs(due(':leases')) do
     lost = lost + 1
     s.crashes = s.crashes + 1
     event('lost', step, s.attempt, owner)
+    local info = cjson.decode(redis.call('HGET', R .. ':info', step) or '{}')
+    info.lost = info.lost or {}
+    table.insert(info.lost, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
     local most_attempts = tonumber(meta('max_attempts'))
     if s.crashes >= most_attempts then
       put(s)
-      fail(s, 'failed', cjson.encode({error = {code = 'poison', step = step, message = 'step ' .. step .. ' took down ' .. s.crashes ..
-        ' workers, the last of them ' .. owner .. '; it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}}))
+      local story = {}
+      for _, each in ipairs(info.lost) do story[#story + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
+      info.error = {code = 'poison', step = step, message = 'step ' .. step .. ' took down ' .. s.crashes .. ' workers (' ..
+        table.concat(story, ', ') .. '); it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}
+      fail(s, 'failed', cjson.encode(info))
     else
+      redis.call('HSET', R .. ':info', step, cjson.encode(info))
       mark_sent(s, resend_ms)
       sends[#sends + 1] = run; sends[#sends + 1] = step; sends[#sends + 1] = (spec_of(step))
     end
@@ -35,25 +43,29 @@ for _, member in ipairs(due(':leases')) do
   end
 end
 
+-- What a timer waits for, and what it does.
 local TIMERS = {
-  retry = function(s) if s and s.word == 'waiting' and s.failures > 0 then make_ready(s) end end,
-  join = function(s) if s and s.word == 'waiting' and s.pending > 0 then force(s) end end,
-  wait = function(s)
-    if s and s.word == 'waiting_signal' then
-      event('done', s.id)
-      resolve(s, 'done', {done = true}, redis.call('HGET', R .. ':given', s.id) or 'null')
-    end
-  end,
-  deadline = function() close('timed_out', '{"error":{"code":"timeout","message":"the run did not end within its time"}}') end,
+  retry = {function(s) return s and s.word == 'waiting' and s.failures > 0 end, make_ready},
+  join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force},
+  wait = {function(s) return s and s.word == 'waiting_signal' end, function(s)
+    event('done', s.id)
+    resolve(s, 'done', {done = true}, redis.call('HGET', R .. ':given', s.id) or 'null')
+  end},
+  deadline = {function() return true end, function() close('timed_out', '{"error":{"code":"timeout","message":"the run did not end within its time"}}') end},
 }
 
 for _, member in ipairs(due(':due')) do
   redis.call('ZREM', S .. ':due', member)
   local what, id, step = string.match(member, '^([^|]*)|([^|]*)|(.*)$')
   use(id)
-    if status == 'running' or (status == 'accepted' and what == 'deadline') then
-    TIMERS[what](step ~= '' and get(step) or nil)
-    flush()
+  if status == 'running' or (status == 'accepted' and what == 'deadline') then
+    local is_due, fire = unpack(TIMERS[what])
+    local s = step ~= '' and get(step) or nil
+    if is_due(s) then
+      fired = fired + 1
+      fire(s)
+      flush()
+    end
   end
 end
 
@@ -73,4 +85,4 @@ for _, id in ipairs(due(':finished')) do
   redis.call('ZREM', S .. ':finished', id)
   redis.call('ZREM', S .. ':runs', id)
 end
-return {sends, overdue, lost}
+return {sends, overdue, lost, fired}

@@ -119,7 +119,7 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     )
     since = until(lambda: [e for e in run.record().steps.values() if e.step_id == "bob" and e.state == "running"], "bob's turn")[0]
 
-    os.kill(int(since.owner.rpartition("#")[2]), signal.SIGKILL)
+    os.kill(int(since.worker.rpartition("#")[2]), signal.SIGKILL)
 
     result = run.result(LEASE_AND_MARGIN_S)
     assert result.status == "succeeded"

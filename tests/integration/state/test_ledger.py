@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from orchestrator import faultpoints
 from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
@@ -123,18 +124,50 @@ def test_begin_gives_what_the_step_needs(ledger: Ledger) -> None:
     assert ledger.definitions("run", begun.definitions) == "{}"
 
 
-def test_a_begin_whose_reply_was_lost_may_be_told_again(ledger: Ledger) -> None:
+def lose_one_reply(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Have the next reply to this script get lost, after the script was done."""
+    expected = [f"{script}-replied"]
+
+    def at(label: str) -> bool:
+        return label in expected and bool(expected.pop())
+
+    monkeypatch.setattr(faultpoints, "at", at)
+
+
+def test_a_begin_whose_reply_was_lost_is_told_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    first = play.begin("a")
+    lose_one_reply(monkeypatch, "begin")
 
-    told_again = ledger._call("begin", "run", "run", "a", "worker", "5000", "1")
-    by_another = ledger._call("begin", "run", "run", "a", "another", "5000", "1")
+    begun = play.begin("a")
 
-    assert (told_again[0], told_again[1][:2]) == ("begun", ["a", first.attempt])
-    assert by_another == ["leased"]
+    assert begun.attempt == 1
     assert play.events("a") == ["started"]
-    assert play.commit(first).word == "ok"
+    assert play.commit(begun).word == "ok"
+
+
+def test_a_second_message_for_a_step_is_refused_even_to_the_process_that_does_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    play.begin("a", owner="worker")
+    lose_one_reply(monkeypatch, "begin")
+
+    assert ledger.begin("run", "a", "worker") == "leased"
+
+
+def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", cheap=True), edges=row("a", "b"))
+    begun = play.begin("a")
+    lose_one_reply(monkeypatch, "commit")
+
+    committed = play.commit(begun, ahead=Ahead("tools"))
+
+    assert (committed.word, committed.sends) == ("again", ())
+    assert committed.begun is not None
+    assert (committed.begun.step_id, committed.begun.attempt) == ("b", 1)
+    assert play.commit(committed.begun).run_status == "succeeded"
+    assert play.events("b") == ["started", "done"]
 
 
 # committing
@@ -364,7 +397,7 @@ def test_a_step_that_takes_down_its_workers_is_given_up_with_its_story(ledger: L
     error = ledger.read("run").error
     assert error is not None
     assert (error.code, error.step) == ("poison", "a")
-    assert "2 workers, the last of them second" in error.message
+    assert "2 workers (attempt 1 on first, attempt 2 on second)" in error.message
     assert play.events("a") == ["started", "lost", "started", "lost", "failed"]
     assert (play.step("a").state, play.step("a").crashes) == ("failed", 2)
 
@@ -793,7 +826,7 @@ def test_a_step_begun_ahead_is_leased_and_has_its_inputs(ledger: Ledger) -> None
     begun = play.do("a", 5, ahead=AHEAD).begun
 
     assert begun is not None
-    assert (begun.inputs, begun.attempt, begun.owner) == ({"x": 5}, 1, "worker")
+    assert (begun.inputs, begun.attempt, begun.worker) == ({"x": 5}, 1, "worker")
     assert ledger.renew([begun.lease]) == set()
     assert play.commit(begun, 6).run_status == "succeeded"
 

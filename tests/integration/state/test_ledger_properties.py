@@ -174,7 +174,8 @@ class Runs(RuleBasedStateMachine):
     def begin(self, step_id: str, owner: str) -> None:
         answer = self.ledger.begin(RUN, step_id, owner)
 
-        assert ("begun" if isinstance(answer, Begun) else answer) == self.model.begin(step_id, owner)
+        told_owner = answer.owner if isinstance(answer, Begun) else owner
+        assert ("begun" if isinstance(answer, Begun) else answer) == self.model.begin(step_id, told_owner)
         if isinstance(answer, Begun):
             self.hold(answer)
 
@@ -195,7 +196,7 @@ class Runs(RuleBasedStateMachine):
             self.check_ahead(answer, ready if word == "ok" else set(), ahead)
         if answer.begun is not None:
             ready = ready - {answer.begun.step_id}
-            self.model.start(answer.begun.step_id, begun.owner)
+            self.model.start(answer.begun.step_id, answer.begun.owner)
             self.hold(answer.begun)
         if word == "again":
             assert ready <= ids(answer.sends) <= self.sent(), "what was told is told again, if it still waits for a worker"

@@ -1,0 +1,124 @@
+"""Named points at which a process can be made to die, freeze or lose its connections, so that tests can show what that does.
+
+Off, a point is a call that does nothing. On, by the environment: `CANTATA_FAULT=label:n[:kind]` strikes when this process comes to the
+point for the n-th time; `CANTATA_FAULT=@FILE` does what the file's one line says, in whichever process comes to it first: that process
+removes the file, and writing it again arms it again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+VARIABLE = "CANTATA_FAULT"
+FREEZE_S = 10.0  # two leases: what a frozen process held is done elsewhere before it wakes
+KINDS = ("kill", "freeze", "drop")
+LABELS = (
+    "accepted",  # the run is in the ledger, its first message is not sent
+    "accept-replied",
+    "begin-replied",
+    "begun",
+    "tool-started",
+    "tool-finished",
+    "model-sent",
+    "model-answered",
+    "commit-replied",
+    "committed",
+    "graph-grown",
+    "run-closed",
+    "canvas-sent",
+    "chord-joined",  # the join of a chord is about to be sent by Celery
+    "successors-sent",
+    "lease-renewed",
+    "handed-back",
+    "swept",  # leases that ran out are free, nothing is sent yet
+    "timer-fired",
+    "event-appended",
+)
+"""The points. At those that end in `-replied` a dropped connection means that the call was done and its reply is lost."""
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def _armed(setting: str) -> Callable[[str], bool]:
+    counts: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def at(label: str) -> bool:
+        with lock:
+            text = _read(setting)
+            counts[f"{text} {label}"] += 1
+            wanted, times, kind = _parse(text) if text else ("", 0, "")
+            is_now = label == wanted and counts[f"{text} {label}"] == times and _claim(setting)
+        return is_now and _strike(kind)
+
+    return at
+
+
+def _read(setting: str) -> str:
+    if not setting.startswith("@"):
+        return setting
+    try:
+        file = Path(setting[1:])
+        return f"{file.read_text().strip()} {file.stat().st_mtime_ns}"
+    except FileNotFoundError:
+        return ""
+
+
+def _parse(text: str) -> tuple[str, int, str]:
+    label, _, rest = text.partition(" ")[0].partition(":")
+    times, _, kind = rest.partition(":")
+    kind = kind or "kill"
+    if label not in LABELS or kind not in KINDS or not times.isdigit():
+        sys.exit(f"{VARIABLE}: {text!r} is not label:n[:kind] with a label of {', '.join(LABELS)} and a kind of {', '.join(KINDS)}")
+    return label, int(times), kind
+
+
+def _claim(setting: str) -> bool:
+    if not setting.startswith("@"):
+        return True
+    try:
+        Path(setting[1:]).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _strike(kind: str) -> bool:
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "freeze":
+        wake = f"import os, signal, time; time.sleep({FREEZE_S}); os.kill({os.getpid()}, signal.SIGCONT)"
+        subprocess.Popen([sys.executable, "-c", wake], start_new_session=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        _drop_connections()
+    return kind == "drop"
+
+
+def _drop_connections() -> None:
+    """Shut down every connection of this process, as a cut network would."""
+    for name in os.listdir("/dev/fd"):
+        try:
+            number = int(name)
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as copy:
+                if copy.getpeername():  # the ends of a socket pair inside this process have no name
+                    copy.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # not open, not connected, or closed meanwhile
+
+
+at: Callable[[str], bool] = _armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _never
+"""Say that this process has come to a point; true if its connections were dropped there."""
