@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
-from celery import Celery, chain, chord, group
+from celery import Celery
 from celery.backends.redis import RedisBackend
 from celery.canvas import Signature
 from kombu import Connection
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
 from kombu.utils.uuid import uuid
 
 from orchestrator import faultpoints
 from orchestrator.errors import UnavailableError
-from orchestrator.planning.canvas import Canvas, Fan, Message, Row
+from orchestrator.planning.canvas import Canvas, Message, Row
+from orchestrator.state import clock
 from orchestrator.state.connection import celery_url
 
-VISIBILITY_S = 12 * 3600  # long: the ledger finds lost work, a redelivery only comes as well
 LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
 
+
+PLAIN_OPTIONS = {
+    "argsrepr", "chain", "chord", "group_id", "group_index", "headers", "ignore_result", "kwargsrepr", "parent_id", "queue",
+    "result_cls", "root_id", "task_id", "task_type", "time_limit",
+}  # fmt: skip
+"""The options that our messages have."""
+
+_Sent = tuple[str, tuple[str, list[str]], dict[str, Any]]  # the name of a task, its arguments, its options
 
 TRANSPORTS = {
     "redis": "orchestrator.transport:Transport",
@@ -33,7 +40,14 @@ TRANSPORTS = {
 
 
 class LedgerBackend(RedisBackend):
-    """Stores no results; sends a chord's join when a part says that the ledger made it ready."""
+    """Stores no results and waits for none; sends a chord's join when a part says that the ledger made it ready."""
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Subscribe to nothing: no result will come."""
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Nothing is pending."""
+        return result
 
     def apply_chord(self, header_result_args: Any, body: Any, **options: Any) -> None:
         """Prepare nothing: the ledger counts."""
@@ -47,7 +61,7 @@ class LedgerBackend(RedisBackend):
 
 def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None)."""
-    app = Celery("cantata", set_as_current=False)
+    app = App("cantata", set_as_current=False)
     backend_url = celery_url(redis_url).removeprefix("redis+")
     broker = celery_url(broker_url or redis_url).removeprefix("redis+")
     scheme = broker.partition(":")[0]
@@ -56,7 +70,7 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     app.conf.update(
         broker_url=broker,
         result_backend=f"orchestrator.celeryapp:LedgerBackend+{backend_url}",
-        broker_transport_options={"visibility_timeout": VISIBILITY_S, "max_connections": 1000},
+        broker_transport_options={"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
         broker_connection_retry_on_startup=True,
         broker_pool_limit=20,
         task_serializer="json",
@@ -77,52 +91,80 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     return app
 
 
-def signature(app: Celery, run_id: str, message: Message) -> Signature:
-    """A message as a Celery signature: ids only."""
-    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(run_id, message))
+class App(Celery):
+    """Celery that sends a message for a third of the processor time, by leaving out what only serves results and routes."""
 
-
-def _options(run_id: str, message: Message) -> dict[str, Any]:
-    shown = f"{run_id}:{','.join(message.steps[:8])}{'…' if len(message.steps) > 8 else ''}"
-    options: dict[str, Any] = {"queue": message.queue, "argsrepr": shown, "kwargsrepr": "", "headers": {"sent_at": time.time()}}
-    if message.limit_s is not None:
-        options["time_limit"] = message.limit_s + LIMIT_SPARE_S
-    return options
-
-
-def to_celery(app: Celery, run_id: str, canvas: Canvas) -> Signature:
-    """A canvas as Celery's own: chain, group, chord, or a single task."""
-    if isinstance(canvas, Row):
-        links = [signature(app, run_id, message) for message in canvas.messages]
-        return chain(*links, app=app) if len(links) > 1 else links[0]
-    members = [signature(app, run_id, message) for message in canvas.members]
-    if canvas.join is not None:
-        return chord(group(*members, app=app), signature(app, run_id, canvas.join), app=app)
-    return group(*members, app=app) if len(members) > 1 else members[0]
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
+        """Send a message. What asks for more than a canvas of ours does goes Celery's own way."""
+        if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
+            return super().send_task(name, args, kwargs, producer=producer, **options)
+        options = {option: value for option, value in options.items() if value is not None}
+        task_id, queue, headers = (options.pop(option, None) for option in ("task_id", "queue", "headers"))
+        task_id = task_id or uuid()
+        if (parent := self.current_worker_task) is not None:
+            options.setdefault("root_id", parent.request.root_id or parent.request.id)
+            options.setdefault("parent_id", parent.request.id)
+        options.setdefault("ignore_result", True)
+        message = self.amqp.create_task_message(task_id, name, args, kwargs, **options)
+        with self.producer_or_acquire(producer) as producer:
+            declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # a Redis list needs no declaration
+            self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare)
+        return self.AsyncResult(task_id)
 
 
 def send(app: Celery, run_id: str, canvases: Iterable[Canvas]) -> None:
     """Send canvases to the broker. Raises UnavailableError; what was not sent the sweep sends later."""
+    messages = [message for canvas in canvases for message in _messages(app, run_id, canvas)]
     try:
         with app.producer_or_acquire() as producer:
-            for canvas in canvases:
-                if isinstance(canvas, Fan) and canvas.join is None:
-                    _send_group(app, producer, run_id, canvas.members)
-                else:
-                    to_celery(app, run_id, canvas).apply_async(producer=producer)
+            if len(messages) < 2 or not _send_at_once(app, messages, producer):
+                for kind, args, options in messages:
+                    app.send_task(kind, args, producer=producer, **options)
     except OperationalError as error:
         raise UnavailableError(f"the broker cannot be reached ({error}); start it or mend CANTATA_BROKER_URL") from error
     faultpoints.at("canvas-sent")
 
 
-def _send_group(app: Celery, producer: Any, run_id: str, members: Sequence[Message]) -> None:
-    """What `group(...).apply_async()` puts on the wire, without its copies of every signature: messages that share a group id."""
-    group_id = uuid() if len(members) > 1 else None
+def _send_at_once(app: Celery, messages: Iterable[_Sent], producer: Any) -> bool:
+    """Send in one round trip, where the transport can; False if the connection broke: what went out twice then does no harm."""
+    try:
+        with producer.batch():
+            for kind, args, options in messages:
+                app.send_task(kind, args, producer=producer, **options)
+    except BatchPublishError:
+        return False
+    return True
+
+
+def _messages(app: Celery, run_id: str, canvas: Canvas) -> Iterator[_Sent]:
+    """What a canvas puts on the wire: the messages of Celery's chain, group or chord, without their copies of every signature."""
+    members: Sequence[Message]
+    more: dict[str, Any] = {}
+    if isinstance(canvas, Row):
+        members, links = canvas.messages[:1], canvas.messages[1:]
+        if links:
+            more["chain"] = [_signature(app, run_id, link) for link in reversed(links)]
+    else:
+        members = canvas.members
+        if canvas.join is not None:
+            more["chord"] = _signature(app, run_id, canvas.join)
+    if len(members) > 1:
+        more["group_id"] = uuid()
     for index, message in enumerate(members):
-        options = _options(run_id, message)
-        if group_id:
-            options |= {"group_id": group_id, "group_index": index}
-        app.send_task(message.kind, (run_id, list(message.steps)), producer=producer, **options)
+        place = {"group_index": index} if len(members) > 1 else {}
+        yield message.kind, (run_id, list(message.steps)), {**_options(run_id, message), **more, **place}
+
+
+def _signature(app: Celery, run_id: str, message: Message) -> Signature:
+    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(run_id, message))
+
+
+def _options(run_id: str, message: Message) -> dict[str, Any]:
+    shown = f"{run_id}:{','.join(message.steps[:8])}{'…' if len(message.steps) > 8 else ''}"
+    options: dict[str, Any] = {"queue": message.queue, "argsrepr": shown, "kwargsrepr": "", "headers": {"sent_at": clock.now()}}
+    if message.limit_s is not None:
+        options["time_limit"] = message.limit_s + LIMIT_SPARE_S
+    return options
 
 
 class Carried:
@@ -170,7 +212,7 @@ def _age_s(raw: bytes | None) -> float | None:
     if raw is None:
         return None
     sent_at = json.loads(raw).get("headers", {}).get("sent_at")
-    return time.time() - sent_at if sent_at else 0.0
+    return clock.now() - sent_at if sent_at else 0.0
 
 
 app = make_app(os.environ.get("REDIS_URL", "redis://localhost:6379/0"), os.environ.get("CANTATA_BROKER_URL"))

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from orchestrator import __version__, embedded, faultpoints
 from orchestrator import config as configuration
-from orchestrator import embedded, faultpoints
 from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue, unserved
+from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.formats import a2e
 from orchestrator.models.definitions import Definitions
@@ -23,7 +23,7 @@ from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, is_over, turn_result
-from orchestrator.state import events, fleet
+from orchestrator.state import clock, events, fleet
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, RunRecord
 
@@ -124,6 +124,7 @@ class Client:
         self._config = config
         self.redis = connect(self.redis_url)
         self.warnings = check(self.redis, url=self.redis_url).warnings
+        clock.learn(self.redis)
         self.app = make_app(self.redis_url, broker_url or settings.broker_url)
         self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S)
         self._known_costs: Mapping[str, float] = {}
@@ -187,10 +188,9 @@ class Client:
         """The newest runs, without their steps."""
         return self.ledger.runs(most=most)
 
-    def unserved_queues(self) -> list[str]:
-        """What is to be said of the usual queues that no worker serves now."""
-        served = fleet.slots(self.redis)
-        return [unserved(queue) for queue in ("coordinator", "agents", "tools") if queue not in served]
+    def fleet_warnings(self) -> list[str]:
+        """What is to be said of the fleet now: usual queues that no worker serves, odd clocks, workers older than this client."""
+        return fleet.worries(self.redis, ("coordinator", "agents", "tools"), __version__)
 
     def close(self) -> None:
         """Let go of connections; runs go on."""

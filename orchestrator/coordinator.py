@@ -166,16 +166,11 @@ def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, 
     for run_id, step, age_s in overdue:
         queue = step.spec.queue
         if queue not in served and age_s < 2 * RESEND_S:
-            ledger.note(run_id, "unserved", step_id=step.step_id, detail={"queue": queue, "message": unserved(queue)})
+            ledger.note(run_id, "unserved", step_id=step.step_id, detail={"queue": queue, "message": fleet.unserved(queue)})
         head_s = waiting[queue]
         if (head_s is None or head_s < age_s) and ledger.sent_again(run_id, step.step_id):
             lost.append((run_id, step))
     return lost
-
-
-def unserved(queue: str) -> str:
-    """What to say of a queue that has no worker."""
-    return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
 
 
 def announce_run(app: Celery, run_id: str, queue: str = COORDINATOR) -> None:

@@ -9,11 +9,12 @@ from concurrent.futures import CancelledError
 from typing import cast
 
 import structlog
+from pydantic import ValidationError
 
 from orchestrator.errors import CantataError, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import growth
-from orchestrator.state.ledger import Begun
+from orchestrator.state.ledger import Begun, unknown_fields
 from workers import outcomes
 from workers.kinds import HANDLERS
 from workers.outcomes import Record
@@ -30,6 +31,9 @@ def do(process: Process, begun: Begun) -> Record | None:
     since = time.perf_counter()
     work = Work(begun, process)
     try:
+        if unknown := _unknown_to_us(work):
+            process.ledger.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, unknown)
+            return None
         outcome = _call(work)
         if outcome.fragment is not None:
             outcome = outcome.model_copy(update={"fragment": growth.adopt(outcome.fragment, begun.step_id, begun.spec)})
@@ -52,11 +56,20 @@ class _Lost(Exception):
     """The lease was lost while the step was done."""
 
 
+def _unknown_to_us(work: Work) -> str:
+    """What of a step only a newer worker knows; it is handed back then."""
+    if work.begun.spec.kind not in HANDLERS:
+        return f"step kind {work.begun.spec.kind!r}"
+    try:
+        work.definitions  # noqa: B018  # read now, before anything is done
+    except ValidationError as error:
+        return unknown_fields(error)
+    return ""
+
+
 def _call(work: Work) -> Outcome:
     begun, process = work.begun, work.process
-    handler = HANDLERS.get(begun.spec.kind)
-    if handler is None:
-        raise StepError(f"no handler for step kind {begun.spec.kind!r}; this worker is older than the run, upgrade it", code="unknown_kind")
+    handler = HANDLERS[begun.spec.kind]
     timeout_s = begun.spec.timeout_s
     if inspect.iscoroutinefunction(handler):
         try:

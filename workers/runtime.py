@@ -250,7 +250,7 @@ class Process:
         changed, self.costs.changed = self.costs.changed, set()
         told = {work: self.costs.own[work] for work in changed}
         self.costs.known.update({**fleet.share_costs(self._heart_redis, told), **told})
-        self.slots = fleet.slots(self._heart_redis)
+        self.slots = fleet.slots(self._heart_redis)  # learns the clock too
 
 
 def _kill_descendants(pid: int) -> None:

@@ -20,7 +20,7 @@ import orchestrator
 from orchestrator import embedded
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper, send_ready
-from orchestrator.state import fleet
+from orchestrator.state import clock, fleet
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger, Ready
@@ -109,6 +109,8 @@ class Service:
             self._is_announced = True
             client = connect(self.redis_url, name=f"cantata:{self.name}")
             fleet.announce(client, self._worker)
+            if abs(clock.off_s()) > fleet.CLOCK_OFF_S:
+                log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
 
     def _keep_announcing(self, client: Redis) -> None:

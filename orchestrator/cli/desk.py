@@ -130,7 +130,7 @@ class Desk:
 
     def _warn_of_queues(self) -> None:
         if self._stack is None:  # the workers of our own are there, but may not have said so yet
-            for message in self.client.unserved_queues():
+            for message in self.client.fleet_warnings():
                 tell(f"warning: {message}")
 
     def _watch(self, run: TurnRun | ChainRun, since: int | None) -> None:

@@ -91,4 +91,8 @@ def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
     if workers:
         click.echo("workers that take work now:")
     for worker in workers:
-        click.echo(f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}")
+        click.echo(f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_oddity(worker)}")
+
+
+def _oddity(worker: fleet.Worker) -> str:
+    return f"  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if abs(worker.clock_off_s) > fleet.CLOCK_OFF_S else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from orchestrator.models.values import Value
+from orchestrator.state import clock
 
 WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and is removed by a sweep
 COSTS_KEY = "cantata:costs"  # hash: work -> mean milliseconds of a step of it; expires a day after the last step
@@ -17,6 +19,7 @@ STALE_S = 5.0
 SETTLED_S = 5  # after a restart of Redis its clients need a moment to come back
 CLIENT_PREFIX = "cantata:"  # before the name of a connection
 COSTS_LIFE_S = 86_400
+CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
 CHEAP_MS = 5.0  # a step that takes less is cheaper to run ahead than to send
 
 
@@ -31,11 +34,13 @@ class Worker(Value):
     version: str
     started_at: float
     seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
+    clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
 
 
 def announce(redis: Redis, worker: Worker) -> None:
     """Say that a worker is alive."""
-    redis.hset(WORKERS_KEY, worker.name, worker.model_copy(update={"seen_at": _now(redis)}).model_dump_json())
+    seen = {"seen_at": clock.learn(redis), "clock_off_s": round(clock.off_s(), 3)}
+    redis.hset(WORKERS_KEY, worker.name, worker.model_copy(update=seen).model_dump_json())
 
 
 def retire(redis: Redis, name: str) -> None:
@@ -45,7 +50,7 @@ def retire(redis: Redis, name: str) -> None:
 
 def workers(redis: Redis) -> list[Worker]:
     """The workers that were alive within the last seconds."""
-    now = _now(redis)
+    now = clock.learn(redis)
     entries = cast("dict[str, str]", redis.hgetall(WORKERS_KEY))
     known = [Worker.model_validate_json(text) for text in entries.values()]
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
@@ -61,6 +66,28 @@ def slots(redis: Redis) -> dict[str, int]:
         for queue in worker.queues:
             counts[queue] = counts.get(queue, 0) + worker.concurrency
     return counts
+
+
+def worries(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
+    """What is to be said of the fleet to someone who submits a run: these queues, if nobody serves them, odd clocks, older workers."""
+    fleet = workers(redis)
+    served = {queue for worker in fleet for queue in worker.queues}
+    told = [unserved(queue) for queue in queues if queue not in served]
+    for worker in fleet:
+        if abs(worker.clock_off_s) > CLOCK_OFF_S:
+            told.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
+        if _release(worker.version) < _release(version):
+            told.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
+    return told
+
+
+def unserved(queue: str) -> str:
+    """What to say of a queue that has no worker."""
+    return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def connected(redis: Redis) -> set[str] | None:
@@ -85,8 +112,3 @@ def share_costs(redis: Redis, costs_ms: Mapping[str, float]) -> dict[str, float]
 def costs(redis: Redis) -> dict[str, float]:
     """What a step of each work costs, in milliseconds, as measured by the workers."""
     return {work: float(cost) for work, cost in cast("dict[str, str]", redis.hgetall(COSTS_KEY)).items()}
-
-
-def _now(redis: Redis) -> float:
-    seconds, micros = redis.time()
-    return seconds + micros / 1e6

@@ -17,6 +17,8 @@ from importlib.resources import files
 from typing import Literal, TypeVar, cast
 from zlib import crc32
 
+import structlog
+from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,6 +39,8 @@ RETENTION_S = 86_400.0  # how long a finished run can be read
 DEFINITIONS_SPARE_S = 3600.0  # definitions outlive the last run that may need them by this
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
+
+log = structlog.get_logger(__name__)
 
 Reply = TypeVar("Reply")
 
@@ -98,7 +102,7 @@ class Begun:
         return self.owner.partition("~")[0]
 
 
-Refusal = Literal["gone", "closed", "over", "early", "leased"]
+Refusal = Literal["gone", "closed", "over", "early", "leased", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +195,21 @@ class RunRecord:
 
 
 def _spec(text: str) -> Spec:
-    return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
+    """A spec to be sent on: a newer one may have fields that are none of ours."""
+    return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else _any_spec(text)
 
 
-@lru_cache(maxsize=4096)
-def _usual_spec(text: str) -> Spec:
-    return Spec.model_validate_json(text)
+def _own_spec(text: str) -> Spec:
+    """A spec to be done here, so every field must be known. Raises ValidationError."""
+    return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
+
+
+def _any_spec(text: str) -> Spec:
+    return Spec.model_validate_json(text, extra="ignore")
+
+
+_usual_spec = lru_cache(maxsize=4096)(_any_spec)
+_usual_own_spec = lru_cache(maxsize=4096)(Spec.model_validate_json)
 
 
 def _step_text(step: Step, *, given: bool = False) -> str:
@@ -324,7 +337,9 @@ class Ledger:
         """Lease a step to `owner`, or say why not."""
         owner = self._own(owner)
         answer = self._call("begin", run_id, run_id, step_id, owner, self._lease_ms)
-        return self._begun(run_id, owner, answer[1]) if answer[0] == "begun" else cast(Refusal, answer[0])
+        if answer[0] != "begun":
+            return cast(Refusal, answer[0])
+        return self._begun(run_id, owner, answer[1]) or "refused"
 
     def commit(
         self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None
@@ -362,7 +377,13 @@ class Ledger:
 
     def release(self, begun: Begun) -> tuple[Ready, ...]:
         """Hand a step back undone, uncounted; answers it, if it was held. The next sweep sends it."""
-        return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0))
+        return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
+
+    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, unknown: str) -> None:
+        """Hand back a step of which this worker does not know something; it is sent again after a while, and the run's events say why."""
+        why = f"this worker does not know {unknown}, so it is older than the run: upgrade it"
+        log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
+        self._call("release", run_id, run_id, step_id, attempt, owner, self._resend_ms, to_json({"message": why}))
 
     def leases(self) -> list[str]:
         """The names of all leases, in every shard."""
@@ -502,11 +523,16 @@ class Ledger:
         """The owner as one call names it, so that a lease tells which call it is of."""
         return f"{owner}~{next(self._calls)}"
 
-    def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun:
+    def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun | None:
+        """A step that was begun; None if its spec has fields that this worker does not know, and then it was handed back."""
         step_id, attempt, spec, given, failures, flat, digest = cast("tuple[str, int, str, str, int, list[str], str]", tuple(answer))
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
-        return Begun(run_id, step_id, int(attempt), owner, _spec(spec), value, int(failures), inputs, digest)
+        try:
+            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest)
+        except ValidationError as error:
+            self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
+            return None
 
     def _call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         return self._call_shard(name, shard_of(run_id), *args)
@@ -566,6 +592,11 @@ def _unavailable(failure: Exception) -> str:
     if text.startswith("MISCONF"):
         return "Redis cannot write to its disk and refuses writes; free the disk it writes to"
     return f"Redis cannot be reached ({text}); start it or mend REDIS_URL"
+
+
+def unknown_fields(error: ValidationError) -> str:
+    """The fields that a newer version wrote and this one does not know."""
+    return "field " + ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
 
 
 def owner_of(owner: str) -> str:

@@ -1,11 +1,11 @@
--- Hands a step back undone: a worker that stops gives others what it cannot finish. It is not counted against the step.
--- ARGV: run, step, attempt, owner, resend_ms. Replies {step, spec} to send, or {}.
+-- Hands a step back undone: a worker that stops gives others what it cannot finish, one that is too old what it does not know. It is not counted
+-- against the step. ARGV: run, step, attempt, owner, resend_ms, why it is refused (JSON) or "". Replies {step, spec} to send, or {}.
 use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])
 if not s or s.word ~= 'running' or s.attempt ~= tonumber(ARGV[3]) or s.owner ~= ARGV[4] then return {} end
 forget(s)
 mark_sent(s, tonumber(ARGV[5]))
-event('released', s.id, s.attempt, ARGV[4])
+event(ARGV[6] == '' and 'released' or 'refused', s.id, s.attempt, ARGV[4], ARGV[6])
 local text = spec_of(s.id)
 return {s.id, text}

@@ -1,0 +1,29 @@
+"""Redis's clock, as this process reckons it: the one clock that all machines share."""
+
+from __future__ import annotations
+
+import time
+
+from redis import Redis
+
+_ahead_s = 0.0  # how far Redis's clock is ahead of this machine's
+
+
+def learn(redis: Redis) -> float:
+    """Ask Redis for the time; answers it in seconds, and reckons by it from now on."""
+    global _ahead_s
+    since = time.time()
+    seconds, micros = redis.time()
+    now = seconds + micros / 1e6
+    _ahead_s = now - (since + time.time()) / 2
+    return now
+
+
+def now() -> float:
+    """The time in seconds by Redis's clock, as last learned."""
+    return time.time() + _ahead_s
+
+
+def off_s() -> float:
+    """How far this machine's clock is ahead of Redis's, in seconds."""
+    return -_ahead_s
