@@ -14,6 +14,7 @@ from orchestrator import faultpoints
 from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
+from orchestrator.state import events
 from orchestrator.state.ledger import BLOB_BYTES, SHARDS, Ahead, Begun, Ledger, Swept, run_key, shard_key, shard_of
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, row, sent, wait, work
@@ -168,6 +169,21 @@ def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(led
     assert (committed.begun.step_id, committed.begun.attempt) == ("b", 1)
     assert play.commit(committed.begun).run_status == "succeeded"
     assert play.events("b") == ["started", "done"]
+
+
+def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    key = f"{run_key('run')}:steps"
+    ledger.redis.hset(key, "a", str(ledger.redis.hget(key, "a")).replace("{", '{"invented_later":1,', 1))
+
+    assert ledger.begin("run", "a", "old") == "refused"
+
+    assert play.events("a") == ["started", "refused"]
+    assert (play.step("a").state, play.step("a").crashes) == ("sent", 0)
+    refused = [event for event in events.read(ledger.redis, "run") if event.type == "refused"][0]
+    assert refused.worker == "old"
+    assert "does not know field invented_later" in str(refused.detail["message"])
 
 
 # committing
