@@ -25,7 +25,7 @@ LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker'
 
 
 PLAIN_OPTIONS = {
-    "argsrepr", "chain", "chord", "group_id", "group_index", "headers", "ignore_result", "kwargsrepr", "parent_id", "queue",
+    "argsrepr", "chain", "chord", "group_id", "group_index", "headers", "ignore_result", "kwargsrepr", "parent_id", "priority", "queue",
     "result_cls", "root_id", "task_id", "task_type", "time_limit",
 }  # fmt: skip
 """The options that our messages have."""
@@ -99,7 +99,7 @@ class App(Celery):
         if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
             return super().send_task(name, args, kwargs, producer=producer, **options)
         options = {option: value for option, value in options.items() if value is not None}
-        task_id, queue, headers = (options.pop(option, None) for option in ("task_id", "queue", "headers"))
+        task_id, queue, headers, priority = (options.pop(option, None) for option in ("task_id", "queue", "headers", "priority"))
         task_id = task_id or uuid()
         if (parent := self.current_worker_task) is not None:
             options.setdefault("root_id", parent.request.root_id or parent.request.id)
@@ -107,14 +107,14 @@ class App(Celery):
         options.setdefault("ignore_result", True)
         message = self.amqp.create_task_message(task_id, name, args, kwargs, **options)
         with self.producer_or_acquire(producer) as producer:
-            declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # a Redis list needs no declaration
-            self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare)
+            declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # lists need none
+            self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare, priority=priority)
         return self.AsyncResult(task_id)
 
 
-def send(app: Celery, run_id: str, canvases: Iterable[Canvas]) -> None:
-    """Send canvases to the broker. Raises UnavailableError; what was not sent the sweep sends later."""
-    messages = [message for canvas in canvases for message in _messages(app, run_id, canvas)]
+def send(app: Celery, run_id: str, canvases: Iterable[Canvas], priority: int = 0) -> None:
+    """Send canvases to the broker, 0 before 9. Raises UnavailableError; what was not sent the sweep sends later."""
+    messages = [message for canvas in canvases for message in _messages(app, run_id, canvas, priority)]
     try:
         with app.producer_or_acquire() as producer:
             if len(messages) < 2 or not _send_at_once(app, messages, producer):
@@ -136,32 +136,34 @@ def _send_at_once(app: Celery, messages: Iterable[_Sent], producer: Any) -> bool
     return True
 
 
-def _messages(app: Celery, run_id: str, canvas: Canvas) -> Iterator[_Sent]:
+def _messages(app: Celery, run_id: str, canvas: Canvas, priority: int) -> Iterator[_Sent]:
     """What a canvas puts on the wire: the messages of Celery's chain, group or chord, without their copies of every signature."""
     members: Sequence[Message]
     more: dict[str, Any] = {}
     if isinstance(canvas, Row):
         members, links = canvas.messages[:1], canvas.messages[1:]
         if links:
-            more["chain"] = [_signature(app, run_id, link) for link in reversed(links)]
+            more["chain"] = [_signature(app, run_id, link, priority) for link in reversed(links)]
     else:
         members = canvas.members
         if canvas.join is not None:
-            more["chord"] = _signature(app, run_id, canvas.join)
+            more["chord"] = _signature(app, run_id, canvas.join, priority)
     if len(members) > 1:
         more["group_id"] = uuid()
     for index, message in enumerate(members):
         place = {"group_index": index} if len(members) > 1 else {}
-        yield message.kind, (run_id, list(message.steps)), {**_options(run_id, message), **more, **place}
+        yield message.kind, (run_id, list(message.steps)), {**_options(run_id, message, priority), **more, **place}
 
 
-def _signature(app: Celery, run_id: str, message: Message) -> Signature:
-    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(run_id, message))
+def _signature(app: Celery, run_id: str, message: Message, priority: int) -> Signature:
+    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(run_id, message, priority))
 
 
-def _options(run_id: str, message: Message) -> dict[str, Any]:
+def _options(run_id: str, message: Message, priority: int) -> dict[str, Any]:
     shown = f"{run_id}:{','.join(message.steps[:8])}{'…' if len(message.steps) > 8 else ''}"
     options: dict[str, Any] = {"queue": message.queue, "argsrepr": shown, "kwargsrepr": "", "headers": {"sent_at": clock.now()}}
+    if priority:
+        options["priority"] = priority
     if message.limit_s is not None:
         options["time_limit"] = message.limit_s + LIMIT_SPARE_S
     return options
@@ -188,16 +190,16 @@ class Carried:
         return frozenset(ready) - following - self.join
 
 
-def oldest_waiting_s(app: Celery, queues: Sequence[str]) -> dict[str, float | None]:
-    """For each queue, how long the message to be consumed next has waited; None if the queue is empty.
+def oldest_waiting_s(app: Celery, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
+    """For each queue and priority, how long the message to be consumed next has waited; None if there is none.
 
     Only a Redis broker shows its messages; of another it is only known whether there are any, and then they count as older than all.
     """
     with app.connection_for_read() as connection:
         if connection.transport.driver_type != "redis":
-            return {queue: inf if _is_waiting(connection, queue) else None for queue in queues}
-        client = connection.default_channel.client  # type: ignore[attr-defined]  # the Redis transport has one
-        return {queue: _age_s(client.lindex(queue, -1)) for queue in queues}
+            return {(queue, priority): inf if _is_waiting(connection, queue) else None for queue, priority in queues}
+        channel: Any = connection.default_channel
+        return {(queue, priority): _age_s(channel.client.lindex(channel._q_for_pri(queue, priority), -1)) for queue, priority in queues}
 
 
 def _is_waiting(connection: Connection, queue: str) -> bool:

@@ -212,14 +212,14 @@ class Client:
             size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
         run_id = _new_id() if idempotency_key is None else sha256(idempotency_key.encode()).hexdigest()[:16]
-        new = self.ledger.accept(
+        accepted = self.ledger.accept(
             run_id, kind=kind, request=request, definitions=self._definitions_text,
             timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
             max_steps=definitions.limits.max_steps, labels=labels, queue=queue,
         )  # fmt: skip
-        if new:
+        if accepted.new:
             faultpoints.at("accepted")
-            announce_run(self.app, run_id, queue)
+            announce_run(self.app, run_id, queue, accepted.priority)
         return run_id
 
     @cached_property

@@ -145,11 +145,11 @@ def sweep_once(app: Celery, ledger: Ledger) -> int:
 
 def send_ready(app: Celery, ready: Iterable[tuple[str, Ready]]) -> None:
     """Send steps of any runs, without carrying anything."""
-    by_run: dict[str, list[tuple[str, Spec]]] = defaultdict(list)
+    by_run: dict[tuple[str, int], list[tuple[str, Spec]]] = defaultdict(list)
     for run_id, step in ready:
-        by_run[run_id].append((step.step_id, step.spec))
-    for run_id, steps in by_run.items():
-        send(app, run_id, canvas.build(steps))
+        by_run[run_id, step.priority].append((step.step_id, step.spec))
+    for (run_id, priority), steps in by_run.items():
+        send(app, run_id, canvas.build(steps), priority)
 
 
 def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, float]]) -> list[tuple[str, Ready]]:
@@ -160,23 +160,23 @@ def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, 
     """
     if not overdue:
         return []
-    waiting = oldest_waiting_s(app, sorted({step.spec.queue for _, step, _ in overdue}))
+    waiting = oldest_waiting_s(app, {(step.spec.queue, step.priority) for _, step, _ in overdue})
     served = fleet.slots(ledger.redis)
     lost = []
     for run_id, step, age_s in overdue:
         queue = step.spec.queue
         if queue not in served and age_s < 2 * RESEND_S:
             ledger.note(run_id, "unserved", step_id=step.step_id, detail={"queue": queue, "message": fleet.unserved(queue)})
-        head_s = waiting[queue]
+        head_s = waiting[queue, step.priority]
         if (head_s is None or head_s < age_s) and ledger.sent_again(run_id, step.step_id):
             lost.append((run_id, step))
     return lost
 
 
-def announce_run(app: Celery, run_id: str, queue: str = COORDINATOR) -> None:
+def announce_run(app: Celery, run_id: str, queue: str, priority: int) -> None:
     """Send a new run's first step."""
     try:
-        send(app, run_id, [canvas.Fan((canvas.Message("run.start", queue, (START,)),))])
+        send(app, run_id, [canvas.Fan((canvas.Message("run.start", queue, (START,)),))], priority)
     except UnavailableError as error:
         log.warning("start_not_sent", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
 

@@ -19,7 +19,7 @@ class Channel(redis.Channel):
 
     @cached_property
     def _kept_client(self) -> Any:
-        return self.Client(connection_pool=self.pool, single_connection_client=True)  # type: ignore[attr-defined]  # not in the stubs
+        return self.Client(connection_pool=self.pool, single_connection_client=True)
 
     def _disconnect_pools(self) -> None:
         self.__dict__.pop("_kept_client", None)  # a forked child must not speak on its parent's connection

@@ -25,6 +25,7 @@ from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger, Ready
 from workers import llm, tasks
+from workers.consumer import Consumer
 from workers.runtime import Process
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ class Service:
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
         self.app: Celery = make_app(redis_url, broker_url)
+        self.app.conf.worker_consumer = Consumer
         self._process: Process | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -36,15 +37,23 @@ class Service(Protocol):
         """What this operating system process holds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message came from; what follows from it goes on with the same priority."""
+
+    queue: str
+    priority: int
+
+
 class Loop:
     """What one message does: its steps, and the cheap ones that follow from them."""
 
-    def __init__(self, app: Celery, process: Process, run_id: str, steps: Sequence[str], queue: str, carried: Carried) -> None:
+    def __init__(self, app: Celery, process: Process, run_id: str, steps: Sequence[str], place: Place, carried: Carried) -> None:
         self._app = app
         self._process = process
         self._run_id = run_id
         self._todo = deque(steps)
-        self._queue = queue
+        self._place = place
         self._carried = carried
         self._held_back: dict[str, Ready] = {}
         self._until = time.monotonic() + AHEAD_S
@@ -89,7 +98,7 @@ class Loop:
     def _ahead(self) -> Ahead | None:
         if len(self.done) >= MOST_AHEAD or time.monotonic() > self._until:
             return None
-        return Ahead(self._queue, self._process.costs.names(), self._todo[0] if self._todo else "")
+        return Ahead(self._place.queue, self._process.costs.names(), self._todo[0] if self._todo else "")
 
     def _send(self, ready: Sequence[Ready], grown: Graph | None) -> None:
         own = []
@@ -104,7 +113,7 @@ class Loop:
         if not steps:
             return
         try:
-            send(self._app, self._run_id, canvas.build(steps, grown, self._process.pace()))
+            send(self._app, self._run_id, canvas.build(steps, grown, self._process.pace()), self._place.priority)
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
 
@@ -125,8 +134,9 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
 
     def run(self, run_id: str, steps: list[str]) -> str | None:
         """Do the steps of one message, and what may run ahead behind them."""
-        queue = str((self.request.delivery_info or {}).get("routing_key") or "")
-        loop = Loop(self.app, self.service.process(), run_id, steps, queue, Carried(self.request))
+        delivered = self.request.delivery_info or {}
+        place = Place(str(delivered.get("routing_key") or ""), int(delivered.get("priority") or 0))
+        loop = Loop(self.app, self.service.process(), run_id, steps, place, Carried(self.request))
         answer = loop.run()
         shown.steps_run_ahead(self, run_id, steps, loop.done)
         return answer

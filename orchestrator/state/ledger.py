@@ -71,10 +71,19 @@ def definitions_key(shard: int, digest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A step that may be sent to a worker."""
+    """A step that may be sent to a worker, and the priority of its run: 0 goes first, 9 last."""
 
     step_id: str
     spec: Spec
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Whether a run is new, and the priority it got: the more runs of its tenant are under way, the later it has its turn."""
+
+    new: bool
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +261,15 @@ def _ready(flat: Sequence[str]) -> tuple[Ready, ...]:
     return tuple(Ready(flat[i], _spec(flat[i + 1])) for i in range(0, len(flat), 2))
 
 
+def _ready_in(rows: Sequence[str], i: int) -> Ready:
+    return Ready(rows[i + 2], _spec(rows[i + 3]), int(rows[i + 1]))
+
+
 def _swept(answer: Sequence[list[str]]) -> Swept:
     sends, overdue, lost, fired, *fault = answer
     return Swept(
-        tuple((sends[i], Ready(sends[i + 1], _spec(sends[i + 2]))) for i in range(0, len(sends), 3)),
-        tuple((overdue[i], Ready(overdue[i + 1], _spec(overdue[i + 2])), float(overdue[i + 3]) / 1000) for i in range(0, len(overdue), 4)),
+        tuple((sends[i], _ready_in(sends, i)) for i in range(0, len(sends), 4)),
+        tuple((overdue[i], _ready_in(overdue, i), float(overdue[i + 4]) / 1000) for i in range(0, len(overdue), 5)),
         int(cast(int, lost)),
         int(cast(int, fired)),
         *cast("list[str]", fault),
@@ -280,22 +293,26 @@ class Ledger:
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
         queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
-    ) -> bool:  # fmt: skip
-        """Take a run in; its first step waits on `queue`. Told again with the same id it changes nothing and answers False."""
+    ) -> Accepted:  # fmt: skip
+        """Take a run in; its first step waits on `queue`. Told again with the same id it changes nothing.
+
+        The label `tenant` says whose run it is.
+        """
+        labels = labels or {}
         digest = sha256(definitions.encode()).hexdigest()
         keep_ms = int((timeout_s + retention_s + DEFINITIONS_SPARE_S) * 1000)
         fields = {
             "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
-            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels or {})),
+            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)),
         }  # fmt: skip
         flat = [str(item) for pair in fields.items() for item in pair]
         start = _step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
         for text in ("", definitions):
-            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms)
-            answer = self._call("accept", run_id, *fixed, *flat)
-            if cast(int, answer) >= 0:
+            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, labels.get("tenant", ""))
+            word, priority = self._call("accept", run_id, *fixed, *flat)
+            if word != "undefined":
                 break
-        return bool(answer)
+        return Accepted(word == "new", int(priority))
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""

@@ -7,8 +7,9 @@
 --   S:due       zset  what|run|step -> when (retry, wait, deadline, join)      lives until it fires or its run ends
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
+--   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
 -- Of a run R = S:run:<id>; all expire together when the run's retention is over:
---   R           hash   status, request, definitions, counts, usage, error
+--   R           hash   status, request, definitions, tenant, priority, counts, usage, error
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
@@ -148,6 +149,8 @@ local function close(word, error_json)
   redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
   status = word
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
+  local tenant = meta('tenant')
+  if redis.call('HINCRBY', S .. ':tenants', tenant, -1) <= 0 then redis.call('HDEL', S .. ':tenants', tenant) end
   event('closed', nil, nil, nil, '{"status":"' .. word .. '"}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end

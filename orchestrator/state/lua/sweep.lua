@@ -1,15 +1,19 @@
 -- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {sends, overdue, lost, fired}: flat lists of run, step, spec to send now; of run, step, spec, ms since it was sent, which nobody began in time;
+-- Replies {sends, overdue, lost, fired}: flat lists of run, priority, step, spec to send now; of these and the ms since it was sent, which nobody began in time;
 -- how many leases were lost, and how many timers fired.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sends, overdue, lost, fired = {}, {}, 0, 0
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
 
+local function add(list, step, spec)
+  list[#list + 1] = run; list[#list + 1] = tonumber(meta('priority')); list[#list + 1] = step; list[#list + 1] = spec
+end
+
 local function flush()
   local list = dispatch(resend_ms)
   for i = 1, #list, 2 do
-    sends[#sends + 1] = run; sends[#sends + 1] = list[i]; sends[#sends + 1] = list[i + 1]
+    add(sends, list[i], list[i + 1])
   end
   fresh, unasked, answered, settled, ended = {}, {}, {}, {}, {}
 end
@@ -37,7 +41,7 @@ for _, member in ipairs(due(':leases')) do
     else
       redis.call('HSET', R .. ':info', step, cjson.encode(info))
       mark_sent(s, resend_ms)
-      sends[#sends + 1] = run; sends[#sends + 1] = step; sends[#sends + 1] = (spec_of(step))
+      add(sends, step, (spec_of(step)))
     end
     flush()
   end
@@ -75,7 +79,8 @@ for _, member in ipairs(due(':ready')) do
   local s = get(step)
   if s and s.word == 'sent' and not OVER[s.word] then
     redis.call('ZADD', S .. ':ready', now + resend_ms, member)
-    overdue[#overdue + 1] = run; overdue[#overdue + 1] = step; overdue[#overdue + 1] = (spec_of(step)); overdue[#overdue + 1] = now - tonumber(s.owner)
+    add(overdue, step, (spec_of(step)))
+    overdue[#overdue + 1] = now - tonumber(s.owner)
   else
     redis.call('ZREM', S .. ':ready', member)
   end

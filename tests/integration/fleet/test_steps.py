@@ -173,3 +173,17 @@ def test_a_run_under_way_keeps_the_definitions_it_started_with(client: EmbeddedC
 
     assert changed.final_output == {"a": 1}, "new runs take the new definitions"
     assert run.result(20).final_output == 2
+
+
+def test_a_tenant_with_many_runs_does_not_keep_another_waiting(client: EmbeddedClient, journal: Journal) -> None:
+    slow = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="crowd", seconds=0.02)], "entry_node": "n"}
+    single = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="single", seconds=0.02)], "entry_node": "n"}
+    crowd = [client.submit_chain(slow, labels={"tenant": "crowd"}) for _ in range(400)]
+
+    alone = client.submit_chain(single, labels={"tenant": "single"})
+
+    assert alone.result(60).success
+    assert all(run.result(60).success for run in crowd)
+    order = [line["name"] for line in journal.of("finish")]
+    assert len(order) == 401
+    assert order.index("single") < 250, "it went before most of those that came before it"

@@ -50,7 +50,7 @@ class Play:
         self.new = ledger.accept(
             run_id, kind="turn", request="{}", definitions="{}", timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
             retention_s=retention_s,
-        )  # fmt: skip
+        ).new  # fmt: skip
 
     def plan(self, *steps: Step, edges: tuple[Edge, ...] = (), terminals: tuple[str, ...] = (), ahead: Ahead | None = None) -> Committed:
         """Have the run's first step grow these."""

@@ -34,6 +34,22 @@ def test_a_run_is_accepted_once(ledger: Ledger) -> None:
     assert first.events() == ["accepted"]
 
 
+def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledger) -> None:
+    shard = shard_of("run")
+    ids = [run_id for run_id in map(str, range(4000)) if shard_of(run_id) == shard][:20]
+
+    def accept(run_id: str, tenant: str) -> int:
+        common = {"kind": "turn", "request": "{}", "definitions": "{}"}
+        return ledger.accept(run_id, **common, timeout_s=9, max_attempts=1, max_steps=9, labels={"tenant": tenant}).priority
+
+    assert [accept(run_id, "busy") for run_id in ids[:18]] == [0] + [3] * 3 + [6] * 12 + [9] * 2
+    assert accept(ids[18], "quiet") == 0
+    for run_id in ids[:18]:
+        ledger.cancel(run_id)
+    assert accept(ids[19], "busy") == 0
+    assert ledger.redis.hgetall(f"{shard_key(shard)}:tenants") == {"busy": "1", "quiet": "1"}
+
+
 def test_what_was_asked_is_kept_with_the_run(ledger: Ledger) -> None:
     ledger.accept(
         "run", kind="chain", request='{"a":1}', definitions='{"agents":{}}', timeout_s=1, max_attempts=1, max_steps=9, labels={"who": "me"}
