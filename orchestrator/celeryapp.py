@@ -26,9 +26,9 @@ LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker'
 
 PLAIN_OPTIONS = {
     "argsrepr", "chain", "chord", "group_id", "group_index", "headers", "ignore_result", "kwargsrepr", "parent_id", "priority", "queue",
-    "result_cls", "root_id", "task_id", "task_type", "time_limit",
+    "result_cls", "root_id", "serializer", "task_id", "task_type", "time_limit",
 }  # fmt: skip
-"""The options that our messages have."""
+"""The options that our messages have, and those that Celery adds to each of its own."""
 
 _Sent = tuple[str, tuple[str, list[str]], dict[str, Any]]  # the name of a task, its arguments, its options
 

@@ -336,12 +336,15 @@ stop_name = function(name)
 end
 
 -- Stops a scope; replies the step that feels it: the scope's exit, or if that is over, the one around it, or nil: the run.
+-- Names may have moved to a step inside, whose scope lies in this one again: no scope is given up twice.
 local function give_up(scope)
-  while scope do
+  local given_up = {}
+  while scope and not given_up[scope] do
+    given_up[scope] = true
     local exit = get(stop_name(scope))
     if not OVER[exit.word] then return exit end
     local _, _, spec = spec_of(exit.id)
-    scope = spec.scope ~= scope and spec.scope or nil
+    scope = spec.scope
   end
 end
 

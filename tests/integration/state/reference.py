@@ -215,7 +215,9 @@ class Reference:
             return self._end(step_id, "failed", frozenset({"failed"}))
         cell.word, cell.owner = "failed", "-"
         scope = cell.spec.scope
-        while scope is not None:
+        given_up: set[str] = set()
+        while scope is not None and scope not in given_up:
+            given_up.add(scope)
             exit = self._stop(scope)
             if not self.cells[exit].is_over:
                 return self._fail(exit)

@@ -540,3 +540,17 @@ def test_growth_that_fails_its_step_leaves_no_trace_of_it(ledger: Ledger) -> Non
 
     record = ledger.read("run")
     assert (record.count, dict(record.names), play.events("a")) == (3, {}, ["started", "failed"])
+
+
+def test_a_failure_finds_the_run_though_names_moved_inwards(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", on_error="jump"))
+    play.do("a", fragment=fragment(work("b"), work("bad"), work("z", on_error="jump"), edges=row("b", "z"), exit="z"))
+    inner = fragment(work("c", on_error="jump"), work("y", on_error="jump"), exit="y")
+    play.do("b", fragment=inner.model_copy(update={"names": {"z": "c"}}))
+    for step_id in ("c", "y", "z"):
+        play.do(step_id)
+
+    play.commit(play.begin("bad"), outcome=failed())
+
+    assert play.status == "failed", "and Redis did not search for ever"
