@@ -215,7 +215,7 @@ class Client:
         accepted = self.ledger.accept(
             run_id, kind=kind, request=request, definitions=self._definitions_text,
             timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
-            max_steps=definitions.limits.max_steps, labels=labels, queue=queue,
+            max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
         )  # fmt: skip
         if accepted.new:
             faultpoints.at("accepted")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from celery import Celery, chain, chord, group
+from celery import chain, chord, group
 from celery.canvas import Signature
 
 from orchestrator.models.values import JsonValue
@@ -27,18 +28,29 @@ class Shape:
     initial: dict[str, JsonValue] | None = None
 
 
-def shapes(app: Celery, *, quick: bool = False) -> list[Shape]:
-    """All of them, as the issue lists them; `quick` leaves out the largest."""
+def shapes(*, quick: bool = False) -> list[Shape]:
+    """All that are measured against others; `quick` leaves out the largest."""
     rows = [
-        Shape("row of 10", 10, lambda tool: row(tool, 10), lambda step: chain(*(step() for _ in range(10)))),
-        Shape("row of 100", 100, lambda tool: row(tool, 100), lambda step: chain(*(step() for _ in range(100)))),
+        long_shape(10),
+        long_shape(100),
         Shape("1 → 100 → 1", 102, lambda tool: diamonds(tool, 100, 1), lambda step: _diamonds(step, 100, 1)),
         Shape("ten diamonds of 9", 101, lambda tool: diamonds(tool, 9, 10), lambda step: _diamonds(step, 9, 10)),
-        Shape("1,000 wide", 1001, wide, lambda step: _wide(app, step, 1000), repeats=5, initial={"items": list(range(1000))}),
-        Shape("10,000 wide", 10_001, wide, lambda step: _wide(app, step, 10_000), repeats=5, initial={"items": list(range(10_000))}),
-        Shape("50 rows of 10 at once", 500, lambda tool: row(tool, 10), lambda step: chain(*(step() for _ in range(10))), at_once=50),
+        wide_shape(1000),
+        wide_shape(10_000),
+        replace(long_shape(10), name="50 rows of 10 at once", at_once=50),
     ]
     return [shape for shape in rows if not quick or shape.steps < 10_000]
+
+
+def long_shape(length: int) -> Shape:
+    """Steps one after the other."""
+    return Shape(f"row of {length:,}", length, lambda tool: row(tool, length), lambda step: chain(*(step() for _ in range(length))))
+
+
+def wide_shape(width: int) -> Shape:
+    """A map of so many items."""
+    canvas = partial(_wide, width=width)
+    return Shape(f"{width:,} wide", width + 1, wide, canvas, repeats=5, initial={"items": list(range(width))})
 
 
 def row(tool: str, length: int) -> list[Node]:
@@ -75,5 +87,6 @@ def _diamonds(step: Callable[[], Signature], width: int, layers: int) -> Any:
     return chain(*steps)
 
 
-def _wide(app: Celery, step: Callable[[], Signature], width: int) -> Any:
-    return chord(group(*(step() for _ in range(width)), app=app), step(), app=app)
+def _wide(step: Callable[[], Signature], width: int) -> Any:
+    body = step()
+    return chord(group(*(step() for _ in range(width)), app=body.app), body, app=body.app)

@@ -1,0 +1,165 @@
+"""Prints what was measured, as Markdown tables, and writes it down as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from redis import Redis
+
+from orchestrator.models.values import JsonValue
+from tests.bench.fairness import TARGET_S, Fairness
+from tests.bench.growth import Grown, verdicts
+from tests.bench.measure import PROCESSES, Samples
+from tests.bench.rivals import Told
+from tests.bench.shapes import Shape
+from tests.bench.soak import TARGET_PERCENT, WARM_UP, Size, growth_percent
+
+ROOT = Path(__file__).parents[2]
+
+
+def print_shapes(wanted: Sequence[Shape], results: Mapping[str, Mapping[str, Samples]]) -> None:
+    """Cantata against plain Celery."""
+    head = (
+        "shape",
+        "ahead",
+        "own task",
+        "plain Celery",
+        "ahead/plain",
+        "own/plain",
+        "steps/s ahead",
+        "net kB ahead/plain",
+        "kept kB a run",
+    )
+    _table(head, (_shape_row(shape, results[shape.name]) for shape in wanted))
+    _say(f"\n{_processor()}, {os.cpu_count()} cores, prefork {PROCESSES}, Valkey with AOF everysec; medians.")
+
+
+def _shape_row(shape: Shape, samples: Mapping[str, Samples]) -> tuple[str, ...]:
+    ahead, own, plain = (samples[way].median_ms for way in ("ahead", "own task", "plain"))
+    steps_a_second = shape.steps * shape.at_once / ahead * 1000
+    net = "/".join(f"{statistics.median(samples[way].net_bytes) / 1000:.0f}" for way in ("ahead", "plain"))
+    kept = f"{(samples['ahead'].kept_bytes or 0) / 1000:.1f}"
+    times = (f"{ahead:.1f} ms", f"{own:.1f} ms", f"{plain:.1f} ms", f"{ahead / plain:.2f}", f"{own / plain:.2f}")
+    return (shape.name, *times, f"{steps_a_second:.0f}", net, kept)
+
+
+def print_peers(shapes: Sequence[str], results: Mapping[str, Mapping[str, Samples]], told: Sequence[Told]) -> None:
+    """Everyone, a row each."""
+    how = f"{PROCESSES} processes, Redis"
+    ways = {"ahead": "Cantata, cheap steps", "own task": "Cantata, a task for each step", "plain": "plain Celery"}
+    rows = [(name, how, *(_ms(results[shape][way].ms) for shape in shapes)) for way, name in ways.items()]
+    rows += [(each.name, each.how, *(_ms(each.samples_ms.get(shape, [])) for shape in shapes)) for each in told]
+    _say("")
+    _table(("engine", "how", *shapes), rows)
+    for each in told:
+        if each.missing:
+            _say(f"\n{each.name}: {each.missing}.")
+
+
+def _ms(samples: Sequence[float]) -> str:
+    return f"{statistics.median(samples):.1f} ms{' (once)' if len(samples) == 1 else ''}" if samples else "none"
+
+
+def print_growth(grown: Sequence[Grown]) -> None:
+    """The cost of a step by the size of its run."""
+    _say("")
+    rows = ((f"{e.sort}, {e.steps:,} steps", *_ms_and_rate(e), f"{e.step_ms:.3f} ms", f"{e.step_bytes:.0f}") for e in grown)
+    _table(("run", "took", "steps/s", "a step", "bytes kept a step"), rows)
+    for line in verdicts(grown):
+        _say(line)
+
+
+def _ms_and_rate(grown: Grown) -> tuple[str, str]:
+    return _ms(grown.samples_ms), f"{1000 / grown.step_ms:.0f}"
+
+
+def print_soak(sizes: Sequence[Size]) -> None:
+    """The memory of all over many runs."""
+    _say("")
+    percents = growth_percent(sizes)
+    rows = (
+        (name, *(f"{sizes[at].bytes[name] / 1e6:.2f} MB" for at in (0, WARM_UP, -1)), f"{percent:+.1f} %", _word(percent <= TARGET_PERCENT))
+        for name, percent in percents.items()
+    )
+    _table(("process", *(f"after {sizes[at].runs:,} runs" for at in (0, WARM_UP, -1)), "growth", f"target ≤ {TARGET_PERCENT:g} %"), rows)
+    _say(f"\nRows of 3 cheap steps; sampled after retention. Keys of runs left at the end: {sizes[-1].keys_left}.")
+
+
+def print_fairness(seen: Fairness) -> None:
+    """What the single run saw."""
+    met = _word(seen.started_s <= TARGET_S)
+    _say(
+        f"\nOne run beside {seen.waiting:,} waiting ones of another client: planned after {seen.planned_s:.2f} s, "
+        f"first step after {seen.started_s:.2f} s (target {TARGET_S:g} s: {met}), "
+        f"over after {seen.finished_s:.2f} s; alone {seen.alone_s:.2f} s."
+    )
+
+
+def machine() -> dict[str, JsonValue]:
+    """This machine, and how busy it is now."""
+    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform(), "load": list(os.getloadavg())}
+
+
+def write_json(file: str, measured: Mapping[str, JsonValue]) -> None:
+    """All that was measured, and on which commit it ended: if that is not the one it began on, the figures are of no one tree."""
+    Path(file).write_text(json.dumps({**measured, "cantata_commit_at_end": _commit()}, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def raw_shapes(results: Mapping[str, Mapping[str, Samples]]) -> dict[str, JsonValue]:
+    """The samples of each shape and way."""
+    return {name: {way: asdict(sample) for way, sample in samples.items()} for name, samples in results.items()}
+
+
+def server_of(redis: Redis) -> dict[str, str]:
+    """Which server it is."""
+    info = redis.info("server")
+    words = {"server": "server_name", "redis_version": "redis_version", "valkey_version": "valkey_version"}
+    return {name: str(info[field]) for name, field in words.items() if field in info}
+
+
+def versions() -> dict[str, JsonValue]:
+    """What is measured, and with what."""
+    packages = {name: version(name) for name in ("celery", "kombu", "redis", "cantata")}
+    return {"python": platform.python_version(), **packages, "cantata_commit": _commit()}
+
+
+def _commit() -> str:
+    """The commit measured, with '+' if files differ from it."""
+    git = ["git", "--no-optional-locks", "-C", str(ROOT)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit}+" if changed else commit
+
+
+def _processor() -> str:
+    return platform.processor() or platform.machine()
+
+
+def _word(met: bool) -> str:
+    return "met" if met else "missed"
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> None:
+    rows = [head, *body]
+    widths = [max(len(line[column]) for line in rows) for column in range(len(head))]
+    for line in rows:
+        _say("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+        if line is head:
+            _say("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
