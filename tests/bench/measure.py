@@ -45,7 +45,7 @@ class Samples:
 
 
 @contextmanager
-def stack(defaults: Defaults = Defaults()) -> Iterator[EmbeddedClient]:
+def stack(defaults: Defaults | None = None) -> Iterator[EmbeddedClient]:
     """A stack of its own for one measurement, with the bench's tools."""
     os.environ |= {"PLAIN_BROKER": "memory://", "CANTATA_TASK_EVENTS": "0"}  # no events on either side
     definitions = Definitions(
@@ -55,7 +55,7 @@ def stack(defaults: Defaults = Defaults()) -> Iterator[EmbeddedClient]:
             "noop_task": Tool(function="bench_tools:noop", cheap=False),
             "nap": Tool(function="bench_tools:nap"),
         },
-        defaults=defaults,
+        defaults=defaults or Defaults(),
         limits=Limits(max_steps=200_000),
     )
     with tempfile.TemporaryDirectory() as home, Client.embedded(home, config=definitions, tools=PROCESSES) as client:
