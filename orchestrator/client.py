@@ -22,13 +22,14 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
 from orchestrator.planning.strategies import chains, turns
-from orchestrator.results import bodies_of, chain_event, chain_response, is_over, turn_result
+from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.state import clock, events, fleet
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, RunRecord
 
 CLIENT_PATIENCE_S = 5.0
 COSTS_FRESH_S = 2.0
+LOOK_S = 5.0  # how often one who waits looks whether the run is still known
 
 
 class Run:
@@ -54,9 +55,12 @@ class Run:
         return events.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> RunRecord:
-        """Wait until it is over. Raises TimeoutError past `timeout_s`; the run goes on."""
-        if not is_over(self.status()) and not events.wait_closed(self._client.redis, self.run_id, timeout_s=timeout_s):
-            raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
+        """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        while not events.wait_closed(self._client.redis, self.run_id, timeout_s=_at_most(LOOK_S, give_up)):
+            self.status()  # a run that Redis lost would be waited for in vain
+            if give_up is not None and time.monotonic() >= give_up:
+                raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
         return self.record()
 
     def cancel(self) -> RunStatus:
@@ -261,3 +265,7 @@ def _stack_here() -> str:
     if stack is None:
         raise UnavailableError("nothing to talk to: set REDIS_URL, or start a stack in this folder with `submit up`")
     return stack.url
+
+
+def _at_most(seconds: float, give_up: float | None) -> float:
+    return seconds if give_up is None else max(0.0, min(seconds, give_up - time.monotonic()))

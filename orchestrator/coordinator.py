@@ -16,7 +16,7 @@ from orchestrator.celeryapp import oldest_waiting_s, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import START, Outcome, Spec
-from orchestrator.models.values import ErrorInfo
+from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
 from orchestrator.planning.strategies import chain_specs, chains, turns
@@ -33,13 +33,13 @@ GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longe
 DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
 
 
-def start(kind: str, request: str, definitions: Definitions) -> Outcome:
+def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
     """Plan a run: what its first step outputs (its input) and the graph it grows."""
     try:
         if kind == "chain":
-            chain = ChainRequest.model_validate_json(request)
+            chain = ChainRequest.model_validate(request)
             return Outcome(output=chain.initial_input, fragment=chains.plan(chain, definitions))
-        turn = Turn.model_validate_json(request)
+        turn = Turn.model_validate(request)
         return Outcome(output=turn.text, fragment=turns.plan(turn, definitions))
     except ConfigError as error:
         return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))

@@ -18,8 +18,8 @@ from workers.work import Work, text_input
 
 def run_start(work: Work) -> Outcome:
     """Plans the run."""
-    kind, request, _, _ = work.process.ledger.request_of(work.begun.run_id)
-    return start(kind, request, work.definitions)
+    inputs = work.begun.inputs
+    return start(str(inputs["@kind"]), inputs["@request"], work.definitions)
 
 
 def chain_branch(work: Work) -> Outcome:

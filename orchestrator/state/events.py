@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import UnavailableError, UnknownRunError
 from orchestrator.models.wire import RunEvent
 from orchestrator.state.ledger import run_key
 
@@ -27,11 +27,16 @@ def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list
 
 
 def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[RunEvent]:
-    """Events as they come, up to and with `closed`, or until `timeout_s` has passed. A lost connection is made again at the same offset."""
+    """Events as they come, up to and with `closed`, or until `timeout_s` has passed. A lost connection is made again at the same offset.
+
+    Raises UnknownRunError if the run is gone, since its events would be waited for in vain.
+    """
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     key = f"{run_key(run_id)}:log"
     while give_up is None or time.monotonic() < give_up:
         entries = _wait(redis, key, f"0-{after}", give_up)
+        if not entries and not redis.exists(key):
+            raise UnknownRunError(f"run {run_id!r} is not known here any more")
         for entry_id, fields in entries:
             event = _event(run_id, entry_id, fields)
             after = event.seq
@@ -43,10 +48,10 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
 def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) -> bool:
     """Wait until a run is over; False if `timeout_s` passed first."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
-    while give_up is None or time.monotonic() < give_up:
-        if _wait(redis, f"{run_key(run_id)}:closed", "0-0", give_up):
-            return True
-    return False
+    while not _wait(redis, f"{run_key(run_id)}:closed", "0-0", give_up):
+        if give_up is not None and time.monotonic() >= give_up:
+            return False
+    return True
 
 
 def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tuple[str, Mapping[str, str]]]:

@@ -374,6 +374,11 @@ local function needs(s, text, spec)
     values[#values + 1] = name
     values[#values + 1] = out or 'null'
   end
+  if spec.kind == 'run.start' then
+    local asked = redis.call('HMGET', R, 'kind', 'request')
+    values[#values + 1] = '@kind'; values[#values + 1] = cjson.encode(asked[1])
+    values[#values + 1] = '@request'; values[#values + 1] = asked[2]
+  end
   local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
   return {s.id, s.attempt, text, given or '', s.failures, values, definitions}
 end

@@ -13,6 +13,7 @@ from workers.tools import folder_here, load
 def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "desk.yaml"))
 
+    folder_here.cache_clear()
     assert folder_here("/nowhere/on/this/machine") == str(tmp_path)
     assert folder_here(str(tmp_path.parent)) == str(tmp_path.parent)
     assert folder_here(None) is None

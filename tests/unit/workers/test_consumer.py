@@ -1,0 +1,39 @@
+"""Events are sent several to a message, and none is kept for longer than a moment."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from workers import consumer
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[float]]:
+    """A consumer without a worker, and the clock it sees."""
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    subject = consumer.Consumer.__new__(consumer.Consumer)
+    subject.hub = Mock()
+    return subject, clock
+
+
+def test_events_of_a_moment_are_flushed_together(told: tuple[Any, list[float]]) -> None:
+    subject, _ = told
+
+    for _ in range(5):
+        subject.on_send_event_buffered()
+
+    subject.hub.call_soon.assert_called_once_with(subject.hub.call_later, consumer.EVENTS_S, subject._flush_events)
+
+
+def test_a_later_event_is_flushed_too(told: tuple[Any, list[float]]) -> None:
+    subject, clock = told
+
+    subject.on_send_event_buffered()
+    clock[0] += consumer.EVENTS_S
+    subject.on_send_event_buffered()
+
+    assert subject.hub.call_soon.call_count == 2
