@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
     from orchestrator.models.values import ToolContext
     from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult
+    from orchestrator.tooling import tool, tools_of
 
 __version__ = "0.1.0"
 
@@ -19,8 +20,8 @@ _HOMES = {
     # what goes in and comes out
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
     "RunResult": "models.wire", "RunEvent": "models.wire",
-    # what a tool is told
-    "ToolContext": "models.values",
+    # what makes a function a tool, and what a tool is told
+    "tool": "tooling", "tools_of": "tooling", "ToolContext": "models.values",
     # what can go wrong
     "CantataError": "errors", "ConfigError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
 }  # fmt: skip
@@ -41,6 +42,8 @@ __all__ = [
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",
+    "tool",
+    "tools_of",
 ]
 
 

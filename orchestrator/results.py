@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import cast
 
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
@@ -21,6 +22,7 @@ def turn_result(run: RunRecord) -> RunResult:
     asked = [step for step in run.steps.values() if step.spec.work.startswith("agents:") and step.state in ("done", "failed")]
     answered = [step for step in asked if step.spec.kind == "agent.turn" and step.state == "done"]
     last = run.answering(run.terminals[-1]) if run.terminals else None
+    told = last.info if last else {}
     agents = dict.fromkeys(step.spec.work.removeprefix("agents:") for step in answered)
     return RunResult(
         run_id=run.run_id,
@@ -29,6 +31,9 @@ def turn_result(run: RunRecord) -> RunResult:
         error=run.error,
         usage=run.usage,
         agents=list(agents),
+        steps=cast("dict[str, JsonValue]", told.get("steps") or {}),
+        history=cast("list[JsonValue]", told.get("history") or []),
+        agentic=cast("dict[str, JsonValue] | None", told.get("agentic")),
         steps_run=_steps_run(run),
         duration_ms=_duration_ms(run),
     )

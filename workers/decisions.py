@@ -11,7 +11,7 @@ from orchestrator.errors import StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.strategies import agents, chains, turns
 from orchestrator.planning.strategies.chain_ids import split
 from workers.work import Work, text_input
 
@@ -85,7 +85,7 @@ def chain_end(work: Work) -> Outcome:
 def agent_run(work: Work) -> Outcome:
     """Lays out an agent's instructions."""
     name = work.text_param("agent")
-    graph = turns.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec)
+    graph = agents.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec)
     return Outcome(output=text_input(work), fragment=graph)
 
 

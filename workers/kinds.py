@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from workers import agents, decisions, tools
+from workers import agents, decisions, mcp, rows, tools
 from workers.work import Handler
 
 HANDLERS: dict[str, Handler] = {
     "run.start": decisions.run_start,
     "tool.call": tools.tool_call,
+    "mcp.call": mcp.mcp_call,
     "proc.run": tools.proc_run,
     "agent.turn": agents.agent_turn,
     "agent.run": decisions.agent_run,
+    "agent.function": rows.agent_function,
+    "agent.break": rows.agent_break,
+    "agent.end": rows.agent_end,
     "team.run": decisions.team_run,
     "team.synthesize": agents.team_synthesize,
     "team.collect": agents.team_collect,

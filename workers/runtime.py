@@ -192,6 +192,8 @@ class Process:
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
                 log.warning("heart_missed", worker=self.name, error=str(error))
+            except MemoryError:  # a function has it all (workers/memory.py); to say so takes some, and this thread must live to stop it
+                renew_at = now + TICK_S
             except Exception:  # the edge of a thread: without it every step of this process would be lost
                 log.exception("heart_broke", worker=self.name)
 

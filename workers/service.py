@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +26,7 @@ from orchestrator.state import clock, fleet
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger, Ready
-from workers import llm, tasks
+from workers import llm, mcp, memory, tasks
 from workers.consumer import Consumer
 from workers.runtime import Process
 
@@ -35,6 +37,7 @@ COORDINATORS = 4
 ANNOUNCE_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
 DRAIN_S = 8.0  # what a worker told to stop may still finish; below the 10 s that most supervisors give
+CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
 
 POOLS = {"coordinator": "threads", "agents": "threads"}
@@ -52,6 +55,7 @@ class Service:
         self.redis_url = redis_url
         self.app: Celery = make_app(redis_url, broker_url)
         self.app.conf.worker_consumer = Consumer
+        self.app.conf.worker_max_memory_per_child = memory.large_kb()
         self._process: Process | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -81,6 +85,7 @@ class Service:
         signals.worker_ready.connect(self._ready, weak=False)
         signals.worker_shutting_down.connect(self._going, weak=False)
         signals.worker_shutdown.connect(self._gone, weak=False)
+        signals.worker_process_shutdown.connect(self._gone, weak=False)  # in a prefork child
         arguments = [
             "worker", "--queues", ",".join(self.queues), "--pool", self.pool, "--concurrency", str(self.concurrency),
             "--hostname", self.name, "--loglevel", os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), "--without-gossip", "--without-mingle",
@@ -92,6 +97,7 @@ class Service:
         self._process = None
         self._lock = threading.Lock()
         process = self.process()
+        memory.bound()
         signal.signal(HAND_BACK, lambda *_: process.hand_back())
 
     def _ready(self, **_: Any) -> None:
@@ -151,6 +157,8 @@ class Service:
 
     def _gone(self, **_: Any) -> None:
         if self._process is not None:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(mcp.close(), self._process.loop()).result(CLOSE_S)
             self._process.stop()
 
 

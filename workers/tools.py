@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+import traceback
+from collections.abc import Coroutine, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -22,13 +23,12 @@ from orchestrator.errors import StepError
 from orchestrator.models.definitions import Tool
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, ToolContext, Usage
+from workers import memory, schemas
+from workers.schemas import CONTEXT as CONTEXT
+from workers.schemas import Function
 from workers.work import Work
 
 log = structlog.get_logger(__name__)
-
-Function = Callable[..., Any]
-
-CONTEXT = "context"  # the parameter through which a function is told which step it is
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
@@ -36,19 +36,22 @@ _imported_from: str | None = None  # the configuration's folder that modules com
 
 
 def tool_call(work: Work) -> Outcome:
-    """Calls a tool or skill with the node's input as keyword arguments."""
+    """Calls a tool or skill with the node's input, or with what a model gave, as keyword arguments."""
     section, name = work.text_param("section"), work.text_param("tool")
     tool: Tool = getattr(work.definitions, section)[name]
+    if tool.function is None:
+        raise StepError(f"{name!r} is an MCP server and no function", code="internal")
     function = load(tool.function, folder_here(work.definitions.folder))
-    arguments: dict[str, Any] = work.node_input
-    if _wants_context(function):
+    by_model = work.params.get("asked_by") == "model"
+    arguments = _with_values(tool, schemas.bind(function, tool, work.node_input) if by_model else work.node_input)
+    if schemas.wants_context(function):
         begun = work.begun
         arguments = {**arguments, CONTEXT: ToolContext(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt)}
     _check_arguments(tool.function, function, arguments)
     faultpoints.at("tool-started")
-    output = _call(work, tool.function, function, arguments)
+    output = call(work, tool.function, function, arguments)
     faultpoints.at("tool-finished")
-    return Outcome(output=output, usage=Usage(tool_calls=1))
+    return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
 
 
 def proc_run(work: Work) -> Outcome:
@@ -76,6 +79,7 @@ def proc_run(work: Work) -> Outcome:
     return Outcome(output={"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}, usage=Usage(tool_calls=1))
 
 
+@lru_cache(maxsize=64)
 def folder_here(folder: str | None) -> str | None:
     """The configuration's folder on this machine: where it was read if that is here too, else where CANTATA_CONFIG lies."""
     if folder is None or Path(folder).is_dir():
@@ -131,23 +135,15 @@ def _is_in(folder: Path, root: str) -> bool:
     return (folder / f"{root}.py").is_file() or (folder / root / "__init__.py").is_file()
 
 
-@lru_cache(maxsize=1024)
-def _signature(function: Function) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # some C functions have none
-        return None
-
-
-def _wants_context(function: Function) -> bool:
-    """Whether `context` is ours: a parameter of that name without a type, or of our type."""
-    signature = _signature(function)
-    parameter = signature.parameters.get(CONTEXT) if signature else None
-    return parameter is not None and (parameter.annotation is parameter.empty or "ToolContext" in str(parameter.annotation))
+def _with_values(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    fixed = sorted(tool.values.keys() & arguments.keys())
+    if fixed:
+        raise StepError(f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments")
+    return {**arguments, **tool.values}
 
 
 def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]) -> None:
-    signature = _signature(function)
+    signature = schemas.signature_of(function)
     if signature is None:
         return  # the call itself will tell
     try:
@@ -158,13 +154,17 @@ def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]
         raise StepError(f"{error}; the function is {shown}, its input was {given}", code="bad_arguments") from error
 
 
-def _call(work: Work, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
+def call(work: Work, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
+    """What the function called `name` answers. Raises StepError with the code tool_error, whatever it raises."""
     try:
         answer = function(**arguments)
         if inspect.iscoroutine(answer):
             coroutine = cast("Coroutine[object, object, JsonValue]", answer)
             answer = asyncio.run_coroutine_threadsafe(coroutine, work.process.loop()).result()
         return cast(JsonValue, answer)
+    except MemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
+        raise StepError(f"{name} ran out of memory{memory.said()}", code="tool_error", retryable=True) from None
     except SystemExit as error:
         raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
     except Exception as error:  # whatever a user's function raises is its outcome

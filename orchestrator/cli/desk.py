@@ -111,7 +111,7 @@ class Desk:
         """A run as planned, with nothing that happened since; and how far Redis's clock is ahead of ours, in milliseconds."""
         record = run.record()
         definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
-        fragment = start(record.kind, record.request, definitions).fragment
+        fragment = start(record.kind, json.loads(record.request), definitions).fragment
         steps = fragment.steps if fragment else ()
         return planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 

@@ -10,7 +10,7 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Graph, Spec, Step
 from orchestrator.planning import canvas
 from orchestrator.planning.canvas import Canvas, Message, Row
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.strategies import agents, chains, turns
 
 DEEPEST = 5  # levels of growth that are shown: chains may run each other
 
@@ -104,7 +104,7 @@ def _chain(step: Step, definitions: Definitions) -> Graph:
 _GROWTH: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "chain.map": lambda step, _: chains.grow_map(step.id, step, [None]),
     "chain.run": _chain,
-    "agent.run": lambda step, definitions: turns.agent_fragment(str(step.params["agent"]), definitions, grower=step.id, spec=step),
+    "agent.run": lambda step, definitions: agents.agent_fragment(str(step.params["agent"]), definitions, grower=step.id, spec=step),
     "team.run": lambda step, definitions: turns.team_fragment(str(step.params["team"]), definitions, grower=step.id),
 }
 

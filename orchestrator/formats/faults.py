@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from types import UnionType
-from typing import Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -46,7 +46,10 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
 
     Fields of the model that are `hidden` are not named to people, since no document may set them.
     """
-    found = [(_path(detail, document.data), detail) for detail in error.errors(include_url=False)]
+    details = (
+        detail for detail in error.errors(include_url=False) if detail["type"] != "default_factory_not_called"
+    )  # follows from others
+    found = [(_path(detail, document.data), detail) for detail in details]
     unknown = {path: _keys_at(model, path[:-1], hidden) for path, detail in found if detail["type"] == "extra_forbidden"}
     meant = {(*path[:-1], nearest(str(path[-1]), keys)) for path, keys in unknown.items()}
     faults = []
@@ -152,4 +155,9 @@ def _models(annotation: object) -> list[type[BaseModel]]:
 
 
 def _options(annotation: object) -> tuple[object, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    """What an annotation allows, without what only marks it."""
+    if get_origin(annotation) is Annotated:
+        return _options(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(option for inner in get_args(annotation) for option in _options(inner))
+    return (annotation,)

@@ -1,4 +1,4 @@
-"""Checks that functions named `module:name` are there, without importing them."""
+"""Finds functions named `module:name` in the text of their modules, without importing them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pkgutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from orchestrator.formats.faults import did_you_mean, nearest
 
 _ANYTHING = "*"  # among a module's names: it has names that its text does not tell
+_MOST_IMPORTS = 5  # that a name is followed through
 
 
 def fault_of(function: str, *, folder: Path | None) -> str | None:
@@ -42,6 +44,49 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
     if name in names or _ANYTHING in names:
         return None
     return f"function {name!r} is not in {title}{did_you_mean(name, names) if nearest(name, names) else ''}"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a module's text says a name is."""
+
+    node: ast.stmt
+    file: Path
+    tree: ast.Module
+
+
+def definition_of(function: str, *, folder: Path | None) -> Definition | None:
+    """The statement that makes `module:name`, in that module or in one that it imports the name from; None if no text tells."""
+    module, _, name = function.partition(":")
+    for _ in range(_MOST_IMPORTS):
+        spec = _spec(module, folder)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            return None
+        file = Path(spec.origin)
+        try:
+            tree = _tree_of(file, file.stat().st_mtime_ns)
+            node = dict(bindings(tree)).get(name)  # the last one counts
+            if not isinstance(node, ast.ImportFrom):
+                return Definition(node, file, tree) if node else None
+            module = importlib.util.resolve_name(f"{'.' * node.level}{node.module or ''}", spec.parent or "")
+        except (OSError, ValueError, SyntaxError, ImportError, RecursionError, MemoryError):
+            return None  # `fault_of` tells why
+        name = next(alias.name for alias in node.names if name == (alias.asname or alias.name))
+    return None
+
+
+def bindings(node: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    """The names that are bound at the top level, each with its statement: a definition, an assignment or an import."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield child.name, child
+            case ast.Import() | ast.ImportFrom():
+                yield from ((alias.asname or alias.name.partition(".")[0], child) for alias in child.names)
+            case ast.Assign():
+                yield from ((target.id, child) for target in child.targets if isinstance(target, ast.Name))
+            case ast.stmt() | ast.excepthandler():
+                yield from bindings(child)
 
 
 def _spec(module: str, folder: Path | None) -> ModuleSpec | None:
@@ -72,11 +117,16 @@ def _modules_in(folder: Path) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _names_in(file: Path, mtime_ns: int) -> frozenset[str]:
-    """The names that a module's text defines. A configuration often names many functions of one module: it is read once."""
+    """The names that a module's text defines."""
+    return frozenset(_names(_tree_of(file, mtime_ns)))
+
+
+@lru_cache(maxsize=8)
+def _tree_of(file: Path, mtime_ns: int) -> ast.Module:
+    """A module's text. A configuration often names many functions of one module: it is read once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the style of other people's code
-        tree = ast.parse(file.read_bytes(), str(file))
-    return frozenset(_names(tree))
+        return ast.parse(file.read_bytes(), str(file))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

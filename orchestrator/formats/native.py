@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Fault
+from orchestrator.formats.decorators import check_parameters, read_decorators
 from orchestrator.formats.documents import Document
 from orchestrator.formats.faults import did_you_mean, faults_of, in_order
 from orchestrator.formats.functions import fault_of
@@ -20,15 +21,34 @@ _MODES = ("pipeline", "broadcast")
 _LATER_MODES = ("router", "round_robin", "conductor")
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
 _SKILLS = ("skills", "agents", "teams", "chains")  # what a node of kind `skill` may name
-_REFERENCES: Mapping[str, str] = {"teams.*.agents.*": "agents", "defaults.team": "teams", "defaults.agent": "agents"}
-_MODELS = ("models.*.model", "agents.*.model", "teams.*.synthesizer.model", "defaults.model")
-_FUNCTIONS = ("tools.*.function", "skills.*.function")
+_REFERENCES: Mapping[str, str] = {
+    "teams.*.agents.*": "agents",
+    "agents.*.instructions.*.agent": "agents",
+    "agents.*.instructions.*.chain": "chains",
+    "defaults.team": "teams",
+    "defaults.agent": "agents",
+}
+_MODELS = (
+    "models.*.model",
+    "models.*.fallbacks.*",
+    "agents.*.model",
+    "agents.*.models.*",
+    "agents.*.instructions.*.model_name",
+    "teams.*.synthesizer.model",
+    "defaults.model",
+)
+_FUNCTIONS = (
+    "tools.*.function", "skills.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*", "agents.*.output.class",
+)  # fmt: skip
+_AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
 _TEXTS = ("agents.*.system", "agents.*.instructions.*", "teams.*.synthesizer.prompt")
 
 
 def load_definitions(document: Document, *, folder: Path | None = None) -> Definitions:
     """The definitions of a configuration, whose functions and text files lie in `folder`; a ConfigError lists all its faults."""
     document, unread = read_texts(document, _TEXTS, folder=folder)
+    document, misread = read_decorators(document, folder=folder)
+    unread += misread
     places = {fault.where for fault in unread}
     others = [*_model_faults(document), *(fault for check in _CHECKS for fault in check(document, folder))]
     faults = in_order([*unread, *(fault for fault in others if fault.where not in places)])
@@ -79,6 +99,31 @@ def _check_references(document: Document, folder: Path | None) -> Iterator[Fault
                 yield document.fault(path, f"there is no {section.removesuffix('s')} {name!r}{did_you_mean(name, names)}")
 
 
+def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fault]:
+    tools = step(document.data, "tools")
+    known = tools if isinstance(tools, dict) else {}
+    servers = [name for name, tool in known.items() if isinstance(tool, dict) and "mcp" in tool]
+    for pattern in _AGENTS_TOOLS:
+        for path, name in _texts(document, pattern):
+            server, dot, _ = name.partition(".")
+            if path[-2] in ("tools", 1) and name not in known and not (dot and server in servers):
+                yield document.fault(path, f"there is no tool {name!r}{did_you_mean(name, known)}")
+
+
+def _check_nesting(document: Document, folder: Path | None) -> Iterator[Fault]:
+    inner: dict[str, list[tuple[KeyPath, str]]] = {}
+    for path, name in _texts(document, "agents.*.instructions.*.agent"):
+        inner.setdefault(str(path[1]), []).append((path, name))
+
+    def leads_back(name: str, seen: frozenset[str], to: str) -> bool:
+        return name == to or any(leads_back(each, seen | {name}, to) for _, each in inner.get(name, ()) if each not in seen)
+
+    for agent, places in inner.items():
+        for path, name in places:
+            if leads_back(name, frozenset(), agent):
+                yield document.fault(path, f"agent {agent!r} would ask itself by way of {name!r}, for ever")
+
+
 def _check_modes(document: Document, folder: Path | None) -> Iterator[Fault]:
     for path, mode in _texts(document, "teams.*.mode"):
         if mode in _LATER_MODES:
@@ -110,10 +155,13 @@ _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
     _check_names,
     _check_skill_names,
     _check_references,
+    _check_agents_tools,
+    _check_nesting,
     _check_modes,
     _check_synthesizers,
     _check_models,
     _check_functions,
+    check_parameters,
 )
 
 

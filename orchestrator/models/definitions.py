@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Literal, cast
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
+from orchestrator.models.instructions import FUNCTION, Instruction, Prompt
+from orchestrator.models.params import Params
 from orchestrator.models.values import Value
 from orchestrator.models.wire import ChainNode
 
 QueueName = str
 
-SECRETS = ("api_key", "token", "secret", "password", "authorization")
 
+class ReplyCache(Value):
+    """How long replies are remembered: the same request is then answered without asking the model."""
 
-def _no_secrets(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    named = next((key for key in params if any(word in key.lower() for word in SECRETS) and not key.lower().endswith("tokens")), None)
-    if named:
-        raise ValueError(f"{named!r} does not belong in a configuration, which is stored with every run; set it in the environment")
-    return params
-
-
-Params = Annotated[dict[str, JsonValue], AfterValidator(_no_secrets)]
+    ttl_s: float = Field(gt=0, le=30 * 86400, description="seconds a reply is given again")
 
 
 class Model(Value):
@@ -29,17 +27,91 @@ class Model(Value):
 
     model: str = Field(description="a LiteLLM model name, such as openai/gpt-4o-mini or local/smollm2")
     params: Params = Field(default_factory=dict, description="passed to the model call as they are: temperature, max_tokens, ...")
+    fallbacks: list[str] = Field(
+        default_factory=list, description="names under `models` or LiteLLM names, asked in this order when it cannot answer"
+    )
+    cache: ReplyCache | None = Field(default=None, description="remembers its replies; absent: it is asked each time")
+
+
+class McpServer(Value):
+    """Where the tools of an MCP server are: a command that speaks through its standard input and output, or an address."""
+
+    command: list[str] = Field(default_factory=list, description="program and arguments of a server that each worker process starts")
+    url: str | None = Field(default=None, description="address of a server that speaks streamable HTTP")
+    env: list[str] = Field(
+        default_factory=list,
+        description="names of environment variables of the workers that the command is given, beside PATH, HOME and the like",
+    )
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="HTTP header → the environment variable of the workers that holds its value"
+    )
+    timeout_s: float = Field(default=60.0, gt=0, description="seconds one call may take")
+    connect_timeout_s: float = Field(
+        default=30.0, gt=0, description="seconds until it must be ready; the first start of a packaged server may download it"
+    )
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> McpServer:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("an MCP server is either a 'command' or a 'url'")
+        for option, given, other in (("env", self.env, "command"), ("headers", self.headers, "url")):
+            if given and not getattr(self, other):
+                raise ValueError(f"{option!r} belongs to a server with {other!r}")
+        if self.url and not re.match(r"https?://[^/@]+(/|$)", self.url):
+            raise ValueError("'url' must be http:// or https:// and without a password, which belongs in 'headers'")
+        if not all(re.fullmatch(r"[A-Za-z_]\w*", variable) for variable in (*self.env, *self.headers.values())):
+            raise ValueError("'env' and 'headers' name environment variables; the values themselves are set in the workers' environment")
+        return self
 
 
 class Tool(Value):
-    """A Python function that chains and agents may call; also what a skill is."""
+    """What chains and agents may call: a Python function, or an MCP server with tools of its own; also what a skill is."""
 
-    function: str = Field(description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$")
+    function: str | None = Field(
+        default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
+    )
+    mcp: McpServer | None = Field(default=None, description="the server whose tools are called `name.tool`")
     description: str = Field(default="", description="what it does, for people and models")
-    queue: QueueName = Field(default="tools", description="the queue whose workers run it")
+    queue: QueueName = Field(
+        default_factory=lambda given: "agents" if given.get("mcp") else "tools",
+        description="the queue whose workers run it: tools, but agents for a server, whose calls only wait",
+    )
     timeout_s: float | None = Field(default=None, gt=0, description="seconds one attempt may take; the worker child is killed past it")
     retries: int = Field(default=0, ge=0, le=100, description="tries after the first")
     cheap: bool | None = Field(default=None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
+    at_most_once: bool = Field(default=False, description="a call is never made again: if its worker dies, a person says what came of it")
+    values: Params = Field(default_factory=dict, description="arguments that each call is given, which no model sees and no input changes")
+    hidden: list[str] = Field(default_factory=list, description="parameters that no model sees: given by `values`, else by their default")
+    parameters: dict[str, JsonValue] | None = Field(
+        default=None, description="JSON schema of the arguments, for models; needed where agents run without the function's module"
+    )
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Tool:
+        if (self.function is None) == (self.mcp is None):
+            raise ValueError("a tool is either a 'function' or an 'mcp' server")
+        for option in ("values", "hidden", "parameters"):
+            if self.mcp and getattr(self, option):
+                raise ValueError(f"{option!r} belongs to a function; an 'mcp' server says itself what its tools take")
+        return self
+
+    @model_validator(mode="after")
+    def _options_fit_each_other(self) -> Tool:
+        if self.at_most_once and self.retries:
+            raise ValueError("'at_most_once' means that a call is never made again; leave 'retries' out")
+        if self.parameters is None:
+            return self
+        shown = self.parameters.get("properties", {})
+        if self.parameters.get("type") != "object" or not isinstance(shown, dict):
+            raise ValueError("'parameters' is the JSON schema of an object: {type: object, properties: {...}}")
+        for name in self.unseen & shown.keys():
+            raise ValueError(f"{name!r} is hidden from models, but 'parameters' shows it")
+        return self
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """The parameters that no model sees."""
+        return frozenset((*self.hidden, *self.values))
 
 
 class Command(Value):
@@ -59,7 +131,22 @@ class Example(Value):
 class OutputSchema(Value):
     """The shape an agent's answer must have."""
 
-    json_schema: dict[str, JsonValue] = Field(alias="schema", description="JSON schema; the agent's output is the parsed object")
+    json_schema: dict[str, JsonValue] | None = Field(
+        default=None, alias="schema", description="JSON schema; the agent's output is the parsed object"
+    )
+    model_class: str | None = Field(
+        default=None,
+        alias="class",
+        description="module:Model, a pydantic model beside the configuration, in place of a schema",
+        pattern=FUNCTION,
+    )
+    trials: int = Field(default=2, ge=0, le=20, description="corrections that are asked for, each with what the validator said")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> OutputSchema:
+        if (self.json_schema is None) == (self.model_class is None):
+            raise ValueError("give a 'schema' or a 'class', one of them")
+        return self
 
 
 class Agent(Value):
@@ -69,9 +156,28 @@ class Agent(Value):
     model: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the default model if absent")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
     system: str | None = Field(default=None, description="the system message of each turn")
-    instructions: list[str] = Field(
-        default_factory=lambda: ["{input}"], min_length=1, description="texts; `{input}` is the answer before, or the input"
+    models: list[str | Model] = Field(
+        default_factory=list, description="in place of `model`: one for all texts, or one for each text among the instructions"
     )
+    instructions: list[Instruction] = Field(
+        default_factory=lambda: cast("list[Instruction]", ["{input}"]),
+        min_length=1,
+        description="in order: texts (`{input}` is the answer before, or the input), functions, agentic steps, agents, chains",
+    )
+    tools: list[str] = Field(default_factory=list, description="names under `tools` that its model may call; a server's are `server.tool`")
+    max_tool_rounds: int = Field(default=25, ge=1, description="rounds of tool calls for one text, before it must answer without tools")
+    dialect: Literal["native", "json"] = Field(
+        default="native", description="how its model calls tools: by the provider's tool calls, or by JSON replies with `mcp`"
+    )
+    response_mode: Literal["integrated", "streaming"] = Field(
+        default="integrated", description="whether the model is asked again after a JSON call, or its reply and the result are the answer"
+    )
+    stream: bool = Field(default=True, description="whether a turn's events tell of its model's reply while it comes")
+    chainbreakers: list[str] = Field(
+        default_factory=list, description="module:name; called after each instruction with (step, output[, info]) → (stop, reason, output)"
+    )
+    store_steps: bool = Field(default=False, description="keep what each instruction gave, as `steps` of the result")
+    full_history: bool = Field(default=False, description="show the model its earlier turns, and answer with the list of all steps")
     examples: list[Example] = Field(
         default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them"
     )
@@ -81,6 +187,15 @@ class Agent(Value):
     retries: int = Field(
         default=3, ge=0, le=100, description="tries after the first, when the failure may pass (429, 5xx, timeouts, connections)"
     )
+
+    @model_validator(mode="after")
+    def _models_fit_the_texts(self) -> Agent:
+        if self.models and self.model:
+            raise ValueError("give 'model' or 'models', not both")
+        texts = sum(isinstance(each, str | Prompt) for each in self.instructions)
+        if len(self.models) > 1 and len(self.models) != texts:
+            raise ValueError(f"there are {len(self.models)} models for {texts} texts; give one for all, or one for each")
+        return self
 
 
 class Synthesizer(Value):
@@ -146,6 +261,31 @@ class Defaults(Value):
     )
 
 
+class Rates(Value):
+    """How often a model may be asked, or how often a tenant may ask: by all workers together."""
+
+    rpm: int | None = Field(default=None, ge=1, description="calls begun in any 60 seconds; as many as come if absent")
+    tpm: int | None = Field(default=None, ge=1, description="tokens, read and written, of the calls begun in any 60 seconds")
+    concurrency: int | None = Field(default=None, ge=1, description="calls under way at once")
+
+
+class Budget(Value):
+    """What may be spent; a call that may cost more than what is left is not made."""
+
+    usd: float | None = Field(
+        default=None, ge=0, description="US dollars, by LiteLLM's prices; a call whose price is unknown counts nothing"
+    )
+    tokens: int | None = Field(default=None, ge=0, description="tokens, read and written")
+
+
+class Budgets(Value):
+    """What may be spent for what. A day is one of UTC, by Redis's clock; a call belongs to the day it began in."""
+
+    run: Budget = Field(default_factory=Budget, description="one run, as long as it lasts")
+    tenant: Budget = Field(default_factory=Budget, description="all runs of one tenant in a day; runs without the label are a tenant too")
+    day: Budget = Field(default_factory=Budget, description="all runs of all tenants in a day")
+
+
 class Limits(Value):
     """Bounds that keep one run from harming the others."""
 
@@ -153,6 +293,11 @@ class Limits(Value):
     max_steps: int = Field(default=100_000, ge=1, description="steps one run may grow to")
     output_bytes: int = Field(default=16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
     input_bytes: int = Field(default=16_000_000, ge=1, description="size of one request as JSON")
+    models: dict[str, Rates] = Field(default_factory=dict, description="by LiteLLM name: how often a model may be asked")
+    tenants: dict[str, Rates] = Field(
+        default_factory=dict, description="by a run's label `tenant`: how often all models may be asked for it"
+    )
+    budgets: Budgets = Field(default_factory=Budgets, description="what may be spent; past it a run is `exhausted`")
 
 
 class Definitions(Value):
@@ -161,8 +306,8 @@ class Definitions(Value):
     version: Literal[1] = Field(default=1, description="of this format")
     folder: str | None = Field(default=None, description="folder that functions are imported from; set when the file is read")
     models: dict[str, Model] = Field(default_factory=dict, description="short names for models with their parameters")
-    tools: dict[str, Tool] = Field(default_factory=dict, description="functions that nodes of kind `tool` call")
-    skills: dict[str, Tool] = Field(default_factory=dict, description="functions that nodes of kind `skill` call")
+    tools: dict[str, Tool] = Field(default_factory=dict, description="functions and servers that nodes of kind `tool` call")
+    skills: dict[str, Tool] = Field(default_factory=dict, description="functions and servers that nodes of kind `skill` call")
     commands: dict[str, Command] = Field(default_factory=dict, description="what `proc` nodes may run; nothing by default")
     agents: dict[str, Agent] = Field(default_factory=dict, description="who answers turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
@@ -174,3 +319,14 @@ class Definitions(Value):
         """The model called `name`, or the default one; a name not under `models` is a LiteLLM name."""
         wanted = name or self.defaults.model
         return self.models.get(wanted) or Model(model=wanted)
+
+    def with_fallbacks(self, model: Model) -> list[Model]:
+        """The model, and those to ask in its place; their own fallbacks do not count."""
+        return [model, *map(self.model_of, model.fallbacks)]
+
+
+def mcp_tool(name: str, tools: Mapping[str, Tool]) -> tuple[str, str] | None:
+    """The server among the tools, and the tool of it, that `server.tool` names; None if it names none, or a tool as it stands."""
+    parts = [] if name in tools else name.split(".")
+    ways = ((".".join(parts[:cut]), ".".join(parts[cut:])) for cut in range(len(parts) - 1, 0, -1))
+    return next(((server, tool) for server, tool in ways if tool and server in tools and tools[server].mcp), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-__all__ = ["ErrorInfo", "JsonValue", "ToolContext", "Usage", "Value"]
+__all__ = ["ErrorInfo", "JsonValue", "ToolCall", "ToolContext", "ToolSchema", "Usage", "Value"]
 
 
 class Value(BaseModel):
@@ -40,6 +40,22 @@ class ErrorInfo(Value):
     code: str = Field(description="for programs: step_error, timeout, model_error, tool_error, ...")
     message: str = Field(description="for people: what, where, what to do")
     step: str | None = Field(default=None, description="the step it happened in")
+
+
+class ToolSchema(Value):
+    """What a model must know of a tool to call it."""
+
+    name: str
+    description: str = Field(default="", description="what it does, and what it is good for")
+    parameters: dict[str, JsonValue] = Field(description="JSON schema of the object that holds its arguments")
+
+
+class ToolCall(Value):
+    """One call of a tool that a model asks for."""
+
+    id: str = Field(description="what its result is told under")
+    name: str = Field(description="the tool's, as it is declared; empty if the model named none")
+    arguments: str = Field(default="{}", description="the model's own text: JSON if it is well formed")
 
 
 class ToolContext(Value):

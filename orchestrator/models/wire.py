@@ -127,5 +127,8 @@ class RunResult(Value):
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
     warnings: list[str] = Field(default_factory=list, description="what went wrong without failing it")
+    steps: dict[str, JsonValue] = Field(default_factory=dict, description="with `store_steps`: step_0, step_1, ... → {type, output}")
+    history: list[JsonValue] = Field(default_factory=list, description="with `full_history`: {step, input, output, type} of each")
+    agentic: dict[str, JsonValue] | None = Field(default=None, description="of an agentic step: its rounds and totals")
     steps_run: int = Field(default=0, description="steps done or failed, without those that only decide")
     duration_ms: int = Field(default=0, description="from acceptance to the end, or to now")

@@ -448,6 +448,12 @@ class Ledger:
         faultpoints.at("event-appended")
         return noted
 
+    def stream(self, begun: Begun, text: str) -> bool:
+        """Add a piece of a model's reply to the run's events; False if this attempt counts no more."""
+        told = self._call("stream", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, to_json({"text": text}))
+        faultpoints.at("event-appended")
+        return bool(told)
+
     def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
         """Outputs of steps as JSON texts, in order; None where there is none."""
         key = run_key(run_id)

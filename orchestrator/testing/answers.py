@@ -10,10 +10,11 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from orchestrator.testing.rules import Rule
+from orchestrator.testing.rules import Rule, ToolCall
 
 JsonObject = dict[str, JsonValue]
 
+ARGUMENTS_PIECE = 8  # characters of a call's arguments in one piece of a stream
 CREATED = 1_700_000_000  # a fixed time, so that answers can be compared
 
 
@@ -21,6 +22,11 @@ def last_user_text(body: Mapping[str, JsonValue]) -> str:
     """The text of the last user message of a request; "" if there is none."""
     texts = [_text(message) for message in _messages(body) if message.get("role") == "user"]
     return texts[-1] if texts else ""
+
+
+def tool_results(body: Mapping[str, JsonValue]) -> int:
+    """How many results of tools the messages of a request have."""
+    return sum(1 for message in _messages(body) if message.get("role") == "tool")
 
 
 def completion(rule: Rule, body: Mapping[str, JsonValue]) -> JsonObject:
@@ -34,12 +40,12 @@ def completion(rule: Rule, body: Mapping[str, JsonValue]) -> JsonObject:
 
 
 def chunks(rule: Rule, body: Mapping[str, JsonValue]) -> Iterator[JsonObject]:
-    """The answer of a rule to a request, in the pieces of a stream: word by word, then the tool calls, the end, the usage if asked for."""
+    """The answer of a rule to a request, in the pieces of a stream: the text by words, the calls bit by bit, the end, the usage."""
     text, calls = _said(rule, body)
     head = _head(body, "chat.completion.chunk")
     deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": piece} for piece in re.findall(r"\S+\s*|\s+", text or "")]
-    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
+    deltas += [{"tool_calls": [piece]} for index, call in enumerate(calls) for piece in _pieces(index, call)]
     for delta in deltas:
         yield {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
     yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(rule)}]}
@@ -100,15 +106,27 @@ class _Instance:
 
 
 def _said(rule: Rule, body: Mapping[str, JsonValue]) -> tuple[str | None, list[JsonObject]]:
-    calls = [_call(number, call.name, call.arguments) for number, call in enumerate(rule.tool_calls)]
+    before = sum(len(told) for message in _messages(body) if isinstance(told := message.get("tool_calls"), list))
+    calls = [_call(before + number, call) for number, call in enumerate(rule.tool_calls)]
     if rule.reply is None:
         return (None if calls else _echo(body)), calls
     return (rule.reply if isinstance(rule.reply, str) else json.dumps(rule.reply, ensure_ascii=False)), calls
 
 
-def _call(number: int, name: str, arguments: JsonObject | str) -> JsonObject:
-    said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": said}}
+def _call(number: int, call: ToolCall) -> JsonObject:
+    said = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
+    function: JsonObject = {"arguments": said} if call.name is None else {"name": call.name, "arguments": said}
+    head: JsonObject = {} if call.id is None else {"id": call.id or f"call_{number}"}
+    return {**head, "type": "function", "function": function}
+
+
+def _pieces(index: int, call: JsonObject) -> Iterator[JsonObject]:
+    """A call as a stream has it: first all but its arguments, then these bit by bit."""
+    function = cast(JsonObject, call["function"])
+    said = str(function["arguments"])
+    yield {"index": index, **call, "function": {**function, "arguments": ""}}
+    for start in range(0, len(said), ARGUMENTS_PIECE):
+        yield {"index": index, "function": {"arguments": said[start : start + ARGUMENTS_PIECE]}}
 
 
 def _echo(body: Mapping[str, JsonValue]) -> str:
@@ -126,8 +144,10 @@ def _head(body: Mapping[str, JsonValue], kind: str) -> JsonObject:
     return {"id": "chatcmpl-scripted", "object": kind, "created": CREATED, "model": str(body.get("model", ""))}
 
 
-def _finish(rule: Rule) -> str:
-    return rule.finish_reason or ("tool_calls" if rule.tool_calls else "stop")
+def _finish(rule: Rule) -> str | None:
+    if rule.finish_reason is not None:
+        return rule.finish_reason or None
+    return "tool_calls" if rule.tool_calls else "stop"
 
 
 def _usage(body: Mapping[str, JsonValue], text: str | None, calls: list[JsonObject]) -> JsonObject:

@@ -42,10 +42,11 @@ class ScriptedModels:
         self._script = Script(rules)
 
     def journal(self) -> list[JsonObject]:
-        """The requests so far, in order of arrival: `{at, model, text, stream, rule, body, authorization, client_left}`.
+        """The requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left}`.
 
-        `at` is seconds since the epoch; `rule` the number of the rule that answered, null for the echo; `client_left` tells that
-        the client hung up before its answer was sent.
+        `at` and `until` are its arrival and the end of its answer in seconds since the epoch, `until` null while it is under way;
+        `rule` the number of the rule that answered, null for the echo; `client_left` tells that the client hung up before its answer
+        was sent.
         """
         with self._lock:
             return [dict(entry) for entry in self._journal]
@@ -53,9 +54,9 @@ class ScriptedModels:
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
         """Write a request into the journal: the rule that answers it, and its entry."""
         model, text = str(body.get("model", "")), answers.last_user_text(body)
-        number, rule = self._script.take(model, text)
+        number, rule = self._script.take(model, text, answers.tool_results(body))
         entry: JsonObject = {
-            "at": time.time(), "model": model, "text": text, "stream": bool(body.get("stream")), "rule": number,
+            "at": time.time(), "until": None, "model": model, "text": text, "stream": bool(body.get("stream")), "rule": number,
             "body": body, "authorization": authorization, "client_left": False,
         }  # fmt: skip
         with self._lock:
@@ -87,6 +88,10 @@ class _Http(ThreadingHTTPServer):
 
 class _Cut(Exception):
     """The connection ends here."""
+
+
+class _Left(_Cut):
+    """The client ended it."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -123,9 +128,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _complete(self, body: JsonObject) -> None:
         rule, entry = self.server.models.receive(body, self.headers.get("Authorization"))
-        if rule.delay_s and self._hangs_up_within(rule.delay_s):
+        try:
+            self._answer(rule, body)
+        except (_Left, ConnectionError):
             entry["client_left"] = True
-            raise _Cut
+            raise
+        finally:
+            entry["until"] = time.time()
+
+    def _answer(self, rule: Rule, body: JsonObject) -> None:
+        self._wait(rule.delay_s)
         if rule.disconnect:
             raise _Cut
         if rule.status >= 400:
@@ -135,27 +147,32 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(rule.status, answers.completion(rule, body), rule)
 
-    def _hangs_up_within(self, wait_s: float) -> bool:
-        """Wait; true as soon as the client closes the connection."""
-        readable, _, _ = select.select([self.connection], [], [], wait_s)
-        return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
+    def _wait(self, wait_s: float) -> None:
+        """Wait; leave as soon as the client closes the connection."""
+        readable, _, _ = select.select([self.connection], [], [], wait_s) if wait_s else ([], [], [])
+        if readable and self.connection.recv(1, socket.MSG_PEEK) == b"":
+            raise _Left
 
     def _stream(self, rule: Rule, body: JsonObject) -> None:
-        """Server-sent events, ended by the end of the connection."""
-        self.close_connection = True
-        self._start(rule.status, {"Content-Type": "text/event-stream", "Connection": "close", **rule.headers})
+        """Server-sent events, one a chunk of the body."""
+        self._start(rule.status, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **rule.headers})
         room = rule.truncate
         lines = [json.dumps(chunk, ensure_ascii=False) for chunk in answers.chunks(rule, body)]
         for number, line in enumerate([*lines, "[DONE]"]):
-            if number and rule.chunk_delay_s and self._hangs_up_within(rule.chunk_delay_s):
-                raise _Cut
+            self._wait(rule.chunk_delay_s if number else 0.0)
             event = f"data: {line}\n\n".encode()
-            self.wfile.write(event[:room])
-            self.wfile.flush()
-            if room is not None:
-                room -= len(event)
-                if room < 0:
-                    raise _Cut
+            if room is not None and room < len(event):
+                if room:
+                    self._send_chunk(event[:room])
+                raise _Cut
+            room = None if room is None else room - len(event)
+            self._send_chunk(event)
+        self._send_chunk(b"")
+
+    def _send_chunk(self, content: bytes) -> None:
+        """Send a chunk; an empty one ends the body."""
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
+        self.wfile.flush()
 
     def _send(self, status: int, value: JsonValue, rule: Rule | None = None) -> None:
         content = json.dumps(value, ensure_ascii=False).encode()

@@ -81,6 +81,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.delenv(name)
         patch.setenv("OPENAI_API_BASE", models.url)
         patch.setenv("OPENAI_API_KEY", "sk-scripted")
+        patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # so that `python` is ours
         with Stack.start(folder / "home", tools=2) as stack:
             patch.setenv("REDIS_URL", stack.url)
             yield folder
@@ -252,7 +253,8 @@ def test_a_wrong_argument_is_told_as_the_page_of_tools_shows_it(here: Path) -> N
 
 @pytest.mark.parametrize("block", all_of("python"), ids=str)
 def test_python_runs(block: Block, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(block.text, str(block), "exec"), {"__name__": "__main__"})
+    name = Path(block.file).stem if block.file else "__main__"  # a file is a module, and is not started
+    exec(compile(block.text, str(block), "exec"), {"__name__": name})
 
     prints = any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text)))
     assert bool(capsys.readouterr().out) == prints

@@ -54,6 +54,8 @@ class Failure:
     """Those of the answer; None if there was none."""
     is_broken: bool = False
     """Not the network: a package is missing, say."""
+    has_begun: bool = False
+    """The answer came in pieces, and some had come."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ def empty(model: str, finish_reason: str) -> ModelError:
     return ModelError(f"model {model!r} answered nothing (it stopped for {finish_reason!r})", code="model_empty", retryable=True)
 
 
+def broken_off(model: str) -> ModelError:
+    """The error for an answer that came in pieces, of which the last is missing."""
+    return ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
+
+
 def code_of(failure: Failure, setting: Setting) -> str:
     """The error code of a failed call to a known provider."""
     status = failure.status
@@ -96,6 +103,8 @@ def code_of(failure: Failure, setting: Setting) -> str:
         if setting.missing_keys and re.search(r"key|credential", failure.text, re.IGNORECASE):
             return "model_auth"  # LiteLLM's 500 for a key it looked for in vain
         return "model_error" if failure.is_broken else "model_unavailable"
+    if failure.has_begun and (status is None or status < 400):
+        return "model_unavailable"
     if status is None or status < 400:
         return "model_error"
     return CODES.get(status) or ("model_bad_request" if status < 500 else "model_unavailable")
@@ -145,6 +154,8 @@ def _sentence(code: str, failure: Failure, setting: Setting) -> str:
         return f"model {model} needs a key: set {keys} in the environment of the agents workers{more}"
     if failure.headers is not None:
         return f"model {model}: {SENTENCES[code]} ({failure.status}): {said}"
+    if code == "model_unavailable" and failure.has_begun:
+        return f"model {model}: the answer broke off: {said}"
     if code == "model_unavailable":
         return f"model {model}: the provider cannot be reached{f' ({keys} is not set)' if keys else ''}: {said}"
     return f"model {model}: {SENTENCES[code]}: {said}"
@@ -152,7 +163,7 @@ def _sentence(code: str, failure: Failure, setting: Setting) -> str:
 
 def _said(failure: Failure, setting: Setting) -> str:
     """The provider's words, without LiteLLM's around them."""
-    text = re.sub(r"^(?:litellm\.\w+: )?(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
+    text = re.sub(r"^(?:litellm\.\w+: )*(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
     return redact(" ".join(text.split()), setting.secrets)[:TEXT_LIMIT]
 
 

@@ -90,7 +90,10 @@ def weights() -> Path:
 
 
 def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
-    """Answer until idle for `idle_s` seconds or until the stack of CANTATA_STACK_PID is gone; not at all if another process does."""
+    """Answer until idle for `idle_s` seconds or until the stack of CANTATA_STACK_PID is gone; not at all if another process does.
+
+    Then the process ends: llama.cpp's server, if it were taken down, would wait for requests under way, and for some of them for ever.
+    """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _lock(home, patience_s=LOCK_PATIENCE_S) as free:
         if not free:
@@ -102,6 +105,7 @@ def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
         _publish(home, address)
         _watch(lambda: _activity(address), idle_s)
         _address_file(home).unlink(missing_ok=True)
+        os._exit(0)  # whoever still waits sees the connection end, and asks the next server
 
 
 def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp has no types

@@ -9,7 +9,7 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.wire import ChainNode
 from orchestrator.planning.strategies.chain_ids import LONGEST_ID, RESERVED
 from orchestrator.planning.strategies.chain_links import expressions
-from orchestrator.planning.strategies.chain_specs import SECTIONS, section_of
+from orchestrator.planning.strategies.chain_specs import SECTIONS, section_of, tools_in
 
 _CALL = frozenset({"name", "input", "input_map", "next_node", "on_error", "deps", "retry", "timeout"})
 _FIELDS: Mapping[str, frozenset[str]] = {
@@ -119,8 +119,17 @@ def _unknown(node: ChainNode, definitions: Definitions) -> str:
     place = " or ".join(filter(None, (", ".join(map(repr, sections[:-1])), repr(sections[-1]))))
     if not node.name:
         return f"is missing: {_a(node.kind)} needs a name under {place}"
-    known = [name for section in sections for name in getattr(definitions, section)]
+    if any(node.name in tools_in(section, definitions) for section in sections):
+        return f"{node.name!r} is an MCP server; name one of its tools, as '{node.name}.<tool>'"
+    known = [known for section in sections for known in _known(section, node.name, definitions)]
     return f"{node.name!r} is not under {place}{_elsewhere(node, definitions) or _guess(node.name, known)}"
+
+
+def _known(section: str, name: str, definitions: Definitions) -> Iterator[str]:
+    """What a section has to offer; of a server, the tool that the name may mean."""
+    method = name.rpartition(".")[2] if "." in name else "<tool>"
+    tools = tools_in(section, definitions)
+    yield from (f"{each}.{method}" if each in tools and tools[each].mcp else each for each in getattr(definitions, section))
 
 
 def _elsewhere(node: ChainNode, definitions: Definitions) -> str:

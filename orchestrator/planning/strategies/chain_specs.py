@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from orchestrator.models.definitions import Definitions
+from orchestrator.models.definitions import Definitions, Tool, mcp_tool
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode
+from orchestrator.planning.strategies.agents import agent_spec, is_one_turn
 from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -24,8 +25,20 @@ Reads = Mapping[str, str]
 
 
 def section_of(kind: str, name: str, definitions: Definitions) -> str | None:
-    """The section of the definitions that a name is in, for a node of this kind."""
-    return next((section for section in SECTIONS.get(kind, ()) if name in getattr(definitions, section)), None)
+    """The section of the definitions that a name is in, for a node of this kind; `server.tool` is where its server is."""
+    return next((section for section in SECTIONS.get(kind, ()) if _is_in(section, name, definitions)), None)
+
+
+def tools_in(section: str, definitions: Definitions) -> Mapping[str, Tool]:
+    """The functions and servers of a section; none in those that hold something else."""
+    return {"tools": definitions.tools, "skills": definitions.skills}.get(section, {})
+
+
+def _is_in(section: str, name: str, definitions: Definitions) -> bool:
+    tools = tools_in(section, definitions)
+    if name in tools:
+        return tools[name].mcp is None  # a server is no tool, its tools are
+    return name in getattr(definitions, section) or mcp_tool(name, tools) is not None
 
 
 def call(node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
@@ -90,19 +103,24 @@ def _growing(kind: str, section: str, node: ChainNode, reads: Reads, params: Map
 
 
 def _function(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    tool = (definitions.tools if section == "tools" else definitions.skills)[node.name]
+    tools = tools_in(section, definitions)
+    name, method = mcp_tool(node.name, tools) or (node.name, "")
+    tool = tools[name]
     own = {
         "queue": tool.queue,
         "retries": node.retry or tool.retries,
         "timeout_s": node.timeout or tool.timeout_s,
         "cheap": tool.cheap,
     }
-    return _called("tool.call", section, node, reads, {"section": section, "tool": node.name}).model_copy(update=own)
+    params = {"section": section, "tool": name}
+    if method:
+        return _called("mcp.call", section, node, reads, {**params, "method": method}).model_copy(update=own)
+    return _called("tool.call", section, node, reads, params).model_copy(update=own)
 
 
 def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
     agent = definitions.agents[node.name]
-    if len(agent.instructions) > 1:
+    if not is_one_turn(agent):
         return _growing("agent.run", section, node, reads, {"agent": node.name})
     own = {
         "queue": agent.queue,
@@ -110,6 +128,7 @@ def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions
         "timeout_s": node.timeout or agent.timeout_s,
         "cheap": False,
     }
+    own["grows"] = agent_spec(node.name, agent, {}, {}).grows
     return _called("agent.turn", section, node, reads, {"agent": node.name, "turn": 0}).model_copy(update=own)
 
 

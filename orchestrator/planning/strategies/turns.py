@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from orchestrator.errors import ConfigError, Fault
-from orchestrator.models.definitions import Agent, Definitions, Team
-from orchestrator.models.graph import RAW, START, Edge, Graph, Spec, Step
-from orchestrator.models.values import JsonValue
+from orchestrator.models.definitions import Definitions, Team
+from orchestrator.models.graph import RAW, START, Edge, Graph, Step
 from orchestrator.models.wire import Turn
+from orchestrator.planning.strategies.agents import agent_step
 
 SYNTHESIZER_PATIENCE_S = 30.0
 
@@ -52,41 +52,6 @@ def team_fragment(name: str, definitions: Definitions, *, grower: str) -> Graph:
     """What a step grows to have a team answer its output; the exit is the team's answer."""
     graph, last = _team(name, definitions, prefix=f"{grower}/", text=f"{RAW}{grower}")
     return graph.model_copy(update={"exit": last})
-
-
-def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec) -> Graph:
-    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower."""
-    agent = definitions.agents[name]
-    ids = [f"{grower}/@{turn + 1}" for turn in range(len(agent.instructions))]
-    texts = [f"{RAW}{grower}", *ids[:-1]]
-    own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
-    asked = [_asking(name, agent, {"@text": text}, turn).model_copy(update=own) for turn, text in enumerate(texts)]
-    steps = tuple(Step(id=step_id, **dict(spec)) for step_id, spec in zip(ids, asked, strict=True))
-    return Graph(steps=steps, edges=_row(ids), exit=ids[-1])
-
-
-def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object) -> Step:
-    """An agent as one step: a model turn, or a decision that lays out its instructions."""
-    spec = agent_spec(name, agent, {"@text": text}, params or {})
-    return Step.model_validate({**spec.model_dump(), "id": step_id, **more})
-
-
-def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
-    """What a step that asks an agent is to do."""
-    if len(agent.instructions) == 1:
-        return _asking(name, agent, reads, 0, params)
-    return Spec(
-        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
-        retries=agent.retries, timeout_s=agent.timeout_s,
-    )  # fmt: skip
-
-
-def _asking(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
-    """One model turn, for one instruction."""
-    return Spec(
-        kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
-        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
-    )  # fmt: skip
 
 
 def _team(name: str, definitions: Definitions, *, prefix: str, text: str) -> tuple[Graph, str]:

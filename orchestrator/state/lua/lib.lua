@@ -37,7 +37,7 @@ local MOVES = {
   waiting        = {ready = true, sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   ready          = {sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   sent           = {sent = true, running = true, failed = true, skipped = true},
-  running        = {done = true, failed = true, skipped = true, waiting = true, sent = true},
+  running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true},
   waiting_signal = {done = true, failed = true, skipped = true},
 }
 local WORKING_KEYS = {':joins', ':window', ':signals'}
@@ -358,7 +358,10 @@ fail = function(s, kind, info)
   if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
   finish(s, 'failed')
   local exit = give_up(spec.scope)
-  if not exit then return close('failed', info) end
+  if not exit then
+    local exhausted = cjson.decode(info).error.code == 'exhausted'
+    return close(exhausted and 'exhausted' or 'failed', info)
+  end
   open_edges(s.id, 'failed', {}, exit.id)
   count_down(1)
   return fail(exit, kind, info)
@@ -392,6 +395,13 @@ local function lease(s, text, spec, owner, lease_ms)
   redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
   event('started', s.id, s.attempt, owner)
   return needs(s, text, spec)
+end
+
+-- Parks a step whose effect may or may not have happened, for a person to say what came of it.
+local function park(s, owner)
+  forget(s)
+  event('uncertain', s.id, s.attempt, owner)
+  move(s, 'waiting_signal'); s.owner = '-'; put(s)
 end
 
 -- Marks a step as sent; if nobody begins it, a sweep looks after it. Its owner is meanwhile the time it was sent.

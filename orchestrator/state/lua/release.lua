@@ -4,8 +4,12 @@ use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])
 if not s or s.word ~= 'running' or s.attempt ~= tonumber(ARGV[3]) or s.owner ~= ARGV[4] then return {} end
+local text, _, spec = spec_of(s.id)
+if spec.at_most_once and ARGV[6] == '' then
+  park(s, ARGV[4])
+  return {}
+end
 forget(s)
 mark_sent(s, tonumber(ARGV[5]))
 event(ARGV[6] == '' and 'released' or 'refused', s.id, s.attempt, ARGV[4], ARGV[6])
-local text = spec_of(s.id)
 return {s.id, text}

@@ -27,11 +27,14 @@ for _, member in ipairs(due(':leases')) do
     lost = lost + 1
     s.crashes = s.crashes + 1
     event('lost', step, s.attempt, owner)
+    local text, _, spec = spec_of(step)
     local info = cjson.decode(redis.call('HGET', R .. ':info', step) or '{}')
     info.lost = info.lost or {}
     table.insert(info.lost, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
     local most_attempts = tonumber(meta('max_attempts'))
-    if s.crashes >= most_attempts then
+    if spec.at_most_once then
+      park(s, owner)
+    elseif s.crashes >= most_attempts then
       put(s)
       local story = {}
       for _, each in ipairs(info.lost) do story[#story + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
@@ -41,7 +44,7 @@ for _, member in ipairs(due(':leases')) do
     else
       redis.call('HSET', R .. ':info', step, cjson.encode(info))
       mark_sent(s, resend_ms)
-      add(sends, step, (spec_of(step)))
+      add(sends, step, text)
     end
     flush()
   end

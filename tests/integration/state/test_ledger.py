@@ -39,8 +39,9 @@ def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledge
     ids = [run_id for run_id in map(str, range(4000)) if shard_of(run_id) == shard][:20]
 
     def accept(run_id: str, tenant: str) -> int:
-        common = {"kind": "turn", "request": "{}", "definitions": "{}"}
-        return ledger.accept(run_id, **common, timeout_s=9, max_attempts=1, max_steps=9, labels={"tenant": tenant}).priority
+        return ledger.accept(
+            run_id, kind="turn", request="{}", definitions="{}", timeout_s=9, max_attempts=1, max_steps=9, labels={"tenant": tenant}
+        ).priority  # fmt: skip
 
     assert [accept(run_id, "busy") for run_id in ids[:18]] == [0] + [3] * 3 + [6] * 12 + [9] * 2
     assert accept(ids[18], "quiet") == 0
@@ -197,7 +198,7 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
 
     assert play.events("a") == ["started", "refused"]
     assert (play.step("a").state, play.step("a").crashes) == ("sent", 0)
-    refused = [event for event in events.read(ledger.redis, "run") if event.type == "refused"][0]
+    refused = next(event for event in events.read(ledger.redis, "run") if event.type == "refused")
     assert refused.worker == "old"
     assert "does not know field invented_later" in str(refused.detail["message"])
 
@@ -922,3 +923,40 @@ def test_a_batch_ends_with_its_run(ledger: Ledger) -> None:
     committed = play.commit(play.begin("a"), outcome=failed(), ahead=Ahead("tools", next_step="b"))
 
     assert (committed.run_status, committed.begun) == ("failed", None)
+
+
+def test_a_step_that_may_happen_once_only_waits_for_a_person_when_its_worker_dies(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("pay", at_most_once=True), work("note", reads={"paid": "pay"}), edges=row("pay", "note"))
+
+    assert sent(play.lose_lease(play.begin("pay"))) == []
+
+    assert play.step("pay").state == "waiting_signal"
+    assert play.events("pay") == ["started", "lost", "uncertain"]
+    assert play.refusal("pay") == "early"
+    word, ready = ledger.signal("run", "pay", {"paid": True})
+    assert (word, [step.step_id for step in ready]) == ("taken", ["note"])
+    assert play.begin("note").inputs == {"paid": {"paid": True}}
+
+
+def test_pieces_of_a_reply_are_told_while_their_attempt_counts(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    first = play.begin("a")
+    assert ledger.stream(first, "Hel")
+    play.lose_lease(first)
+    second = play.begin("a")
+
+    assert [ledger.stream(first, "lo"), ledger.stream(second, "Hello")] == [False, True]
+
+    told = [(event.attempt, event.detail.get("text")) for event in events.read(ledger.redis, "run") if event.type == "delta"]
+    assert told == [(1, "Hel"), (2, "Hello")]
+
+
+def test_a_run_whose_bounds_are_used_up_is_exhausted(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+
+    play.commit(play.begin("a"), outcome=failed("exhausted"))
+
+    assert play.status == "exhausted"

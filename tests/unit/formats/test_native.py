@@ -162,6 +162,24 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "tools: {t: {function: word_count}}",
             "tools.t.function: expected module:name, importable from the configuration's folder; found 'word_count'",
         ),
+        ("tools: {t: {}}", "tools.t: a tool is either a 'function' or an 'mcp' server"),
+        (
+            "tools: {t: {function: 'text_tools:word_count', mcp: {command: [x]}}}",
+            "tools.t: a tool is either a 'function' or an 'mcp' server",
+        ),
+        ("tools: {t: {mcp: {}}}", "tools.t.mcp: an MCP server is either a 'command' or a 'url'"),
+        ("tools: {t: {mcp: {command: [x], url: 'http://localhost'}}}", "tools.t.mcp: an MCP server is either a 'command' or a 'url'"),
+        ("tools: {t: {mcp: {comand: [x]}}}", "tools.t.mcp.comand: unknown key 'comand'; did you mean 'command'?"),
+        ("tools: {t: {mcp: {command: [x], headers: {A: B}}}}", "tools.t.mcp: 'headers' belongs to a server with 'url'"),
+        ("tools: {t: {mcp: {url: 'http://localhost', env: [A]}}}", "tools.t.mcp: 'env' belongs to a server with 'command'"),
+        (
+            "tools: {t: {mcp: {url: 'http://me:hunter2@localhost'}}}",
+            "tools.t.mcp: 'url' must be http:// or https:// and without a password, which belongs in 'headers'",
+        ),
+        (
+            "tools: {t: {mcp: {url: 'https://localhost', headers: {Authorization: Bearer hunter2}}}}",
+            "tools.t.mcp: 'env' and 'headers' name environment variables; the values themselves are set in the workers' environment",
+        ),
         (
             "{agents: {desk: {}}, teams: {desk: {mode: pipeline, agents: [desk]}}}",
             "teams.desk: 'desk' is also in 'agents' (line 1); a node of kind 'skill' may mean either: rename one",
@@ -233,3 +251,11 @@ defaults: {team: v}
 def test_any_data_are_loaded_or_refused(data: JsonValue) -> None:
     with suppress(ConfigError):
         assert load_definitions(Document(data))
+
+
+@pytest.mark.parametrize(("more", "queue"), [("", "agents"), (", queue: gpu", "gpu"), (", queue: tools", "tools")])
+def test_a_server_s_calls_wait_among_the_agents_unless_it_says_otherwise(more: str, queue: str) -> None:
+    definitions = load(f"tools: {{files: {{mcp: {{command: [my-server]}}{more}}}}}")
+
+    assert definitions.tools["files"].queue == queue
+    assert Definitions.model_validate_json(definitions.model_dump_json(exclude_defaults=True)) == definitions

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.models.definitions import Agent, Chain, Command, Defaults, Definitions, Limits, Team, Tool
+from orchestrator.models.definitions import Agent, Chain, Command, Defaults, Definitions, Limits, McpServer, Team, Tool
 from orchestrator.models.graph import Graph, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
@@ -20,9 +20,10 @@ from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
 from tests.unit.planning.interpreter import Run, ToolFailure
 from tests.unit.planning.interpreter import Tool as Function
 
+FILES = Tool(mcp=McpServer(command=["my-mcp-server", "--stdio"]))
 DEFINITIONS = Definitions(
-    tools={"t": Tool(function="m:t"), "slow": Tool(function="m:slow", queue="gpu", timeout_s=9, retries=2, cheap=False)},
-    skills={"s": Tool(function="m:s")},
+    tools={"t": Tool(function="m:t"), "slow": Tool(function="m:slow", queue="gpu", timeout_s=9, retries=2, cheap=False), "files": FILES},
+    skills={"s": Tool(function="m:s"), "web.pages": Tool(mcp=McpServer(url="http://localhost/mcp"), queue="gpu", retries=2)},
     commands={"ls": Command(command=["ls"], timeout_s=7)},
     agents={"one": Agent(queue="llm", retries=5, timeout_s=8), "many": Agent(instructions=["a", "b"])},
     teams={"team": Team(mode="pipeline", agents=["one"])},
@@ -106,7 +107,10 @@ def counter(given: dict[str, JsonValue]) -> JsonValue:
         ([tool("a/b")], "nodes[0] 'a/b'.node_id: the id holds '/', which ids may not"),
         ([tool("a\nb")], r"nodes[0] 'a\nb'.node_id: the id holds '\n', which ids may not"),
         ([tool("a", name="tt")], "nodes[0] 'a'.name: 'tt' is not under 'tools'; did you mean 't'?"),
-        ([tool("a", name="zzz")], "'zzz' is not under 'tools'; known are 't', 'slow'"),
+        ([tool("a", name="zzz")], "'zzz' is not under 'tools'; known are 't', 'slow', 'files.<tool>'"),
+        ([tool("a", name="files")], "'files' is an MCP server; name one of its tools, as 'files.<tool>'"),
+        ([tool("a", name="flies.read")], "'flies.read' is not under 'tools'; did you mean 'files.read'?"),
+        ([tool("a", kind="skill", name="files.read")], "it is under 'tools': make the kind 'tool'"),
         ([tool("a", name="")], "nodes[0] 'a'.name: is missing: a tool needs a name under 'tools'"),
         ([tool("a", name="one")], "'one' is not under 'tools'; it is under 'agents': make the kind 'agent'"),
         ([tool("a", kind="skill", name="q")], "'q' is not under 'skills', 'agents', 'teams' or 'chains'"),
@@ -272,6 +276,11 @@ def test_ids_of_many_kinds_are_allowed(node_id: str) -> None:
         (tool("a", name="slow"), {"queue": "gpu", "timeout_s": 9, "retries": 2, "cheap": False}),
         (tool("a", name="slow", retry=4, timeout=1), {"timeout_s": 1, "retries": 4}),
         (tool("a", kind="skill", name="s"), {"kind": "tool.call", "work": "skills:s", "params": {"section": "skills", "tool": "s"}}),
+        (tool("a", name="files.read", input={"x": 1}), {"kind": "mcp.call", "queue": "agents", "work": "tools:files.read", "retries": 0}),
+        (tool("a", name="files.read"), {"params": {"section": "tools", "tool": "files", "method": "read"}}),
+        (tool("a", name="files.read.all", timeout=2, retry=1), {"timeout_s": 2, "retries": 1, "work": "tools:files.read.all"}),
+        (tool("a", kind="skill", name="web.pages.get"), {"kind": "mcp.call", "queue": "gpu", "retries": 2}),
+        (tool("a", kind="skill", name="web.pages.get"), {"params": {"section": "skills", "tool": "web.pages", "method": "get"}}),
         (tool("a", kind="agent", name="one"), {"kind": "agent.turn", "queue": "llm", "work": "agents:one", "retries": 5, "timeout_s": 8}),
         (tool("a", kind="skill", name="one", input_map={"text": "q"}), {"params": {"agent": "one", "turn": 0, "map": {"text": "q"}}}),
         (tool("a", kind="agent", name="many"), {"kind": "agent.run", "decides": True, "grows": True, "params": {"agent": "many"}}),

@@ -9,7 +9,7 @@ from orchestrator.models.definitions import Agent, Defaults, Definitions, Synthe
 from orchestrator.models.graph import Edge, Graph, Step
 from orchestrator.models.wire import Turn
 from orchestrator.planning.growth import adopt
-from orchestrator.planning.strategies import turns
+from orchestrator.planning.strategies import agents, turns
 
 AGENTS = {"a": Agent(), "b": Agent(retries=7), "two": Agent(instructions=["1 {input}", "2 {input}"])}
 TEAMS = {
@@ -57,7 +57,7 @@ def test_a_synthesizer_is_a_task_of_the_agents_queue() -> None:
 def test_an_agent_of_several_instructions_grows_a_row_with_the_time_and_tries_it_was_given() -> None:
     grower = step(planned(agent="two"), "two").model_copy(update={"retries": 9, "timeout_s": 2.0})
 
-    fragment = adopt(turns.agent_fragment("two", DEFINITIONS, grower="two", spec=grower), "two", grower)
+    fragment = adopt(agents.agent_fragment("two", DEFINITIONS, grower="two", spec=grower), "two", grower)
 
     assert [s.id for s in fragment.steps] == ["two/@1", "two/@2"]
     assert [s.reads["@text"] for s in fragment.steps] == ["=two", "two/@1"]

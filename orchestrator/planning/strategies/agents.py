@@ -1,0 +1,164 @@
+"""An agent as steps: a single model turn, or a row of instructions; and the rounds that a model turn with tools grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from orchestrator.models.definitions import Agent, Definitions, mcp_tool
+from orchestrator.models.graph import RAW, Edge, Graph, Spec, Step
+from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, Nested, Prompt
+from orchestrator.models.values import JsonValue
+
+STOP = "stop"
+"""The label of the edge from a chainbreaker that ends the row."""
+
+
+def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object) -> Step:
+    """An agent as one step: a model turn, or a decision that lays out its instructions."""
+    streamed: dict[str, JsonValue] = {"stream": True} if agent.stream else {}
+    spec = agent_spec(name, agent, {"@text": text}, {**streamed, **(params or {})})
+    return Step.model_validate({**spec.model_dump(), "id": step_id, **more})
+
+
+def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
+    """What a step that asks an agent is to do."""
+    if is_one_turn(agent):
+        return _turn(name, agent, reads, 0, params)
+    return Spec(
+        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
+        retries=agent.retries, timeout_s=agent.timeout_s,
+    )  # fmt: skip
+
+
+def is_one_turn(agent: Agent) -> bool:
+    """Whether an agent is a single model turn, with the rounds of tool calls that it grows."""
+    first = agent.instructions[0]
+    asks_a_model = isinstance(first, str | Prompt | AgenticStep)
+    return len(agent.instructions) == 1 and asks_a_model and not (agent.chainbreakers or agent.store_steps or agent.full_history)
+
+
+def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
+    """The names of the tools that a model may call for an instruction."""
+    own = instruction.tools if isinstance(instruction, Prompt | AgenticStep) else None
+    return agent.tools if own is None else own
+
+
+def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec) -> Graph:
+    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower."""
+    agent = definitions.agents[name]
+    streamed: dict[str, JsonValue] = {"stream": True} if spec.params.get("stream") else {}
+    row = _Row(name, definitions, grower, {"retries": spec.retries, "timeout_s": spec.timeout_s}, streamed)
+    for number in range(len(agent.instructions)):
+        row.add(number)
+    return row.graph()
+
+
+class _Row:
+    """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
+
+    def __init__(self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], more: Mapping[str, JsonValue]) -> None:
+        self._name = name
+        self._definitions = definitions
+        self._agent = definitions.agents[name]
+        self._grower = grower
+        self._own = own
+        self._more = more
+        self._steps: list[Step] = []
+        self._edges: list[Edge] = []
+        self._text = f"{RAW}{grower}"
+        self._done: list[str] = []
+        self._breaks: list[str] = []
+
+    def add(self, number: int) -> None:
+        """The step of an instruction, and of the chainbreakers behind it."""
+        step_id = f"{self._grower}/@{number + 1}"
+        instruction = self._agent.instructions[number]
+        shows_all = self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")
+        earlier = {f"@earlier/{i}": done for i, done in enumerate(self._done)} if shows_all else {}
+        self._append(step_id, self._spec(number, {"@text": self._text, **earlier}))
+        self._done.append(step_id)
+        if self._agent.chainbreakers:
+            params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
+            spec = Spec(
+                kind="agent.break",
+                queue="tools",
+                work=f"breakers:{self._name}",
+                reads={"@text": step_id, "@input": self._text},
+                params=params,
+            )
+            self._append(f"{step_id}!", spec)
+            self._breaks.append(f"{step_id}!")
+        self._text = self._steps[-1].id
+
+    def graph(self) -> Graph:
+        """The row, with its exit."""
+        agent = self._agent
+        if agent.chainbreakers or agent.store_steps or agent.full_history:
+            ends = cast(JsonValue, self._breaks or self._done)
+            params: dict[str, JsonValue] = {"agent": self._name, "done": cast(JsonValue, self._done), "ends": ends, "input": self._grower}
+            spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._grower}"}, params=params, decides=True)
+            self._append(f"{self._grower}/@end", spec)
+            self._edges += [Edge(source=each, target=self._steps[-1].id, label=STOP) for each in self._breaks]
+        return Graph(steps=tuple(self._steps), edges=tuple(self._edges), exit=self._steps[-1].id)
+
+    def _append(self, step_id: str, spec: Spec) -> None:
+        if self._steps:
+            self._edges.append(Edge(source=self._steps[-1].id, target=step_id))
+        self._steps.append(Step(id=step_id, **dict(spec)))
+
+    def _spec(self, number: int, reads: Mapping[str, str]) -> Spec:
+        instruction = self._agent.instructions[number]
+        params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
+        if isinstance(instruction, FunctionStep):
+            work = f"functions:{instruction.function}"
+            return Spec(kind="agent.function", queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s)
+        if isinstance(instruction, Nested):
+            return self._nested(instruction, {"@text": reads["@text"]})
+        return _turn(self._name, self._agent, reads, number, self._more).model_copy(update=dict(self._own))
+
+    def _nested(self, instruction: Nested, reads: Mapping[str, str]) -> Spec:
+        if instruction.agent is not None:
+            return agent_spec(instruction.agent, self._definitions.agents[instruction.agent], reads, self._more)
+        mapped: JsonValue = {"input": "text"}
+        params: dict[str, JsonValue] = {"chain": instruction.chain, "map": mapped}
+        work = f"chains:{instruction.chain}"
+        return Spec(kind="chain.run", work=work, reads={"text": reads["@text"]}, params=params, decides=True, grows=True)
+
+
+def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
+    """A model turn for one instruction; it grows if its model may call tools, or may be asked again."""
+    instruction = agent.instructions[turn]
+    asked_again = agent.output is not None and turn == len(agent.instructions) - 1
+    return Spec(
+        kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
+        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
+        grows=bool(tools_of(agent, instruction)) or isinstance(instruction, AgenticStep) or asked_again,
+    )  # fmt: skip
+
+
+def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step]) -> Graph:
+    """What a model turn grows: the tool calls it asked for, and behind them the next turn, which answers in its place.
+
+    `number` is that of the next turn; the first turn of an instruction has none.
+    """
+    base = begun.rpartition("/r")[0] if number > 1 else begun
+    turn_id = f"{base}/r{number}"
+    params = {**spec.params, "round": number, "base": base}
+    turn = Step(**{**dict(spec), "id": turn_id, "params": params})
+    edges = tuple(Edge(source=call.id, target=turn_id) for call in calls)
+    return Graph(steps=(*calls, turn), edges=edges, exit=turn_id)
+
+
+def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], definitions: Definitions) -> Step:
+    """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
+    server, method = mcp_tool(name, definitions.tools) or (name, "")
+    tool = definitions.tools[server]
+    params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model"}
+    if method:
+        params["method"] = method
+    return Step(
+        id=step_id, kind="mcp.call" if method else "tool.call", queue=tool.queue, work=f"tools:{name}", params=params,
+        retries=0 if tool.at_most_once else tool.retries, timeout_s=tool.timeout_s, cheap=tool.cheap, on_error="skip",
+        at_most_once=tool.at_most_once,
+    )  # fmt: skip

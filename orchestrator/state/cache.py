@@ -1,0 +1,27 @@
+"""Remembers replies of models for a while; the only module that knows their keys.
+
+It may forget at any time, and a Redis that cannot be asked has forgotten.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+CACHE_KEY = "cantata:{cache}"  # S:<sha256 of a request> string: the reply as JSON; lives as long as the model's `cache` says
+
+
+def recall(redis: Redis, key: str) -> str | None:
+    """What was remembered under the key."""
+    with suppress(RedisError):
+        return cast("str | None", redis.get(f"{CACHE_KEY}:{key}"))
+    return None
+
+
+def remember(redis: Redis, key: str, text: str, *, ttl_s: float) -> None:
+    """Keep a text for so many seconds."""
+    with suppress(RedisError):
+        redis.set(f"{CACHE_KEY}:{key}", text, px=max(1, round(ttl_s * 1000)))

@@ -1,0 +1,7 @@
+-- Keeps the slots and reservations of calls under way. ARGV: window, lease_ms, holder, holder, ...; those that hold nothing are passed over.
+for i = 3, #ARGV do
+  redis.call('ZADD', P .. ':held', 'XX', now + tonumber(ARGV[2]), ARGV[i])
+end
+last_long(':held', ':holds')
+give_up_dead()
+return 0

@@ -1,0 +1,114 @@
+"""Worker processes that ask one limiter for calls as fast as it lets them, each with many steps that wait."""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
+from typing import cast
+
+from redis import Redis
+
+from orchestrator.models.definitions import Limits, Rates
+from orchestrator.state.connection import connect
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.limits import Ask, Granted, Limiter, Sooner, Wait
+
+PROCESSES = 8
+STEPS = 20
+"""Steps of one process that ask, and ask again when they are done."""
+MODEL = "openai/gpt-4o-mini"
+LOG = "log"
+"""A list of what `run` answers."""
+START_S = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked for."""
+
+    rates: Mapping[str, int]
+    window_s: float
+    lasts_s: float
+    hold_s: float = 0.0
+    tokens: int = 1
+    used: int = 1
+
+
+class Watched(Limiter):
+    """A limiter that writes down when calls go and end."""
+
+    def _text(self, name: str) -> str:
+        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':held'))"
+        text = super()._text(name)
+        for ending in ("\nreturn {'granted'}\n", "\nreturn sooner\n"):
+            text = text.replace(ending, note + ending)
+        return text
+
+
+def run(redis: Redis, load: Load) -> list[tuple[int, str, int]]:
+    """Have the processes work; answers what happened to calls: when by Redis's clock (ms), how, and how many were under way then."""
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(PROCESSES)
+    path = cast(str, redis.connection_pool.connection_kwargs["path"])
+    processes = [spawn.Process(target=_work, args=(f"unix://{path}", str(n), load, barrier), daemon=True) for n in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    log = (text.split() for text in cast("list[str]", redis.lrange(LOG, 0, -1)))
+    redis.delete(LOG)
+    return [(int(at), what, int(under_way)) for at, what, under_way in log]
+
+
+def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
+    redis = connect(url)
+    limiter = Watched(Ledger(redis), window_s=load.window_s)
+    limits = Limits(models={MODEL: Rates.model_validate(load.rates)})
+    limiter.renew([])
+    mail = redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py
+    mail.subscribe(name)
+    barrier.wait(START_S)
+    ends_at = time.monotonic() + load.lasts_s
+    agenda = [(time.monotonic(), f"{name}.{n}", 1, "ask") for n in range(STEPS)]
+    newest = dict.fromkeys((step for _, step, _, _ in agenda), 1)
+    renew_at = 0.0
+    while (now := time.monotonic()) < ends_at:
+        if now > renew_at:
+            limiter.renew([_holder(step, n) for step, n in newest.items()])
+            renew_at = now + 1
+        while called := mail.get_message(timeout=max(0, min(agenda[0][0], ends_at) - time.monotonic())):
+            step, _, seconds = str(called["data"]).partition(" ")
+            heapq.heappush(agenda, (time.monotonic() + float(seconds), step, newest[step], "ask"))
+        if agenda[0][0] > time.monotonic():
+            continue
+        _, step, n, what = heapq.heappop(agenda)
+        if n != newest[step]:
+            continue  # it went meanwhile
+        if what == "end":
+            _tell(redis, limiter.settle(_holder(step, n), tokens=load.used, usd=None))
+            newest[step] = n + 1
+            heapq.heappush(agenda, (time.monotonic(), step, n + 1, "ask"))
+            continue
+        if (step, n) in {(other, m) for _, other, m, w in agenda if w == "end"}:
+            continue  # it was told to come sooner, and went
+        match limiter.take(Ask(_holder(step, n), MODEL, load.tokens), limits):
+            case Granted():
+                heapq.heappush(agenda, (time.monotonic() + load.hold_s, step, n, "end"))
+            case Wait() as wait:
+                heapq.heappush(agenda, (time.monotonic() + wait.seconds, step, n, "ask"))
+            case other:
+                raise AssertionError(other)
+
+
+def _holder(step: str, n: int) -> str:
+    return f"run|{n}|worker|{step}"
+
+
+def _tell(redis: Redis, sooner: list[Sooner]) -> None:
+    for each in sooner:
+        redis.publish(each.step_id.partition(".")[0], f"{each.step_id} {each.seconds}")

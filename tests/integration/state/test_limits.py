@@ -1,0 +1,612 @@
+"""The limiter's promises: exact edges, order, told twice, death, budgets, days; by a clock that the tests set."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import median
+from time import perf_counter
+
+import pytest
+from redis import Redis
+
+from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.limits import Ask, Exhausted, Granted, Limiter, Sooner, Wait
+from tests.integration.state import contention, limits_stage
+from tests.integration.state.contention import Load
+from tests.integration.state.limits_stage import MODEL, Stage, holder, on_budget, on_model
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def stage(valkey: Redis) -> Iterator[Stage]:
+    """A limiter that knows nothing yet; what a test leaves must be sound."""
+    valkey.flushdb()
+    yield Stage(valkey)
+    limits_stage.check(valkey)
+
+
+# rates
+
+
+def test_as_many_calls_go_as_the_limit_says_and_the_next_is_told_when(stage: Stage) -> None:
+    limits = on_model(rpm=3)
+    stage.sleep(0.25)
+
+    for name in "abc":
+        stage.goes(name, limits)
+
+    assert stage.waits("d", limits) == Wait(60.75, "rpm", "model", 0)
+    stage.sleep(60.749)
+    assert stage.waits("d", limits) == Wait(0.001, "rpm", "model", 0)
+    stage.sleep(0.001)
+    stage.goes("d", limits)
+
+
+def test_tokens_are_counted_likewise(stage: Stage) -> None:
+    limits = on_model(tpm=1000)
+
+    stage.goes("a", limits, tokens=600)
+    stage.sleep(10)
+    stage.goes("b", limits, tokens=400)
+
+    assert stage.waits("c", limits, tokens=600) == Wait(51, "tpm", "model", 0)
+    assert stage.waits("d", limits, tokens=400) == Wait(61, "tpm", "model", 1)
+    stage.sleep(51)
+    stage.goes("c", limits, tokens=600)
+    stage.sleep(10)
+    stage.goes("d", limits, tokens=400)
+
+
+def test_a_window_holds_wherever_it_begins(stage: Stage) -> None:
+    limits = on_model(rpm=10)
+    went: list[int] = []
+
+    for n in range(400):
+        while stage.ask(str(n), limits) != Granted():
+            stage.sleep(0.5)
+        went.append(stage.now_ms)
+        stage.sleep(0.7 if n % 7 else 9)
+
+    assert all(later - early >= 60_000 for early, later in zip(went, went[10:], strict=False))
+
+
+def test_what_was_not_used_of_the_tokens_is_free_at_once(stage: Stage) -> None:
+    limits = on_model(tpm=1000)
+    stage.goes("a", limits, tokens=1000)
+    stage.waits("b", limits, tokens=500)
+    stage.waits("c", limits, tokens=500)
+
+    assert stage.settle(holder("a"), tokens=300, usd=None) == [Sooner("run", "b", 1), Sooner("run", "c", 61)]
+
+    stage.sleep(1)
+    stage.goes("b", limits, tokens=500)
+    assert stage.settle(holder("b"), tokens=200, usd=None) == [Sooner("run", "c", 1)]
+    stage.sleep(1)
+    stage.goes("c", limits, tokens=500)
+
+
+def test_what_was_used_beyond_the_estimate_is_counted(stage: Stage) -> None:
+    limits = on_model(tpm=1000)
+
+    stage.goes("a", limits, tokens=100)
+    stage.ends("a", tokens=950)
+
+    assert stage.waits("b", limits, tokens=100) == Wait(61, "tpm", "model", 0)
+    stage.sleep(61)
+    stage.goes("b", limits, tokens=1000)
+    stage.sleep(61)
+    assert stage.ends("b", tokens=5000) == []
+    stage.goes("c", limits, tokens=1000)
+
+
+def test_a_call_larger_than_the_limit_goes_alone(stage: Stage) -> None:
+    limits = on_model(tpm=1000)
+
+    stage.goes("small", limits, tokens=1)
+    assert stage.waits("huge", limits, tokens=5000) == Wait(61, "tpm", "model", 0)
+    stage.sleep(61)
+    stage.goes("huge", limits, tokens=5000)
+    assert stage.waits("next", limits, tokens=1) == Wait(61, "tpm", "model", 0)
+
+
+# waiting
+
+
+def test_those_who_wait_come_back_one_after_the_other_and_all_go(stage: Stage) -> None:
+    limits = on_model(rpm=120)
+    for n in range(120):
+        stage.goes(f"first{n}", limits)
+
+    told = [stage.waits(f"then{n}", limits).seconds for n in range(120)]
+
+    assert told == sorted(told)
+    assert told[0] == 61
+    assert told[-1] == 61 + 29
+    assert {told.count(each) for each in told} == {4}, "twice a bucket's share"
+    for n, seconds in enumerate(told):
+        stage.sleep(seconds - (told[n - 1] if n else 0))
+        stage.goes(f"then{n}", limits)
+
+
+def test_those_at_the_end_of_a_long_line_look_in_within_two_windows(stage: Stage) -> None:
+    limits = on_model(rpm=10)
+    for n in range(10):
+        stage.goes(f"first{n}", limits)
+
+    told = [stage.waits(f"then{n}", limits).seconds for n in range(300)]
+
+    assert max(told) <= 120
+    assert max(sum(each <= other < each + 1 for other in told) for each in told) <= 10, "and spread"
+
+
+def test_who_comes_late_to_a_line_does_not_overtake(stage: Stage) -> None:
+    limits = on_model(rpm=2)
+    stage.goes("a", limits)
+    stage.goes("b", limits)
+    first = stage.waits("c", limits)
+    stage.waits("d", limits)
+    stage.sleep(first.seconds)
+
+    assert stage.waits("e", limits).ahead == 2
+
+    stage.goes("c", limits)
+    stage.sleep(1)
+    stage.goes("d", limits)
+
+
+def test_a_new_attempt_finds_its_place(stage: Stage) -> None:
+    limits = on_model(rpm=1)
+    stage.goes("a", limits)
+    first = stage.take(Ask(holder("b"), MODEL, 1), limits)
+    stage.waits("c", limits)
+    assert isinstance(first, Wait)
+    stage.sleep(first.seconds)
+
+    assert stage.take(Ask(holder("b", attempt=2), MODEL, 1), limits) == Granted()
+
+
+def test_who_does_not_come_back_loses_his_place(stage: Stage) -> None:
+    limits = on_model(rpm=1)
+    stage.goes("a", limits)
+    stage.waits("gone", limits)
+    told = stage.waits("b", limits)
+    assert told.ahead == 1
+
+    stage.sleep(61)
+    assert stage.waits("b", limits).ahead == 1
+    stage.sleep(5.001)
+
+    stage.goes("b", limits)
+
+
+def test_who_comes_back_late_still_has_his_place_if_nobody_took_it(stage: Stage) -> None:
+    limits = on_model(rpm=1)
+    stage.goes("a", limits)
+    stage.waits("b", limits)
+    stage.waits("c", limits)
+    stage.sleep(75)
+
+    stage.goes("b", limits)
+
+
+def test_a_large_call_is_not_starved_by_small_ones(stage: Stage) -> None:
+    limits = on_model(tpm=100)
+    for n in range(10):
+        stage.goes(f"a{n}", limits, tokens=10)
+        stage.sleep(6)
+
+    large = stage.waits("large", limits, tokens=100)
+    small = stage.waits("small", limits, tokens=10)
+
+    assert small.seconds > large.seconds > 50
+    stage.sleep(large.seconds)
+    stage.waits("smaller", limits, tokens=1)
+    stage.goes("large", limits, tokens=100)
+
+
+def test_who_waits_for_his_tenants_limit_is_not_in_the_way_of_others(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(rpm=10)}, tenants={"acme": Rates(rpm=2)})
+    for name in "ab":
+        stage.goes(name, limits, tenant="acme")
+
+    assert [stage.waits(f"c{n}", limits, tenant="acme").of for n in range(20)] == ["tenant"] * 20
+
+    for n in range(8):
+        stage.goes(f"d{n}", limits, tenant="other")
+    assert stage.waits("e", limits).of == "model"
+
+
+def test_who_waits_for_the_model_keeps_his_place_with_his_tenant(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, tenants={"acme": Rates(concurrency=1)})
+    stage.goes("a", limits)
+    assert stage.waits("b", limits, tenant="acme").of == "model"
+
+    assert stage.waits("c", limits, tenant="acme").of == "tenant"
+
+    assert stage.ends("a") == ["b"]
+    stage.goes("b", limits, tenant="acme")
+    assert stage.ends("b") == ["c"]
+
+
+# concurrency
+
+
+def test_no_more_calls_are_under_way_than_the_limit_says(stage: Stage) -> None:
+    limits = on_model(concurrency=2)
+    stage.goes("a", limits)
+    stage.goes("b", limits)
+
+    waits = [stage.waits(name, limits) for name in "cde"]
+
+    assert [(wait.reason, wait.ahead) for wait in waits] == [("concurrency", 0), ("concurrency", 1), ("concurrency", 2)]
+    assert [wait.seconds for wait in waits] == [0.5, 1.0, 1.5], "as if a call took a second"
+
+
+def test_a_free_slot_goes_to_the_first_who_waits(stage: Stage) -> None:
+    limits = on_model(concurrency=1)
+    stage.goes("a", limits)
+    for name in "bcd":
+        stage.waits(name, limits)
+
+    assert stage.ends("a") == ["b"]
+
+    stage.waits("late", limits)
+    stage.waits("c", limits)
+    stage.goes("b", limits)
+    assert stage.ends("b") == ["c"]
+
+
+def test_one_who_was_woken_is_not_woken_again(stage: Stage) -> None:
+    limits = on_model(concurrency=2)
+    for name in "abcd":
+        stage.ask(name, limits)
+
+    assert stage.ends("a") == ["c"]
+    assert stage.ends("b") == ["d"]
+
+
+def test_how_often_one_looks_for_a_slot_follows_from_how_long_calls_take(stage: Stage) -> None:
+    limits = on_model(concurrency=1)
+    stage.goes("a", limits)
+    stage.sleep(3)
+    stage.renew([holder("a")])
+    stage.ends("a")
+    stage.goes("b", limits)
+
+    assert stage.waits("c", limits).seconds == 3
+
+
+# told twice, and death
+
+
+def test_a_call_asked_for_twice_is_counted_once(stage: Stage) -> None:
+    limits = Limits(
+        models={MODEL: Rates(rpm=2, tpm=20, concurrency=2)}, tenants={"acme": Rates(rpm=2)}, budgets=Budgets(run=Budget(tokens=20, usd=2))
+    )
+
+    for _ in range(3):
+        stage.goes("a", limits, tokens=10, usd=1, tenant="acme")
+
+    stage.goes("b", limits, tokens=10, usd=1, tenant="acme")
+    assert isinstance(stage.ask("c", limits, tenant="acme"), Wait)
+
+
+def test_a_call_settled_twice_is_spent_once(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, budgets=Budgets(day=Budget(tokens=100)))
+    stage.goes("a", limits, tokens=50)
+    stage.waits("b", limits, tokens=50)
+
+    assert stage.ends("a", tokens=50) == ["b"]
+    assert stage.ends("a", tokens=50) == []
+
+    stage.goes("b", limits, tokens=50)
+    stage.ends("a", tokens=50)
+    assert stage.ask("c", limits, tokens=51) == Exhausted("day", "tokens", 100, 50, 51)
+
+
+def test_what_a_dead_worker_held_is_free_after_a_lease(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("dead", limits, tokens=100)
+    assert stage.waits("b", limits, tokens=100).reason == "budget"
+
+    stage.sleep(4.999)
+    assert stage.waits("b", limits, tokens=100).reason == "budget"
+    stage.sleep(0.001)
+
+    stage.goes("b", limits, tokens=100)
+
+
+def test_what_a_living_worker_holds_is_kept(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("a", limits, tokens=60)
+
+    for _ in range(20):
+        stage.sleep(4)
+        stage.renew([holder("a"), holder("nothing")])
+        assert stage.waits("b", limits, tokens=60).reason == "budget"
+        assert stage.waits("other/b", limits, tokens=60).reason == "concurrency"
+
+    stage.ends("a", tokens=60)
+    stage.goes("other/b", limits, tokens=60)
+
+
+def test_what_was_given_up_is_not_renewed_but_still_paid(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("frozen", limits, tokens=60)
+    stage.sleep(6)
+    stage.goes("b", limits, tokens=30)
+
+    stage.renew([holder("frozen")])
+    stage.ends("frozen", tokens=50)
+    stage.ends("frozen", tokens=50)
+
+    assert stage.waits("other/c", limits, tokens=30).reason == "concurrency", "b's slot is b's"
+    stage.ends("b", tokens=20)
+    assert stage.ask("d", limits, tokens=40) == Exhausted("run", "tokens", 100, 70, 40)
+
+
+def test_a_cost_that_is_never_told_is_forgotten(stage: Stage) -> None:
+    limits = on_budget(run=Budget(tokens=100))
+    stage.goes("dead", limits, tokens=60)
+    stage.sleep(6)
+    stage.renew([])
+    stage.sleep(3601)
+    stage.renew([])
+
+    assert stage.redis.exists("cantata:{limits}:holds", "cantata:{limits}:held", "cantata:{limits}:late") == 0
+
+
+# pause
+
+
+def test_nobody_asks_a_model_that_is_paused(stage: Stage) -> None:
+    limits = on_model(rpm=100)
+    stage.pause(MODEL, 30)
+    stage.pause(MODEL, 10)
+    stage.pause(MODEL, 0)
+
+    assert stage.waits("a", limits) == Wait(30, "pause", "model", 0)
+    assert stage.waits("other", Limits()) == Wait(30, "pause", "model", 1)
+
+    stage.sleep(30)
+    stage.goes("a", limits)
+    stage.goes("other", Limits())
+
+
+def test_after_a_pause_those_who_wait_come_in_turn(stage: Stage) -> None:
+    limits = on_model(rpm=60)
+    stage.pause(MODEL, 10)
+
+    told = [stage.waits(f"a{n}", limits).seconds for n in range(9)]
+
+    assert told == [10, 10, 11, 11, 12, 12, 13, 13, 14]
+    stage.sleep(10)
+    for n in range(6):
+        stage.goes(f"a{n}", limits)
+    assert stage.waits("a6", limits).seconds == 1, "a tenth of what is free has gone in this second"
+
+
+def test_other_models_are_not_paused(stage: Stage) -> None:
+    stage.pause("openai/another", 30)
+
+    stage.goes("a", on_model(rpm=1))
+
+
+# budgets
+
+
+def test_a_budget_is_set_aside_then_spent(stage: Stage) -> None:
+    limits = on_budget(run=Budget(usd=0.10))
+
+    stage.goes("a", limits, usd=0.06)
+    assert stage.waits("b", limits, usd=0.06) == Wait(1, "budget", "run", 0), "it may cost less than was set aside"
+    stage.ends("a", usd=0.02)
+    stage.goes("b", limits, usd=0.06)
+    stage.ends("b", usd=0.06)
+
+    exhausted = stage.ask("c", limits, usd=0.03)
+    assert exhausted == Exhausted("run", "usd", 0.10, 0.08, 0.03)
+    assert str(exhausted) == (
+        "$0.08 of the $0.1 of limits.budgets.run.usd are spent, and this call may take $0.03; raise the budget, or ask for less"
+    )
+    stage.goes("d", limits, usd=0.02)
+
+
+def test_the_edge_of_a_budget_belongs_to_it(stage: Stage) -> None:
+    limits = on_budget(run=Budget(tokens=100))
+
+    stage.goes("a", limits, tokens=100)
+    stage.ends("a", tokens=100)
+
+    assert stage.ask("b", limits, tokens=1) == Exhausted("run", "tokens", 100, 100, 1)
+
+
+def test_a_call_that_failed_costs_nothing(stage: Stage) -> None:
+    limits = on_budget(run=Budget(tokens=100, usd=1))
+
+    stage.goes("a", limits, tokens=100, usd=1)
+    stage.ends("a", tokens=0, usd=0)
+
+    stage.goes("b", limits, tokens=100, usd=1)
+
+
+def test_runs_tenants_and_days_have_budgets_of_their_own(stage: Stage) -> None:
+    limits = on_budget(run=Budget(tokens=10), tenant=Budget(tokens=20), day=Budget(tokens=30))
+
+    def spend(run_id: str, tenant: str) -> str:
+        answer = stage.ask(f"{run_id}/a", limits, tokens=10, tenant=tenant)
+        stage.ends(f"{run_id}/a", tokens=10)
+        return answer.budget if isinstance(answer, Exhausted) else "spent"
+
+    assert [spend("r1", "a"), spend("r1", "a")] == ["spent", "run"]
+    assert [spend("r2", "a"), spend("r3", "a")] == ["spent", "tenant"]
+    assert [spend("r4", "b"), spend("r5", "b")] == ["spent", "day"]
+
+
+def test_a_new_day_has_its_own_budget_and_a_call_belongs_to_the_day_it_began(stage: Stage) -> None:
+    limits = on_budget(tenant=Budget(tokens=100), day=Budget(tokens=100))
+    stage.sleep(DAY_S / 2 - 1)
+    stage.goes("a", limits, tokens=100, tenant="acme")
+    stage.sleep(0.999)
+    assert stage.waits("b", limits, tokens=100, tenant="acme").reason == "budget"
+
+    stage.sleep(0.001)
+    stage.goes("b", limits, tokens=100, tenant="acme")
+    stage.ends("a", tokens=100)
+    stage.ends("b", tokens=40)
+
+    stage.goes("c", limits, tokens=60, tenant="acme")
+
+
+def test_a_runs_budget_does_not_end_with_the_day(stage: Stage) -> None:
+    limits = on_budget(run=Budget(tokens=100))
+    stage.goes("a", limits, tokens=100)
+    stage.ends("a", tokens=100)
+
+    stage.sleep(3 * DAY_S)
+
+    assert isinstance(stage.ask("b", limits), Exhausted)
+
+
+def test_an_unknown_price_is_not_a_price_of_nothing(stage: Stage) -> None:
+    limits = on_budget(run=Budget(usd=1.0))
+
+    stage.goes("unpriced", limits, usd=None)
+    stage.ends("unpriced", usd=None)
+    stage.goes("priced", limits, usd=1.0)
+    stage.ends("priced", usd=1.0)
+
+    assert stage.ask("unpriced", limits, usd=None) == Exhausted("run", "usd", 1.0, 1.0, 0.0)
+
+
+def test_one_whose_budget_is_exhausted_leaves_the_line(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(rpm=1)}, budgets=Budgets(run=Budget(tokens=10)))
+    stage.goes("a", limits, tokens=5)
+    stage.waits("b", limits, tokens=5)
+    stage.ends("a", tokens=9)
+    assert isinstance(stage.ask("b", limits, tokens=5), Exhausted)
+
+    assert stage.waits("other/c", limits).ahead == 0
+
+
+def test_who_waits_is_not_counted_and_sets_nothing_aside(stage: Stage) -> None:
+    limits = Limits(
+        models={MODEL: Rates(rpm=2, concurrency=1)}, tenants={"acme": Rates(rpm=2, tpm=20)}, budgets=Budgets(run=Budget(tokens=20))
+    )
+    stage.goes("a", limits, tokens=10, tenant="acme")
+
+    for _ in range(20):
+        stage.waits("b", limits, tokens=10, tenant="acme")
+
+    stage.ends("a", tokens=10)
+    stage.sleep(1)
+    stage.goes("b", limits, tokens=10, tenant="acme")
+
+
+def test_a_tenant_may_have_any_name(stage: Stage) -> None:
+    names = ["", "a:b", "ä|{x}", "run", "*"]
+    limits = Limits(tenants={name: Rates(rpm=1) for name in names}, budgets=Budgets(tenant=Budget(tokens=1)))
+
+    for n, name in enumerate(names):
+        stage.goes(f"r{n}/a", limits, tenant=name)
+
+    assert all(isinstance(stage.ask(f"s{n}/a", limits, tenant=name), Wait) for n, name in enumerate(names))
+
+
+def test_scripts_that_redis_lost_are_told_again(stage: Stage) -> None:
+    stage.redis.script_flush()
+
+    stage.goes("a", on_model(rpm=1))
+
+
+def test_a_clock_set_back_does_no_lasting_harm(stage: Stage) -> None:
+    limits = on_model(rpm=2)
+    stage.goes("a", limits)
+    stage.sleep(-30)
+    stage.goes("b", limits)
+    assert stage.waits("c", limits).seconds == 61
+    stage.sleep(-3600)
+
+    stage.goes("c", limits)
+    stage.sleep(122)
+    stage.goes("d", limits)
+    stage.goes("e", limits)
+
+
+def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
+    for name in ("limits_take", "limits_settle", "limits_renew", "limits_pause"):
+        assert not re.search(r"'cantata:", stage._text(name)), "keys are built from KEYS[1]"
+
+
+# eight processes
+
+CONTENTIONS = {
+    "rpm": Load({"rpm": 480}, window_s=2.4, lasts_s=7.3),
+    "tpm": Load({"tpm": 24_000}, window_s=2.4, lasts_s=7.3, tokens=100, used=60, hold_s=0.02),
+    "concurrency": Load({"concurrency": 20}, window_s=2.4, lasts_s=7.3, hold_s=1.2),
+}
+
+
+@pytest.mark.parametrize("what", CONTENTIONS)
+def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: str) -> None:
+    load = CONTENTIONS[what]
+
+    log = contention.run(stage.redis, load)
+
+    limit = load.rates[what]
+    if what == "concurrency":
+        most, used = max(under_way for _, _, under_way in log), mean_under_way(log)
+    else:
+        most, used = fullest_and_mean_window([at for at, what, _ in log if what == "limits_take"], load.window_s * 1000)
+        most, used = most * load.used, used * load.used
+    print(f"{what}: at most {most / limit:.1%} of the limit, {used / limit:.1%} used")  # noqa: T201
+    assert most <= limit * 1.01
+    assert used >= limit * 0.95
+
+
+def mean_under_way(log: list[tuple[int, str, int]], until_s: float = 7) -> float:
+    """How many calls were under way on average, from the first on."""
+    end = log[0][0] + until_s * 1000
+    spans = ((min(until, end) - min(at, end)) * under_way for (at, _, under_way), (until, _, _) in pairwise(log))
+    return sum(spans) / (end - log[0][0])
+
+
+def fullest_and_mean_window(ats: list[int], window_ms: float, windows: int = 3) -> tuple[int, float]:
+    """The most calls in any window, wherever it begins, and the mean of the first ones."""
+    most = max(bisect_left(ats, at + window_ms) - n for n, at in enumerate(ats))
+    return most, bisect_left(ats, ats[0] + windows * window_ms) / windows
+
+
+def test_taking_and_settling_takes_little_more_than_a_round_trip(valkey: Redis) -> None:
+    valkey.flushdb()
+    limiter = Limiter(Ledger(valkey))
+    rates = Rates(rpm=100_000, tpm=100_000_000, concurrency=1000)
+    limits = Limits(
+        models={MODEL: rates},
+        tenants={"acme": rates},
+        budgets=Budgets(**dict.fromkeys(("run", "tenant", "day"), Budget(usd=1e6, tokens=10**12))),
+    )
+    waiting = limits.model_copy(update={"models": {MODEL: Rates(rpm=1)}, "tenants": {}})
+    echo = valkey.script_load("return 1")
+    took: dict[str, list[float]] = {"evalsha": [], "take": [], "settle": [], "wait": []}
+
+    def timed(what: str, call: Callable[[], object]) -> None:
+        since = perf_counter()
+        call()
+        took[what].append((perf_counter() - since) * 1000)
+
+    for n in range(1000):
+        name = holder(f"run{n % 10}/step{n}")
+        timed("evalsha", lambda: valkey.evalsha(echo, 1, "key"))
+        timed("take", lambda name=name: limiter.take(Ask(name, MODEL, 1000, 0.01, "acme"), limits))  # type: ignore[misc]  # bound now
+        timed("wait", lambda name=name: limiter.take(Ask(name + "w", MODEL, 1000, 0.01), waiting))  # type: ignore[misc]  # bound now
+        timed("settle", lambda name=name: limiter.settle(name, tokens=900, usd=0.009))  # type: ignore[misc]  # bound now
+
+    p50 = {what: median(times) for what, times in took.items()}
+    print({what: f"{ms:.3f} ms" for what, ms in p50.items()})  # noqa: T201
+    assert p50["take"] < 5 * p50["evalsha"] + 0.5

@@ -1,0 +1,161 @@
+"""A conversation is rebuilt so that every provider takes it."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.models.values import JsonValue, Usage
+from workers.dialects.calls import Call
+from workers.dialects.messages import Message, conversation, exchange
+from workers.dialects.notes import nudge, rounds_over
+from workers.dialects.rounds import Answer, HistoryMode, Round
+
+BASE: list[Message] = [{"role": "system", "content": "Be."}, {"role": "user", "content": "Go."}]
+ADD = Call(id="c1", name="add", arguments={"a": 1, "ä": "é"})
+BAD = Call(id="c2", name="unknown_function", fault="The call names no tool.")
+SAY = Call(id="call_3", name="files.read", arguments={}, dialect="json")
+SPOKEN = '{"response": "I read", "mcp": {"tool": "files", "method": "read"}}'
+
+
+def test_native_calls_are_answered_under_their_ids_in_order() -> None:
+    messages = exchange(Round(reply="I add", calls=(ADD, BAD)), [Answer({"sum": [1, None]}), Answer()])
+
+    assert messages == [
+        {
+            "role": "assistant",
+            "content": "I add",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"ä":"é"}'}},
+                {"id": "c2", "type": "function", "function": {"name": "unknown_function", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "name": "add", "content": '{"sum":[1,null]}'},
+        {"role": "tool", "tool_call_id": "c2", "name": "unknown_function", "content": '{"error":"The call names no tool."}'},
+    ]
+
+
+def test_a_text_that_a_native_call_gave_is_told_as_it_is() -> None:
+    assert exchange(Round(calls=(ADD,)), [Answer("five\n")])[1]["content"] == "five\n"
+
+
+def test_a_call_in_json_is_answered_by_the_user() -> None:
+    messages = exchange(Round(reply=SPOKEN, calls=(SAY,)), [Answer({"text": "x"})])
+
+    assert messages == [
+        {"role": "assistant", "content": SPOKEN},
+        {"role": "user", "content": 'I read\n\nTool result: {"text":"x"}'},
+    ]
+
+
+def test_several_calls_in_json_are_answered_with_their_names() -> None:
+    calls = (SAY, SAY.model_copy(update={"name": "files.drop"}))
+
+    reply = '{"mcp": [{"tool": "files", "method": "read"}, {"tool": "files", "method": "drop"}]}'
+
+    messages = exchange(Round(reply=reply, calls=calls), [Answer("x"), Answer(error="denied")])
+
+    assert messages[1]["content"] == 'Tool result (files.read): "x"\n\nTool error (files.drop): denied'
+
+
+def test_both_dialects_mix_in_one_reply() -> None:
+    messages = exchange(Round(reply=SPOKEN, calls=(SAY, ADD)), [Answer(error="gone"), Answer(5)], with_text=False)
+
+    assert [message["role"] for message in messages] == ["assistant", "tool", "user"]
+    assert messages[0]["content"] == SPOKEN
+    assert messages[1]["content"] == "5"
+    assert messages[2]["content"] == "I read\n\nTool error: gone"
+
+
+@pytest.mark.parametrize("call", [ADD, SAY])
+@pytest.mark.parametrize("answer", [Answer("x" * 30_000), Answer(error="x" * 30_000)])
+def test_what_is_too_long_is_cut_and_says_how_long_it_is(call: Call, answer: Answer) -> None:
+    content = str(exchange(Round(reply=SPOKEN, calls=(call,)), [answer])[-1]["content"])
+
+    assert "[cut here: these are the first 20,000 of 30,00" in content
+    assert len(content) < 20_200
+
+
+def test_an_answer_for_each_call_is_needed() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        exchange(Round(calls=(ADD,)), [])
+
+
+ROUNDS = (
+    Round(reply="I add", calls=(ADD,), note="n1"),
+    Round(reply="hm", note="n2"),
+    Round(reply=SPOKEN, calls=(SAY,)),
+    Round(reply=" ", note="n4"),
+)
+ANSWERS: tuple[list[Answer], ...] = ([Answer(1)], [], [Answer(2)], [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "texts"),
+    [
+        ("minimal", [None, "1", SPOKEN, "I read\n\nTool result: 2", "n4"]),
+        ("progressive", ["I add", "1", SPOKEN, "I read\n\nTool result: 2", "n4"]),
+        ("kitchen_sink", ["I add", "1", "n1", "hm", "n2", SPOKEN, "I read\n\nTool result: 2", "n4"]),
+    ],
+)
+def test_the_mode_says_what_is_told_again(mode: HistoryMode, texts: list[str | None]) -> None:
+    messages = conversation(BASE, ROUNDS, ANSWERS, mode=mode)
+
+    assert messages[:2] == BASE
+    assert [message["content"] for message in messages[2:]] == texts
+
+
+def test_the_last_reply_and_its_note_are_always_told() -> None:
+    messages = conversation(BASE, [Round(reply="hm", note="wrong")], [[]])
+
+    assert messages[2:] == [{"role": "assistant", "content": "hm"}, {"role": "user", "content": "wrong"}]
+
+
+def test_notes_say_what_is_over() -> None:
+    assert "all 3 rounds" in rounds_over(3)
+    assert nudge()
+
+
+IDS = st.uuids().map(str)
+OBJECTS = st.dictionaries(st.text(), st.integers() | st.text() | st.none(), max_size=3)
+CALLS = st.builds(
+    Call, id=IDS, name=st.text(min_size=1), arguments=st.none() | OBJECTS, fault=st.sampled_from(["", "bad"]),
+    dialect=st.sampled_from(["native", "json"]), intent=st.text(),
+)  # fmt: skip
+ROUND = st.builds(
+    Round,
+    reply=st.text(),
+    calls=st.lists(CALLS, max_size=3).map(tuple),
+    note=st.text(),
+    ms=st.floats(0, 1e9),
+    usage=st.builds(Usage, input_tokens=st.integers(0, 99), cost_usd=st.none() | st.floats(0, 9)),
+    errors=st.lists(st.text()).map(tuple),
+)
+
+
+@given(ROUND)
+def test_a_round_comes_back_from_json_as_it_was(done: Round) -> None:
+    assert Round.from_json(cast(JsonValue, json.loads(json.dumps(done.to_json())))) == done
+
+
+@given(st.lists(ROUND, max_size=4), st.sampled_from(["minimal", "progressive", "kitchen_sink"]), st.data())
+def test_each_native_call_is_answered_once_right_after_its_message(rounds: list[Round], mode: HistoryMode, data: st.DataObject) -> None:
+    came = st.builds(Answer, OBJECTS, st.sampled_from(["", "failed"]))
+    answers = [[data.draw(came) for _ in done.calls] for done in rounds]
+
+    messages = conversation(BASE, rounds, answers, mode=mode)
+
+    open_ids: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == open_ids.pop(0)
+        else:
+            assert not open_ids
+            open_ids = [call["id"] for call in cast("list[dict[str, str]]", message.get("tool_calls", []))]
+    assert not open_ids
+    told = [str(message["tool_call_id"]) for message in messages if message["role"] == "tool"]
+    assert told == [call.id for done in rounds for call in done.calls if call.dialect == "native"]

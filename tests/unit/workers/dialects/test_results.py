@@ -1,0 +1,60 @@
+"""An agentic step tells what it did."""
+
+from __future__ import annotations
+
+from orchestrator.models.values import Usage
+from workers.dialects.calls import Call
+from workers.dialects.results import agentic_result
+from workers.dialects.rounds import Answer, Round
+
+
+def test_a_result_counts_what_the_rounds_did() -> None:
+    calls = (Call(id="1", name="add", arguments={"a": 1}), Call(id="2", name="nope", fault="not there"))
+    rounds = [
+        Round(calls=calls, ms=10.5, usage=Usage(input_tokens=5, output_tokens=2), errors=("busy, tried again",)),
+        Round(note="Say something.", ms=2, usage=Usage(input_tokens=8)),
+        Round(reply="2", ms=3),
+    ]
+
+    result = agentic_result("2", rounds, [[Answer([1] * 20_000), Answer()], [], []], history_mode="minimal", warnings=["slow"])
+
+    steps = result.pop("steps")
+    assert result == {
+        "final_answer": "2",
+        "total_steps": 3,
+        "max_steps_reached": False,
+        "objective_achieved": True,
+        "total_tools_called": 2,
+        "total_tokens_used": 15,
+        "total_execution_time_ms": 15.5,
+        "history_mode": "minimal",
+        "errors": ["busy, tried again", "nope: not there"],
+        "warnings": ["slow"],
+    }
+    assert isinstance(steps, list)
+    first, second, third = steps
+    assert isinstance(first, dict)
+    assert isinstance(first["tool_calls"], list)
+    assert "[cut here" in str(first["tool_calls"][0])
+    assert first["tool_calls"][1] == {"name": "nope", "args": None, "error": "not there"}
+    assert first["error"] == "busy, tried again; nope: not there"
+    assert second == {
+        "step_number": 2, "tool_calls": [], "tokens_used": 8, "execution_time_ms": 2, "clarification_attempts": 1, "error": None,
+    }  # fmt: skip
+    assert isinstance(third, dict)
+    assert third["clarification_attempts"] == 0
+
+
+def test_a_step_that_ran_out_has_not_achieved_its_objective() -> None:
+    result = agentic_result("so far", [], [], history_mode="progressive", max_steps_reached=True)
+
+    assert result["max_steps_reached"]
+    assert not result["objective_achieved"]
+
+
+def test_a_small_result_stays_what_it_was() -> None:
+    rounds = [Round(calls=(Call(id="1", name="add", arguments={}),))]
+
+    result = agentic_result("x", rounds, [[Answer({"sum": 3})]], history_mode="minimal")
+
+    assert result["steps"][0]["tool_calls"] == [{"name": "add", "args": {}, "result": {"sum": 3}}]  # type: ignore[index,call-overload]

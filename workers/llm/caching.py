@@ -1,0 +1,70 @@
+"""Answers a request that was answered before without asking the model again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import TypedDict, Unpack
+
+from pydantic import ValidationError
+
+from orchestrator.models.definitions import Model
+from orchestrator.models.values import JsonValue, ToolSchema, Usage
+from orchestrator.state import cache
+from orchestrator.state.connection import Redis
+from workers.llm.calls import OnDelta, complete
+from workers.llm.messages import Messages
+from workers.llm.replies import Reply
+
+FINISHED = ("stop", "tool_calls")  # a reply that was cut off, or filtered, may be better the next time
+
+
+class Options(TypedDict, total=False):
+    """What `complete` takes beside the model and the messages."""
+
+    schema: Mapping[str, JsonValue] | None
+    tools: Sequence[ToolSchema]
+    tool_choice: str | None
+    timeout_s: float
+    on_delta: OnDelta | None
+    allow_empty: bool
+
+
+async def cached(redis: Redis, model: Model, messages: Messages, *, fresh: bool = False, **options: Unpack[Options]) -> Reply:
+    """What `complete` says; of a model with `cache`, from the cache if it is there.
+
+    With `fresh` it is not looked up, only remembered: for a reply that was of no use. A reply from the cache has cost nothing.
+    """
+    if model.cache is None:
+        return await complete(model.model, messages, params=model.params, **options)
+    key = key_of(model, messages, **options)
+    if not fresh and (known := _known(redis, key)):
+        if (on_delta := options.get("on_delta")) and known.text:
+            on_delta(known.text)
+        return known
+    reply = await complete(model.model, messages, params=model.params, **options)
+    if reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
+        cache.remember(redis, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
+    return reply
+
+
+def key_of(model: Model, messages: Messages, **options: Unpack[Options]) -> str:
+    """What a reply is remembered by: all that it depends on."""
+    asked = {
+        "model": model.model, "params": model.params, "messages": list(messages), "schema": options.get("schema"),
+        "tools": [tool.model_dump() for tool in options.get("tools", ())], "tool_choice": options.get("tool_choice"),
+    }  # fmt: skip
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def _known(redis: Redis, key: str) -> Reply | None:
+    text = cache.recall(redis, key)
+    try:
+        reply = Reply.model_validate_json(text) if text else None
+    except ValidationError:  # of another version
+        return None
+    if reply is None:
+        return None
+    cost = None if reply.usage.cost_usd is None else 0.0  # so that a sum with calls of an unknown price stays unknown
+    return reply.model_copy(update={"cached": True, "usage": Usage(cost_usd=cost)})

@@ -1,0 +1,45 @@
+"""Imports LiteLLM, once; the only module that does.
+
+That takes 3.5 s and 160 MB, so it is done in processes that call models, before they accept work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its price list from GitHub
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches these too
+    "LITELLM_MODE": "PRODUCTION",  # else it reads a .env of the working directory
+}
+
+_loading = threading.Lock()
+_litellm: Any = None
+
+
+def load(home: Path | None = None) -> Any:
+    """Import LiteLLM, unless that is done. The embedded model's server is found in `home`: CANTATA_HOME if absent, else `.cantata`."""
+    global _litellm
+    with _loading:
+        if _litellm is None:
+            os.environ.update(ENVIRONMENT)
+            _litellm = _imported(home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
+        return _litellm
+
+
+def _imported(home: Path) -> Any:
+    import litellm  # noqa: PLC0415  # the choke-point: it is slow and large
+
+    from workers.local_llm.provider import Provider  # noqa: PLC0415  # with it comes httpx, which LiteLLM has loaded by now
+
+    class LocalModels(Provider, litellm.CustomLLM):  # type: ignore[misc]  # mypy does not read litellm
+        """`local/...` among LiteLLM's providers."""
+
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    litellm.custom_provider_map = [{"provider": "local", "custom_handler": LocalModels(home.resolve())}]
+    litellm.utils.custom_llm_setup()
+    return litellm
