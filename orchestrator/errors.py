@@ -3,6 +3,7 @@
 CantataError
 ├── ConfigError        while loading configuration or reading a request  (exit status 2)
 ├── UnavailableError   a service is not there, or cannot be trusted      (exit status 3)
+├── MustWait           a step cannot begin its work yet                   (it is tried again later)
 ├── UnknownRunError    a run id that no ledger knows                      (exit status 2)
 └── StepError          while a step does its work                         (becomes the step's outcome)
     └── ModelError     ... and it was a model call that failed
@@ -48,6 +49,14 @@ class UnavailableError(CantataError):
 
 class UnknownRunError(CantataError):
     """No run has this id; it may have expired. `submit runs list` shows those kept."""
+
+
+class MustWait(CantataError):
+    """A step must wait `seconds` before it may do its work: it gives up its slot and is tried again."""
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
 
 
 class StepError(CantataError):

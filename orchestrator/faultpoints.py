@@ -30,6 +30,8 @@ LABELS = (
     "tool-finished",
     "model-sent",
     "model-answered",
+    "budget-reserved",
+    "budget-settled",
     "commit-replied",
     "committed",
     "graph-grown",

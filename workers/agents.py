@@ -22,6 +22,7 @@ from workers.dialects.messages import Message
 from workers.dialects.names import resolve
 from workers.dialects.results import agentic_result
 from workers.dialects.rounds import Round
+from workers.leave import leave_to_ask
 from workers.turns import Turn
 from workers.work import Work
 
@@ -129,12 +130,13 @@ async def _ask(work: Work, turn: Turn, messages: list[Message], known: tuple[Too
     choice = "none" if native and turn.is_closing else None
 
     async def asked(model: Model) -> llm.Reply:
-        async with Deltas(work) as deltas:
-            return await llm.cached(
+        async with leave_to_ask(work, model, messages) as leave, Deltas(work) as deltas:
+            leave.reply = await llm.cached(
                 work.process.ledger.redis, model, messages, schema=schema, tools=native, tool_choice=choice,
                 timeout_s=turn.agent.timeout_s, on_delta=deltas.add if work.params.get("stream") else None,
                 allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=bool(turn.count("correction")),
             )  # fmt: skip
+            return leave.reply
 
     return await _with_fallbacks(work, turn.models(), asked)
 

@@ -11,7 +11,7 @@ from typing import cast
 import structlog
 from pydantic import ValidationError
 
-from orchestrator.errors import CantataError, StepError
+from orchestrator.errors import CantataError, MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import growth
 from orchestrator.state.ledger import Begun, unknown_fields
@@ -43,6 +43,8 @@ def do(process: Process, begun: Begun) -> Record | None:
         return outcomes.of(begun, outcome, limit_bytes=work.definitions.limits.output_bytes, took_ms=took_ms)
     except (CancelledError, _Lost):
         return None
+    except MustWait as wait:
+        return outcomes.waits(begun, wait)
     except StepError as error:
         return outcomes.failed(begun, error, took_ms=(time.perf_counter() - since) * 1000)
     except CantataError as error:

@@ -8,7 +8,7 @@ import resource
 from orchestrator.errors import ConfigError
 
 VARIABLE = "CANTATA_TOOL_MEMORY_MB"
-LEAST_MB = 128  # a child has 50 MB before it imports anything of a user's, and 8 MB for the stack of each thread
+LEAST_MB = 128  # a child has 75 MB before it imports anything of a user's, and 8 MB for the stack of each thread
 LARGE = 0.75  # of the limit: a child that ever had so much is replaced after its step, since Python gives little of it back
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from orchestrator.errors import StepError
+from orchestrator.errors import MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.state.ledger import Begun, to_json
@@ -49,6 +49,12 @@ def failed(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> Record:
     else:
         outcome = Outcome(status="failed", error=info)
     return Record(outcome, "null", _info(begun, outcome, took_ms))
+
+
+def waits(begun: Begun, wait: MustWait) -> Record:
+    """The record of an attempt that could not begin."""
+    outcome = Outcome(status="wait", retry_in_s=wait.seconds, detail={"seconds": round(wait.seconds, 3), "reason": str(wait)})
+    return Record(outcome, "null", _info(begun, outcome, 0.0))
 
 
 def _told(message: str) -> str:

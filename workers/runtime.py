@@ -28,6 +28,7 @@ from orchestrator.planning.canvas import Pace
 from orchestrator.state import fleet
 from orchestrator.state.connection import RedisFailure, connect
 from orchestrator.state.ledger import LEASE_S, RENEW_S, Begun, Ledger, Ready
+from orchestrator.state.limits import Limiter
 from workers import outcomes
 
 log = structlog.get_logger(__name__)
@@ -99,6 +100,9 @@ class Process:
         self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s)
         self._heart_redis = connect(redis_url, name=connection_name)
         self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
+        self.limiter = Limiter(self.ledger, lease_s=lease_s)
+        self._heart_limiter = Limiter(self._heart_ledger, lease_s=lease_s)
+        self._leaves: set[str] = set()
         self.costs = Costs()
         self.slots: dict[str, int] = {}
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
@@ -155,6 +159,20 @@ class Process:
                 threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
             return self._loop
 
+    def keep_leave(self, lease: str) -> None:
+        """Keep what a model call holds of the shared limits, until it is dropped."""
+        with self._changed:
+            self._leaves.add(lease)
+
+    def drop_leave(self, lease: str) -> None:
+        """Keep it no longer."""
+        with self._changed:
+            self._leaves.discard(lease)
+
+    def wake(self, run_id: str, step_id: str) -> None:
+        """Send a step that waited for the shared limits, and need not any more."""
+        self._send(run_id, self.ledger.wake(run_id, step_id))
+
     def pace(self) -> Pace:
         """How this process would batch work."""
         return Pace(self.costs.is_cheap, self._batch)
@@ -199,7 +217,9 @@ class Process:
 
     def _renew(self) -> None:
         with self._changed:
-            leases = list(self._held)
+            leases, leaves = list(self._held), list(self._leaves)
+        if leaves:
+            self._heart_limiter.renew(leaves)
         if not leases:
             return
         lost = self._heart_ledger.renew(leases)

@@ -75,7 +75,10 @@ def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPat
     for section in _SECTIONS:
         for path, entry in find(document.data, f"{section}.*"):
             function = step(entry, "function")
-            if isinstance(entry, dict) and isinstance(function, str) and (definition := definition_of(function, folder=folder)):
+            if not isinstance(entry, dict) or not isinstance(function, str) or not isinstance(path[1], str):
+                continue
+            definition = definition_of(function, folder=folder)
+            if definition is not None:
                 yield path, entry, definition
 
 

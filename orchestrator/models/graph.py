@@ -87,7 +87,9 @@ class Graph(Value):
 class Outcome(Value):
     """How one attempt of a step ended."""
 
-    status: Literal["done", "failed", "retry"] = "done"
+    status: Literal["done", "failed", "retry", "wait"] = Field(
+        default="done", description="retry: another try, counted as a failure; wait: another try, since this one could not begin"
+    )
     output: SkipValidation[JsonValue] = Field(default=None, description="checked once, where it becomes the text that is recorded")
     error: ErrorInfo | None = None
     takes: tuple[str, ...] = Field(default=("done",), description="labels of the edges it takes, besides what `on_error` says")

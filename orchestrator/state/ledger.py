@@ -99,6 +99,7 @@ class Begun:
     failures: int
     inputs: Mapping[str, JsonValue]
     definitions: str
+    tenant: str = ""
 
     @property
     def lease(self) -> str:
@@ -448,6 +449,10 @@ class Ledger:
         faultpoints.at("event-appended")
         return noted
 
+    def wake(self, run_id: str, step_id: str) -> tuple[Ready, ...]:
+        """Let a step that waits for its next try have it now; answers what to send."""
+        return _ready(self._call("wake", run_id, run_id, step_id, self._resend_ms))
+
     def stream(self, begun: Begun, text: str) -> bool:
         """Add a piece of a model's reply to the run's events; False if this attempt counts no more."""
         told = self._call("stream", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, to_json({"text": text}))
@@ -548,11 +553,13 @@ class Ledger:
 
     def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun | None:
         """A step that was begun; None if its spec has fields that this worker does not know, and then it was handed back."""
-        step_id, attempt, spec, given, failures, flat, digest = cast("tuple[str, int, str, str, int, list[str], str]", tuple(answer))
+        step_id, attempt, spec, given, failures, flat, digest, tenant = cast(
+            "tuple[str, int, str, str, int, list[str], str, str]", tuple(answer)
+        )
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
-            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest)
+            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest, tenant)
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None

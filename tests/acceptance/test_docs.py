@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -27,6 +28,8 @@ from orchestrator.planning.strategies import chains, turns
 from orchestrator.testing import ScriptedModels
 from tests.acceptance import write_help
 from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, parse, value, words
+from workers.schemas import schema_of
+from workers.tools import load as load_function
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20; the demo takes 30
 
@@ -249,6 +252,14 @@ def test_a_wrong_argument_is_told_as_the_page_of_tools_shows_it(here: Path) -> N
     done = CliRunner().invoke(submit, ["chain", "wrong.yaml", "--config", "shop.yaml"])
 
     assert shown.text in done.stderr
+
+
+def test_the_schema_of_a_function_is_what_the_page_of_tools_shows(here: Path) -> None:
+    shown = next(block for block in all_of("text") if block.page == "docs/tools.md" and block.text.startswith("{"))
+
+    settings = load(here / "till.yaml").tools["orders"]
+
+    assert schema_of(load_function(str(settings.function), str(here)), settings, "orders").model_dump() == json.loads(shown.text)
 
 
 @pytest.mark.parametrize("block", all_of("python"), ids=str)

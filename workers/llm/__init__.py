@@ -4,6 +4,7 @@ from workers.llm.caching import cached
 from workers.llm.calls import complete
 from workers.llm.fallbacks import ask
 from workers.llm.library import load
+from workers.llm.prices import most_usd
 from workers.llm.replies import Reply
 
-__all__ = ["Reply", "ask", "cached", "complete", "load"]
+__all__ = ["Reply", "ask", "cached", "complete", "load", "most_usd"]

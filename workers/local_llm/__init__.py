@@ -2,4 +2,5 @@
 
 It shows that a set-up works, without a key and without a network. It follows simple instructions in a sentence or two, is wrong about
 arithmetic, and drifts when it writes longer. What it does well is choose among labels by examples: then its labels are scored, not written.
+Tools it calls the same way: chosen as labels, with arguments from the message; one call an answer.
 """

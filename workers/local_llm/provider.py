@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,8 @@ from pydantic import JsonValue
 from orchestrator.errors import ModelError
 from workers.local_llm import server
 from workers.local_llm.fields import Field
-from workers.local_llm.labels import Chooser, Messages, Question
+from workers.local_llm.labels import Choice, Chooser, Messages, Question
+from workers.local_llm.tools import SMALL_TALK, JsonObject, Offer, text_of, told
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
@@ -22,6 +23,8 @@ MAX_TOKENS = 256  # it drifts when it writes longer
 DYING_S = 0.2  # a killed process may keep its lock and its port for a moment
 FIXED = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
 """Defaults: the same prompt gives the same answer."""
+OURS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"})
+"""Parameters that are not its server's."""
 
 
 class Provider:
@@ -36,35 +39,60 @@ class Provider:
         self, model: str, messages: Messages, *, model_response: Any, optional_params: Mapping[str, JsonValue], **_: object
     ) -> Any:
         """LiteLLM's reply to a chat. A schema of one enum is answered by scoring its labels. Raises ModelError."""
-        if model != NAME:
-            raise ModelError(f"model 'local/{model}' is unknown; the embedded model is {MODEL!r}", code="model_unknown")
-        if optional_params.get("tools"):
-            raise ModelError(f"model {MODEL!r} calls no tools; name another model for agents with tools", code="model_bad_request")
-        asked = _field(optional_params.get("response_format"))
-        reply = await (self._choose(asked, messages) if asked else self._write(messages, optional_params))
-        return type(model_response)(**reply)
+        return type(model_response)(**await self._answer(model, messages, optional_params))
 
     def completion(self, model: str, messages: Messages, **options: Any) -> Any:
         """The same for those who are not async."""
         return asyncio.run(Provider(self._home).acompletion(model, messages, **options))
 
-    async def _choose(self, asked: Field, messages: Messages) -> dict[str, JsonValue]:
-        choice = await self._chooser.choose(Question.of(asked, messages), self._ask)
-        usage: dict[str, JsonValue] = {
-            "prompt_tokens": choice.input_tokens, "completion_tokens": choice.output_tokens,
-            "total_tokens": choice.input_tokens + choice.output_tokens,
-        }  # fmt: skip
-        message: dict[str, JsonValue] = {"role": "assistant", "content": asked.to_json(choice.label)}
-        return {
-            "object": "chat.completion", "created": int(time.time()), "model": NAME, "usage": usage,
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        }  # fmt: skip
+    async def astreaming(
+        self, model: str, messages: Messages, *, optional_params: Mapping[str, JsonValue], **_: object
+    ) -> AsyncIterator[JsonObject]:
+        """The same as a stream: all of the text at once, then the calls, then the end."""
+        reply = cast("dict[str, Any]", await self._answer(model, messages, optional_params))
+        (choice,) = reply["choices"]
+        calls = [{**call, "index": number} for number, call in enumerate(choice["message"].get("tool_calls") or ())]
+        for text, call in [(choice["message"]["content"] or "", None), *(("", call) for call in calls)]:
+            yield {"index": 0, "text": text, "tool_use": call, "is_finished": False, "finish_reason": "", "usage": None}
+        end = {"is_finished": True, "finish_reason": choice["finish_reason"], "usage": reply["usage"]}
+        yield {"index": 0, "text": "", "tool_use": None, **end}
 
-    async def _write(self, messages: Messages, params: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        plain: list[JsonValue] = [{"role": message.get("role"), "content": message.get("content") or ""} for message in messages]
-        reply = await self._ask("/v1/chat/completions", {**FIXED, **params, "messages": plain, "stream": False})
+    async def _answer(self, model: str, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
+        if model != NAME:
+            raise ModelError(f"model 'local/{model}' is unknown; the embedded model is {MODEL!r}", code="model_unknown")
+        offer = Offer.of(messages, params)
+        if offer.functions and (call := await self._call(offer, text_of(messages))):
+            return call
+        asked = _field(params.get("response_format"))
+        return await (self._choose(asked, told(messages)) if asked else self._write(told(messages), params))
+
+    async def _call(self, offer: Offer, text: str) -> JsonObject | None:
+        """A call of one of the tools that are offered; None if the text asks for none."""
+        choice = Choice(next(iter(offer.labels())), 0, 0)
+        if len(offer.functions) > 1 or not offer.must:
+            choice = await self._chooser.choose(offer.question(text), self._ask)
+        if choice.label == SMALL_TALK:
+            return None
+        function = offer.labels()[choice.label]
+        request, arguments, told_tokens, said_tokens = function.request(text), "{}", choice.input_tokens, choice.output_tokens
+        if request:
+            reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**FIXED, **request, "stream": False}))
+            arguments = str(reply["choices"][0]["message"]["content"])
+            told_tokens += reply["usage"]["prompt_tokens"]
+            said_tokens += reply["usage"]["completion_tokens"]
+        call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
+        return _reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", told_tokens, said_tokens)
+
+    async def _choose(self, asked: Field, messages: Messages) -> JsonObject:
+        choice = await self._chooser.choose(Question.of(asked, messages), self._ask)
+        message: JsonObject = {"role": "assistant", "content": asked.to_json(choice.label)}
+        return _reply(message, "stop", choice.input_tokens, choice.output_tokens)
+
+    async def _write(self, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
+        asked = {name: value for name, value in params.items() if name not in OURS}
+        reply = await self._ask("/v1/chat/completions", {**FIXED, **asked, "messages": cast(JsonValue, messages), "stream": False})
         kept = ("object", "created", "choices", "usage")
-        return {"model": NAME, **{key: value for key, value in cast("dict[str, JsonValue]", reply).items() if key in kept}}
+        return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
 
     async def _ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
         """Post to the server; one that goes away meanwhile is started and asked again, once."""
@@ -82,6 +110,12 @@ class Provider:
             return address
         async with self._starting:  # one thread waits, not a hundred
             return await asyncio.to_thread(server.ensure, self._home)
+
+
+def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_tokens: int) -> JsonObject:
+    usage: JsonObject = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
+    choices: list[JsonValue] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
+    return {"object": "chat.completion", "created": int(time.time()), "model": NAME, "usage": usage, "choices": choices}
 
 
 async def _post(address: server.Address, path: str, body: Mapping[str, JsonValue]) -> JsonValue:

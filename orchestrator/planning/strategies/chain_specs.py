@@ -108,9 +108,10 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
     tool = tools[name]
     own = {
         "queue": tool.queue,
-        "retries": node.retry or tool.retries,
+        "retries": 0 if tool.at_most_once else node.retry or tool.retries,
         "timeout_s": node.timeout or tool.timeout_s,
         "cheap": tool.cheap,
+        "at_most_once": tool.at_most_once,
     }
     params = {"section": section, "tool": name}
     if method:

@@ -1,5 +1,5 @@
 -- Records how an attempt ended, first writer wins, and opens what lies behind it.
--- ARGV: run, step, attempt, owner, status (done | failed | retry), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
+-- ARGV: run, step, attempt, owner, status (done | failed | retry | wait), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
 --       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
 --       warnings (JSON list or ""), owner of a step begun by this call
 -- Replies {word, sends {step, spec, ...}, begun or false, run status}; word: ok, again, stale, closed, gone.
@@ -73,13 +73,13 @@ if ARGV[18] ~= '' then
   for _, text in ipairs(cjson.decode(ARGV[18])) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
 end
 
-if ARGV[5] == 'retry' then
+if ARGV[5] == 'retry' or ARGV[5] == 'wait' then
   forget(s)
-  s.failures = s.failures + 1
+  if ARGV[5] == 'retry' then s.failures = s.failures + 1 end
   move(s, 'waiting'); s.owner = '-'; put(s)
   redis.call('HSET', R .. ':info', s.id, ARGV[8])
   redis.call('ZADD', S .. ':due', now + tonumber(ARGV[11]), 'retry|' .. run .. '|' .. s.id)
-  event('retry', s.id, attempt, nil, ARGV[8])
+  event(ARGV[5] == 'retry' and 'retry' or 'waits', s.id, attempt, nil, ARGV[8])
   return {'ok', {}, begin_next(), status}
 end
 if ARGV[5] == 'failed' then

@@ -27,7 +27,7 @@
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions
+local R, run, status, definitions, tenant
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -52,8 +52,8 @@ local specs = {}      -- decoded specs of this call, by text
 
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions')
-  status, definitions = known[1], known[2]
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant')
+  status, definitions, tenant = known[1], known[2], known[3]
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -129,7 +129,7 @@ local function forget(s)
   elseif s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
   elseif s.word == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
   elseif s.word == 'waiting' then
-    if s.failures > 0 then redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id) end
+    if s.attempt > 0 then redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id) end
     redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id)
   end
 end
@@ -149,7 +149,6 @@ local function close(word, error_json)
   redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
   status = word
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
-  local tenant = meta('tenant')
   if redis.call('HINCRBY', S .. ':tenants', tenant, -1) <= 0 then redis.call('HDEL', S .. ':tenants', tenant) end
   event('closed', nil, nil, nil, '{"status":"' .. word .. '"}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
@@ -383,8 +382,11 @@ local function needs(s, text, spec)
     values[#values + 1] = '@request'; values[#values + 1] = asked[2]
   end
   local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
-  return {s.id, s.attempt, text, given or '', s.failures, values, definitions}
+  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant}
 end
+
+-- Whether a step has been tried and waits for its next try.
+local function waits_to_try(s) return s and s.word == 'waiting' and s.attempt > 0 end
 
 -- Leases a step to an owner; the reply is what its handler needs.
 local function lease(s, text, spec, owner, lease_ms)

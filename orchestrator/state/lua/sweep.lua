@@ -52,7 +52,7 @@ end
 
 -- What a timer waits for, and what it does.
 local TIMERS = {
-  retry = {function(s) return s and s.word == 'waiting' and s.failures > 0 end, make_ready},
+  retry = {waits_to_try, make_ready},
   join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force},
   wait = {function(s) return s and s.word == 'waiting_signal' end, function(s)
     event('done', s.id)

@@ -186,11 +186,11 @@ class Workers(RuleBasedStateMachine):
         """Time goes by, and all renew."""
         for _ in range(times):
             self.stage.sleep(seconds)
-            self.purse.pass_time(self.stage.now_ms)
             self.stage.renew(self.purse.calls)
             for call in self.purse.calls.values():
-                if not call.is_late:
+                if not call.is_late:  # nobody gave it up yet, even if its lease had run out
                     call.expires_ms = self.stage.now_ms + LEASE_MS
+            self.purse.pass_time(self.stage.now_ms)
 
     @invariant()
     def is_sound(self) -> None:
@@ -224,7 +224,7 @@ class Workers(RuleBasedStateMachine):
             self.stage.settle(name, tokens=0, usd=None)
         free = self.limits.model_copy(update={"budgets": Budgets()})
         due = dict.fromkeys(("c/1", "c/2", "c/3", "d/1", "d/2", "d/3"), 0.0)
-        for _ in range(200):
+        for _ in range(500):
             if not due:
                 return
             step = min(due, key=lambda step: due[step])

@@ -170,6 +170,11 @@ def test_the_configuration_may_say_what_the_decorator_says_unreadably(folder: Pa
     assert one("work_tools:counted", folder, ", timeout_s: 7").timeout_s == 7
 
 
+def test_sections_that_are_no_sections_are_told_as_ever(folder: Path) -> None:
+    assert faults_of("tools: [{function: 'work_tools:draw'}]", folder) == ["line 1: tools: expected a mapping, found a list"]
+    assert faults_of("tools: {t: {function: ':draw', hidden: x}}", folder)[0].startswith("line 1: tools.t.")
+
+
 def test_nothing_is_imported(folder: Path) -> None:
     before = set(sys.modules)
 

@@ -21,8 +21,14 @@ from tests.unit.planning.interpreter import Run, ToolFailure
 from tests.unit.planning.interpreter import Tool as Function
 
 FILES = Tool(mcp=McpServer(command=["my-mcp-server", "--stdio"]))
+ONCE = Tool(function="m:pay", at_most_once=True)
 DEFINITIONS = Definitions(
-    tools={"t": Tool(function="m:t"), "slow": Tool(function="m:slow", queue="gpu", timeout_s=9, retries=2, cheap=False), "files": FILES},
+    tools={
+        "t": Tool(function="m:t"),
+        "slow": Tool(function="m:slow", queue="gpu", timeout_s=9, retries=2, cheap=False),
+        "files": FILES,
+        "once": ONCE,
+    },
     skills={"s": Tool(function="m:s"), "web.pages": Tool(mcp=McpServer(url="http://localhost/mcp"), queue="gpu", retries=2)},
     commands={"ls": Command(command=["ls"], timeout_s=7)},
     agents={"one": Agent(queue="llm", retries=5, timeout_s=8), "many": Agent(instructions=["a", "b"])},
@@ -275,6 +281,7 @@ def test_ids_of_many_kinds_are_allowed(node_id: str) -> None:
         (tool("a", input={"x": 1}), {"params": {"section": "tools", "tool": "t", "input": {"x": 1}}}),
         (tool("a", name="slow"), {"queue": "gpu", "timeout_s": 9, "retries": 2, "cheap": False}),
         (tool("a", name="slow", retry=4, timeout=1), {"timeout_s": 1, "retries": 4}),
+        (tool("a", name="once", retry=4), {"at_most_once": True, "retries": 0}),
         (tool("a", kind="skill", name="s"), {"kind": "tool.call", "work": "skills:s", "params": {"section": "skills", "tool": "s"}}),
         (tool("a", name="files.read", input={"x": 1}), {"kind": "mcp.call", "queue": "agents", "work": "tools:files.read", "retries": 0}),
         (tool("a", name="files.read"), {"params": {"section": "tools", "tool": "files", "method": "read"}}),

@@ -1,13 +1,78 @@
-"""Functions are found in the configuration's folder, wherever that is on this machine."""
+"""Functions are found in the configuration's folder, wherever that is on this machine, and called as who asks would have it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.errors import StepError
-from workers.tools import folder_here, load
+from orchestrator.models.definitions import Definitions, Tool
+from orchestrator.models.graph import Spec
+from orchestrator.models.values import JsonValue
+from orchestrator.state.ledger import Begun
+from workers.runtime import Process
+from workers.tools import folder_here, load, tool_call
+from workers.work import Work
+
+BOOKING = """
+from datetime import date
+from pydantic import BaseModel
+
+class Booking(BaseModel):
+    day: date
+    guest: str
+
+def book(day: date, guest: str = "nobody"):
+    return Booking(day=day, guest=guest) if isinstance(day, date) else f"{day} {guest}"
+
+def hoard(day):
+    kept = [bytes(1000)]
+    raise MemoryError(kept)
+
+def free(**given):
+    return given
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "booking_tools.py").write_text(BOOKING)
+    return str(tmp_path)
+
+
+def called(folder: str, name: str, given: dict[str, JsonValue], *, by_model: bool = False, **settings: Any) -> JsonValue:
+    """What a step that calls the function gives."""
+    params: dict[str, JsonValue] = {"section": "tools", "tool": "t", "input": given, **({"asked_by": "model"} if by_model else {})}
+    definitions = Definitions(folder=folder, tools={"t": Tool(function=f"booking_tools:{name}", **settings)})
+    process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
+    begun = Begun("run", "step", 1, "worker", Spec(kind="tool.call", params=params), None, 0, {}, "")
+    return tool_call(Work(begun, process)).output
+
+
+def test_a_model_s_arguments_and_the_answer_to_it_are_converted(folder: str) -> None:
+    assert called(folder, "book", {"day": "2026-01-02"}, by_model=True, values={"guest": "ann"}) == {"day": "2026-01-02", "guest": "ann"}
+    with pytest.raises(StepError, match="'day': input should be a valid date"):
+        called(folder, "book", {"day": "soon"}, by_model=True)
+    with pytest.raises(StepError, match="unknown argument 'guest'"):
+        called(folder, "book", {"day": "2026-01-02", "guest": "eve"}, by_model=True, values={"guest": "ann"})
+
+
+def test_a_node_s_arguments_are_given_as_they_are(folder: str) -> None:
+    assert called(folder, "book", {"day": "2026-01-02"}, values={"guest": "ann"}) == "2026-01-02 ann"
+    with pytest.raises(StepError, match="argument 'guest' is given by the configuration's 'values'; leave it out"):
+        called(folder, "free", {"guest": "eve"}, values={"guest": "ann"})
+
+
+def test_a_function_without_memory_fails_its_step(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_TOOL_MEMORY_MB", "500")
+
+    with pytest.raises(StepError, match="booking_tools:hoard ran out of memory; its process may have 500 MB") as caught:
+        called(folder, "hoard", {"day": 1})
+
+    assert (caught.value.code, caught.value.retryable) == ("tool_error", True)
 
 
 def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+"""Takes leave for model calls from the limits that all workers share, and settles for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+from orchestrator import faultpoints
+from orchestrator.errors import ModelError, MustWait, StepError
+from orchestrator.models.definitions import Budgets, Limits, Model
+from orchestrator.state.limits import Ask, Exhausted, Wait
+from workers import llm
+from workers.dialects.messages import Message
+from workers.work import Work
+
+CHARACTERS_A_TOKEN = 4  # of English; the true count comes with the reply
+USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the parameters name no bound
+
+
+class Leave:
+    """Leave for one model call; `reply` tells what it used."""
+
+    reply: llm.Reply | None = None
+
+
+@asynccontextmanager
+async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
+    """Hold leave for one call while the block lasts.
+
+    Raises MustWait if the limits have no room now, StepError ('exhausted') if a budget has no room at all.
+    """
+    leave, limits = Leave(), work.definitions.limits
+    if not _is_limited(limits, model.model, work.begun.tenant):
+        yield leave
+        return
+    limiter = work.process.limiter
+    match await asyncio.to_thread(limiter.take, _ask(work, model, messages), limits):
+        case Wait() as wait:
+            raise MustWait(wait.seconds, f"the {wait.reason} of the {wait.of} is used up; {wait.ahead} calls come before")
+        case Exhausted() as exhausted:
+            raise StepError(str(exhausted), code="exhausted")
+    faultpoints.at("budget-reserved")
+    work.process.keep_leave(work.begun.lease)
+    try:
+        yield leave
+    except ModelError as error:
+        if error.code == "rate_limited" and error.retry_after_s:
+            await asyncio.to_thread(limiter.pause, model.model, error.retry_after_s)
+        raise
+    finally:
+        work.process.drop_leave(work.begun.lease)
+        await asyncio.shield(asyncio.to_thread(_settle, work, leave.reply))
+
+
+def _settle(work: Work, reply: llm.Reply | None) -> None:
+    tokens = reply.usage.input_tokens + reply.usage.output_tokens if reply else 0
+    for sooner in work.process.limiter.settle(work.begun.lease, tokens=tokens, usd=reply.usage.cost_usd if reply else 0.0):
+        if sooner.seconds <= 0:
+            work.process.wake(sooner.run_id, sooner.step_id)
+    faultpoints.at("budget-settled")
+
+
+def _is_limited(limits: Limits, model: str, tenant: str) -> bool:
+    return model in limits.models or tenant in limits.tenants or limits.budgets != Budgets()
+
+
+def _ask(work: Work, model: Model, messages: Sequence[Message]) -> Ask:
+    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+    bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
+    answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
+    usd = llm.most_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None
+    return Ask(
+        holder=work.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=work.begun.tenant,
+        run_timeout_s=work.definitions.defaults.timeout_s,
+    )  # fmt: skip
