@@ -52,6 +52,14 @@ def _step_said(before: View, after: View, event: RunEvent) -> str | None:
             return f"{event.type} {step}: {_reason(event)}"
         case "retry":
             return f"failed {step}, to be tried again: {_reason(event)}"
+        case "waits":
+            return f"waits {step}: {words.line(str(event.detail.get('reason', '')), 300)}"
+        case "refused":
+            return f"refused {step} by {event.worker}: {words.line(str(event.detail.get('message', '')), 300)}"
+        case "uncertain":
+            return (
+                f"uncertain {step}: its worker {event.worker} is gone; say what came of it: submit runs signal {event.run_id} {step} JSON"
+            )
         case "lost":
             return f"lost {step}: its worker {event.worker} is gone, another takes over"
         case "waiting":

@@ -19,6 +19,7 @@ from orchestrator.models.wire import RUN_OVER, RunEvent
 
 MOST_ROWS = 30
 MOST_WARNINGS = 3
+MOST_TAIL = 80  # characters of a reply that is coming
 AROUND = 5  # lines of the terminal that are not for the tree: title, warnings, prompt
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -92,8 +93,16 @@ def _time(seen: Seen, now_ms: float) -> str:
 def _note(seen: Seen) -> Text:
     parts = [f"attempt {seen.attempt}" if seen.attempt > 1 else "", seen.model, words.tokens(seen.tokens_in, seen.tokens_out)]
     note = {"asking": "waits for a signal", "stopped": "stopped"}.get(seen.word, words.line(seen.note, 200))
+    if seen.word == "running" and seen.said:
+        note = _tail(seen.said)
     style = "red" if seen.word == "failed" else "yellow" if seen.word in ("retry", "lost") else "dim"
     return Text("  ").join([*(Text(words.line(part), style="dim") for part in parts if part), *([Text(note, style=style)] if note else [])])
+
+
+def _tail(said: str) -> str:
+    """The end of what is being said, as far as a line has room."""
+    text = words.line(said, len(said))
+    return text if len(text) <= MOST_TAIL else f"…{text[1 - MOST_TAIL :]}"
 
 
 def _tally(seen: Seen) -> RenderableType:

@@ -17,6 +17,9 @@ OVER: frozenset[Word] = frozenset({"done", "failed", "skipped", "stopped"})
 ENDS: Mapping[str, Word] = {"done": "done", "failed": "failed", "late": "failed", "skipped": "skipped"}
 """Events after which a step is over."""
 
+MOST_SAID = 400
+"""Characters of a reply that are kept while it comes."""
+
 GATHERED = f"/{GATHER}"
 EXITS = (GATHERED, f"/{END}")
 """Steps that only close what a step grew: they are shown as that step."""
@@ -55,6 +58,8 @@ class Seen:
     """Of a map."""
     left: int = 0
     """Of a step that grew: how many of the steps under it are not over."""
+    said: str = ""
+    """The end of what its model says in this attempt, while it says it."""
     model: str = ""
     tokens_in: int = 0
     tokens_out: int = 0
@@ -139,7 +144,15 @@ def _step_level(steps: dict[str, Seen], event: RunEvent) -> None:
 
 
 def _started(seen: Seen, event: RunEvent) -> Seen:
-    return replace(seen, word="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None)
+    return replace(seen, word="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None, said="")
+
+
+def _heard(seen: Seen, event: RunEvent) -> Seen:
+    return replace(seen, said=(seen.said + str(event.detail.get("text", "")))[-MOST_SAID:])
+
+
+def _waits(seen: Seen, event: RunEvent) -> Seen:
+    return replace(seen, word="retry", note=str(event.detail.get("reason", "")))
 
 
 def _ended(seen: Seen, event: RunEvent) -> Seen:
@@ -156,6 +169,10 @@ _CHANGES: Mapping[str, Callable[[Seen, RunEvent], Seen]] = {
     "grown": _grown,
     "retry": lambda seen, event: replace(seen, word="retry", note=_error(event)),
     "lost": lambda seen, event: replace(seen, word="lost", note=f"its worker {event.worker} is gone"),
+    "delta": _heard,
+    "waits": _waits,
+    "refused": lambda seen, event: replace(seen, word="retry", note=str(event.detail.get("message", ""))),
+    "uncertain": lambda seen, event: replace(seen, word="asking", since_ms=event.at_ms),
     "released": lambda seen, event: replace(seen, word="waiting"),
     "waiting": lambda seen, event: replace(seen, word="asking", since_ms=event.at_ms),
     **dict.fromkeys(ENDS, _ended),
@@ -178,7 +195,7 @@ def _count(tally: Tally, item: str, is_item: bool, event: RunEvent) -> Tally:
     """A map's items after an event of one of them, or of a step that the item grew."""
     if event.type == "started":
         return replace(tally, running=tally.running | {item})
-    if event.type in ("retry", "lost", "released", "waiting") and is_item:
+    if event.type in ("retry", "waits", "lost", "released", "refused", "waiting", "uncertain") and is_item:
         return replace(tally, running=tally.running - {item})
     if event.type == "grown":
         left = tally.left.get(item, 1) - 1 + _count_of(event)

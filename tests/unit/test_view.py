@@ -300,3 +300,15 @@ def test_a_running_step_shows_how_long_it_has_been_at_it() -> None:
     text = painted(begun().start("a").view(), now_ms=BEGAN + 6500)
 
     assert "2.5 s" in text
+
+
+def test_a_running_step_shows_what_its_model_is_saying_in_this_attempt() -> None:
+    story = begun().start("a").add("delta", "a", text="Good ").add("delta", "a", text="day")
+    assert "Good day" in painted(story.view())
+    assert "Good day" not in painted(story.start("a").add("delta", "a", text="Hi").view())
+
+
+def test_a_step_that_waits_for_shared_limits_says_so() -> None:
+    assert (
+        "waits a: the rpm of the model is used up" in begun().start("a").add("waits", "a", reason="the rpm of the model is used up").lines()
+    )
