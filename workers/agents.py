@@ -179,7 +179,8 @@ async def team_synthesize(work: Work) -> Outcome:
     params = {**model.params, **team.synthesizer.params}
     messages: list[Mapping[str, JsonValue]] = [{"role": "user", "content": prompt}]
     try:
-        reply = await llm.complete(model.model, messages, params=params, timeout_s=team.synthesizer.timeout_s)
+        async with leave_to_ask(work, model, messages) as leave:
+            leave.reply = reply = await llm.complete(model.model, messages, params=params, timeout_s=team.synthesizer.timeout_s)
     except ModelError as error:
         if error.retryable and work.begun.failures < work.begun.spec.retries:
             raise

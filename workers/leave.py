@@ -10,7 +10,7 @@ from typing import cast
 
 from orchestrator import faultpoints
 from orchestrator.errors import ModelError, MustWait, StepError
-from orchestrator.models.definitions import Budgets, Limits, Model
+from orchestrator.models.definitions import Budgets, Model
 from orchestrator.state.limits import Ask, Exhausted, Wait
 from workers import llm
 from workers.dialects.messages import Message
@@ -30,18 +30,14 @@ class Leave:
 async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
     """Hold leave for one call while the block lasts.
 
-    Raises MustWait if the limits have no room now, StepError ('exhausted') if a budget has no room at all.
+    Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    leave, limits = Leave(), work.definitions.limits
-    if not _is_limited(limits, model.model, work.begun.tenant):
-        yield leave
-        return
-    limiter = work.process.limiter
-    match await asyncio.to_thread(limiter.take, _ask(work, model, messages), limits):
+    leave, limiter = Leave(), work.process.limiter
+    match await asyncio.to_thread(limiter.take, _ask(work, model, messages), work.definitions.limits):
         case Wait() as wait:
             raise MustWait(wait.seconds, f"the {wait.reason} of the {wait.of} is used up; {wait.ahead} calls come before")
         case Exhausted() as exhausted:
-            raise StepError(str(exhausted), code="exhausted")
+            raise StepError(str(exhausted), code="budget")
     faultpoints.at("budget-reserved")
     work.process.keep_leave(work.begun.lease)
     try:
@@ -60,11 +56,9 @@ def _settle(work: Work, reply: llm.Reply | None) -> None:
     for sooner in work.process.limiter.settle(work.begun.lease, tokens=tokens, usd=reply.usage.cost_usd if reply else 0.0):
         if sooner.seconds <= 0:
             work.process.wake(sooner.run_id, sooner.step_id)
+        else:
+            work.process.ledger.sooner(sooner.run_id, sooner.step_id, sooner.seconds)
     faultpoints.at("budget-settled")
-
-
-def _is_limited(limits: Limits, model: str, tenant: str) -> bool:
-    return model in limits.models or tenant in limits.tenants or limits.budgets != Budgets()
 
 
 def _ask(work: Work, model: Model, messages: Sequence[Message]) -> Ask:

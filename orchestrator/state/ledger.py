@@ -29,6 +29,7 @@ from orchestrator.errors import CantataError, UnavailableError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome, Spec, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RunStatus
+from orchestrator.state import clock
 
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
 LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
@@ -317,21 +318,21 @@ class Ledger:
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""
-        text = self._patiently(lambda: self.redis.get(definitions_key(shard_of(run_id), digest)))
+        text = self.patiently(lambda: self.redis.get(definitions_key(shard_of(run_id), digest)))
         if text is None:
             raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
         return str(text)
 
     def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
         """A run's kind, request (JSON text), the digest of its definitions, and its labels."""
-        fields = self._patiently(lambda: self.redis.hmget(run_key(run_id), ["kind", "request", "definitions", "labels"]))
+        fields = self.patiently(lambda: self.redis.hmget(run_key(run_id), ["kind", "request", "definitions", "labels"]))
         if fields[0] is None:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
 
     def status(self, run_id: str) -> RunStatus:
         """How a run stands. Raises UnknownRunError."""
-        status = self._patiently(lambda: self.redis.hget(run_key(run_id), "status"))
+        status = self.patiently(lambda: self.redis.hget(run_key(run_id), "status"))
         if status is None:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return cast(RunStatus, status)
@@ -412,13 +413,13 @@ class Ledger:
                     pipe.zrange(f"{shard_key(shard)}:leases", 0, -1)
                 return cast("list[list[str]]", pipe.execute())
 
-        return [lease for leases in self._patiently(fetch) for lease in leases]
+        return [lease for leases in self.patiently(fetch) for lease in leases]
 
     def expire(self, leases: Iterable[str]) -> None:
         """Let leases run out now, because their owner is known to be dead."""
         for lease in leases:
             key = f"{shard_key(shard_of(lease.split('|', 1)[0]))}:leases"
-            self._patiently(partial(self.redis.zadd, key, {lease: 0.0}, xx=True))
+            self.patiently(partial(self.redis.zadd, key, {lease: 0.0}, xx=True))
 
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
         """Mend one shard: leases that ran out, timers that are due, messages that got lost, runs that expired."""
@@ -441,7 +442,7 @@ class Ledger:
                     raise error
             return [[[], [], 0, 0, str(answer)] if isinstance(answer, ResponseError) else answer for answer in answers]
 
-        return [_swept(answer) for answer in self._patiently(call) if any(answer)]
+        return [_swept(answer) for answer in self.patiently(call) if any(answer)]
 
     def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Add an event to a run that is not over."""
@@ -452,6 +453,12 @@ class Ledger:
     def wake(self, run_id: str, step_id: str) -> tuple[Ready, ...]:
         """Let a step that waits for its next try have it now; answers what to send."""
         return _ready(self._call("wake", run_id, run_id, step_id, self._resend_ms))
+
+    def sooner(self, run_id: str, step_id: str, seconds: float) -> None:
+        """Let a step that waits for its next try have it so many seconds from now, if that is sooner."""
+        key, member = f"{shard_key(shard_of(run_id))}:due", f"retry|{run_id}|{step_id}"
+        at_ms = (clock.now() + seconds) * 1000
+        self.patiently(lambda: self.redis.zadd(key, {member: at_ms}, xx=True, lt=True))
 
     def stream(self, begun: Begun, text: str) -> bool:
         """Add a piece of a model's reply to the run's events; False if this attempt counts no more."""
@@ -474,7 +481,7 @@ class Ledger:
 
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
         """The steps that answer to names now."""
-        moved = cast("dict[str, str]", self._patiently(lambda: self.redis.hgetall(f"{run_key(run_id)}:names")))
+        moved = cast("dict[str, str]", self.patiently(lambda: self.redis.hgetall(f"{run_key(run_id)}:names")))
         return [_follow(moved, name) for name in names]
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -490,7 +497,7 @@ class Ledger:
                 pipe.time()
                 return cast("list[dict[str, str]]", pipe.execute())
 
-        meta, specs, states, outs, infos, names, blobs, clock = self._patiently(fetch)
+        meta, specs, states, outs, infos, names, blobs, clock = self.patiently(fetch)
         if not meta:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         steps = {step_id: _step_record(step_id, packed, specs, outs, infos, blobs) for step_id, packed in states.items()}
@@ -506,7 +513,7 @@ class Ledger:
                     pipe.hmget(f"{key}{part}", ids)
                 return cast("list[list[str | None]]", pipe.execute())
 
-        columns = [dict(zip(ids, column, strict=True)) for column in self._patiently(fetch)]
+        columns = [dict(zip(ids, column, strict=True)) for column in self.patiently(fetch)]
         specs, states, outs, infos = ({step: text for step, text in column.items() if text is not None} for column in columns)
         shared = sorted({text[1:] for text in specs.values() if text.startswith("=")})
         if shared:
@@ -524,7 +531,7 @@ class Ledger:
                     pipe.zrevrange(f"{shard_key(shard)}:runs", 0, most - 1, withscores=True)
                 return cast("list[list[tuple[str, float]]]", pipe.execute())
 
-        newest = sorted((pair for pairs in self._patiently(fetch) for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
+        newest = sorted((pair for pairs in self.patiently(fetch) for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
 
         def fetch_meta() -> list[dict[str, str]]:
             with self.redis.pipeline(transaction=False) as pipe:
@@ -533,7 +540,7 @@ class Ledger:
                 pipe.time()
                 return cast("list[dict[str, str]]", pipe.execute())
 
-        *metas, clock = self._patiently(fetch_meta)
+        *metas, clock = self.patiently(fetch_meta)
         now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
         return [_run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
 
@@ -542,7 +549,7 @@ class Ledger:
         found: list[str | None] = []
         for start in range(0, len(names), 1000):
             chunk = list(names[start : start + 1000])
-            found += cast("list[str | None]", self._patiently(partial(self.redis.hmget, key, chunk)))
+            found += cast("list[str | None]", self.patiently(partial(self.redis.hmget, key, chunk)))
         return found
 
     # --- calling ----------------------------------------------------------------------------------------------------
@@ -580,7 +587,7 @@ class Ledger:
                 raise RedisConnectionError("the reply was dropped")
             return cast("list", reply)  # type: ignore[type-arg]
 
-        return self._patiently(call)
+        return self.patiently(call)
 
     def _script(self, name: str) -> tuple[str, str]:
         script = self._scripts.get(name)
@@ -591,7 +598,7 @@ class Ledger:
                 script = self._scripts[name] = (sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
         return script
 
-    def _patiently(self, call: Callable[[], Reply]) -> Reply:
+    def patiently(self, call: Callable[[], Reply]) -> Reply:
         """Call Redis, again and again while it is away or will not take writes, for as long as this ledger has patience.
 
         Raises UnavailableError past it.

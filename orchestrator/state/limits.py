@@ -153,7 +153,7 @@ class Limiter:
             except NoScriptError:
                 return cast("list", redis.eval(text, 1, LIMITS_KEY, self._window_ms, *args))  # type: ignore[type-arg]
 
-        return self._ledger._patiently(call)
+        return self._ledger.patiently(call)
 
     def _script(self, name: str) -> tuple[str, str]:
         script = self._scripts.get(name)

@@ -352,14 +352,18 @@ fail = function(s, kind, info)
   local _, _, spec = spec_of(s.id)
   redis.call('HSET', R .. ':info', s.id, info)
   event(kind, s.id, s.attempt, nil, info)
+  local code = cjson.decode(info).error.code
+  if code == 'budget' then -- no call can be paid any more, whoever would bear this failure
+    finish(s, 'failed')
+    return close('exhausted', info)
+  end
   local on_error = spec.on_error or 'abort'
   if on_error == 'skip' or kind == 'late' then return resolve(s, 'failed', {done = true}, 'null') end
   if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
   finish(s, 'failed')
   local exit = give_up(spec.scope)
   if not exit then
-    local exhausted = cjson.decode(info).error.code == 'exhausted'
-    return close(exhausted and 'exhausted' or 'failed', info)
+    return close(code == 'exhausted' and 'exhausted' or 'failed', info)
   end
   open_edges(s.id, 'failed', {}, exit.id)
   count_down(1)

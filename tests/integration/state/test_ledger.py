@@ -960,3 +960,37 @@ def test_a_run_whose_bounds_are_used_up_is_exhausted(ledger: Ledger) -> None:
     play.commit(play.begin("a"), outcome=failed("exhausted"))
 
     assert play.status == "exhausted"
+
+
+def test_a_spent_budget_ends_the_run_whoever_would_bear_the_failure(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", on_error="skip"), work("b"))
+
+    play.commit(play.begin("a"), outcome=failed("budget"))
+
+    assert play.status == "exhausted"
+
+
+def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    play.commit(play.begin("a"), outcome=Outcome(status="wait", retry_in_s=60))
+
+    assert sent(play.sweep()) == []
+    assert [step.step_id for step in ledger.wake("run", "a")] == ["a"]
+    begun = play.begin("a")
+
+    assert (begun.attempt, begun.failures, play.step("a").crashes) == (2, 0, 0)
+    assert play.events("a") == ["started", "waits", "started"]
+
+
+def test_a_wait_can_be_made_shorter_but_not_longer(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    for step_id in ("a", "b"):
+        play.commit(play.begin(step_id), outcome=Outcome(status="wait", retry_in_s=60 if step_id == "a" else 0))
+
+    ledger.sooner("run", "a", -1)
+    ledger.sooner("run", "b", 60)
+
+    assert sent(play.sweep()) == ["a", "b"]
