@@ -1,111 +1,121 @@
-"""`./run faults [--minutes N] [--seed S]`: rows, diamonds and maps while workers are killed -9 at random; a seed replays the choices."""
+"""`./run faults [--minutes N] [--seed S]`: strikes, chaos, recovery and deploys; every violation a line, and 1 if there is any."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import logging
 import random
-import signal
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from orchestrator.client import ChainRun, Client, EmbeddedClient
-from tests.integration.fleet.conftest import Journal, definitions, tool
+import structlog
 
-PATIENCE_S = 120.0
-LATEST_KILL_S = 2.0
-STEP_S = 0.3
+from tests.faults import chaos, deploys, history, points, recovery
+from tests.faults.past import Violation
+from tests.faults.stage import stage
+
+ROUND_S = 40.0  # of chaos: short, so that what a seed did can be read
+KILLS = 30
+LONG_STEP_S, BLOCKS_S = 60.0, 10.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a part."""
+
+    summary: str
+    violations: Sequence[Violation]
+
+
+Part = Callable[[Path, int, float], Result]
+"""(an empty folder, seed, seconds) → what came of it."""
+
+
+def strike_points(folder: Path, seed: int, seconds: float) -> Result:
+    """Each fault at each point in each shape, as far as the time goes."""
+    give_up = time.monotonic() + seconds
+    with stage(folder, drain_s=0.5, armed=True) as world:
+        report = points.strike(world, points.every_case(random.Random(seed)), give_up, print)
+    missed = "".join(f"\n    {label} is not reached in {', '.join(shapes)}" for label, shapes in report.missed_by_label())
+    return Result(f"{report.cases} cases{missed}", report.violations)
+
+
+def wreak_chaos(folder: Path, seed: int, seconds: float) -> Result:
+    """Rounds with seeds of their own, from `seed` on."""
+    give_up = time.monotonic() + seconds
+    runs, number = 0, 0
+    while time.monotonic() < give_up:
+        own = folder / str(seed + number)
+        own.mkdir()
+        more, violations = chaos.wreak(own, seed + number, ROUND_S)
+        if violations:
+            return Result(
+                f"round of seed {seed + number}; replay: ./run faults --only chaos --seed {seed + number} --minutes 0.5", violations
+            )
+        shutil.rmtree(own)
+        runs, number = runs + more, number + 1
+    return Result(f"{number} rounds, {runs} runs", [])
+
+
+def measure_recovery(folder: Path, seed: int, seconds: float) -> Result:
+    """Kills, and a step of a minute whose worker lives."""
+    with stage(folder) as world:
+        with recovery.blocked(world, LONG_STEP_S, BLOCKS_S):
+            found = recovery.measure(world, KILLS)
+        return Result(str(found), [*found.violations(), *history.check(world.journal, world.client.redis)])
+
+
+def roll_out(folder: Path, seed: int, seconds: float) -> Result:
+    """Restarts under load."""
+    report = deploys.roll_out(folder, seed, seconds)
+    summary = f"{report.deploys} deploys, {report.runs} runs; the slowest worker ended {report.slowest_end_s:.1f} s after SIGTERM"
+    return Result(summary, report.violations)
+
+
+PARTS: dict[str, tuple[Part, float]] = {
+    "points": (strike_points, 0.45),
+    "chaos": (wreak_chaos, 0.3),
+    "recovery": (measure_recovery, 0.0),
+    "deploys": (roll_out, 0.25),
+}
+"""The parts, and the share of each in the minutes; recovery takes the two or three that its kills need."""
 
 
 def main() -> int:
-    """Run rounds until the time is over; 1 at the first violation."""
+    """Do the parts; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="./run faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--only", choices=PARTS)
     options = parser.parse_args()
-    chance = random.Random(options.seed)
-    give_up = time.monotonic() + options.minutes * 60
-    rounds = 0
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"seed {options.seed}")
-    with tempfile.TemporaryDirectory() as folder, Client.embedded(Path(folder, "home"), config=definitions(), agents=1, tools=2) as client:
-        while time.monotonic() < give_up:
-            faults = one_round(client, chance, Journal(Path(folder, f"{rounds}.jsonl")))
-            rounds += 1
-            if faults:
-                print(f"round {rounds}, seed {options.seed}:", *faults, sep="\n  ")
-                return 1
-    print(f"{rounds} rounds, no violation")
-    return 0
+    failed = [name for name in PARTS if options.only in (None, name) and not _do(name, options)]
+    if failed:
+        print(f"violations in {', '.join(failed)}; seed {options.seed}")
+    return 1 if failed else 0
 
 
-def one_round(client: EmbeddedClient, chance: random.Random, journal: Journal) -> list[str]:
-    """Some runs, some kills, and what is wrong afterwards."""
-    runs = {name: client.submit_chain(request(name, journal)) for name in ("row", "diamond", "map")}
-    for _ in range(chance.randint(1, 3)):
-        time.sleep(chance.uniform(0, LATEST_KILL_S))  # chance is the test here; nothing is waited for
-        kill_one(client, chance)
-    return [fault for name, run in runs.items() for fault in check(name, run, journal)]
-
-
-def request(shape: str, journal: Journal) -> dict[str, Any]:
-    """A chain whose steps write to the journal under names of their own."""
-
-    def work(node_id: str, **fields: Any) -> dict[str, Any]:
-        return tool(node_id, "slow", journal=str(journal.path), mark=f"{shape}.{node_id}", seconds=STEP_S, **fields)
-
-    if shape == "row":
-        return {"nodes": [work("a", next_node="b"), work("b", next_node="c"), work("c")], "entry_node": "a"}
-    if shape == "diamond":
-        sides = [work(name, deps=["a"]) for name in ("b", "c", "d")]
-        return {"nodes": [work("a"), *sides, work("e", deps=["b", "c", "d"])], "entry_node": "a"}
-    body = {
-        "node_id": "one",
-        "kind": "tool",
-        "name": "slow",
-        "input": {"journal": str(journal.path), "seconds": STEP_S},
-        "input_map": {"mark": "_item"},
-    }
-    nodes = [{"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "one"}, body]
-    return {"nodes": nodes, "entry_node": "m", "initial_input": {"items": [f"map.m/{i}" for i in range(8)]}}
-
-
-def kill_one(client: EmbeddedClient, chance: random.Random) -> None:
-    """Kill -9 one worker, or one child of the tools worker."""
-    workers = {p.name: p.pid for p in client.stack.processes() if p.alive and p.name in ("coordinator", "agents", "tools")}
-    name = chance.choice(["coordinator", "agents", "tools", "child", "child"])
-    if name == "child" and "tools" in workers:
-        children = subprocess.run(["pgrep", "-P", str(workers["tools"])], capture_output=True, text=True, check=False).stdout.split()
-        victims = [int(child) for child in children]
-    else:
-        victims = [workers[name]] if name in workers else []
-    if victims:
-        try:
-            os.kill(chance.choice(victims), signal.SIGKILL)
-        except ProcessLookupError:
-            return
-
-
-def check(name: str, run: ChainRun, journal: Journal) -> list[str]:
-    """What the journal and the ledger say of a run that is over: it succeeded, and nothing was started after its outcome was recorded."""
-    response = run.result(PATIENCE_S)
-    if not response.success:
-        return [f"{name} ended {response.status}: {response.error}"]
-    faults = []
-    done_at = {event.step: event.at_ms for event in run.log() if event.type == "done"}
-    for step_id, step in run.record().steps.items():
-        mark = f"{name}.{step_id}"
-        starts = [line["at"] * 1000 for line in journal.of("start", mark)]
-        if starts and len(starts) > step.attempt:
-            faults.append(f"{mark} was started {len(starts)} times in {step.attempt} attempts")
-        if starts and max(starts) > done_at[step_id] + 1:
-            faults.append(f"{mark} was started again after its outcome was recorded")
-        if step.spec.kind == "tool.call" and not starts:
-            faults.append(f"{mark} has an outcome but never ran")
-    return faults
+def _do(name: str, options: argparse.Namespace) -> bool:
+    """Do one part and tell; the folder of one that failed is kept."""
+    part, share = PARTS[name]
+    folder = Path(tempfile.mkdtemp(prefix=f"cantata-faults-{name}-"))
+    since = time.monotonic()
+    try:
+        result = part(folder, options.seed, options.minutes * 60 * (1.0 if options.only else share))
+    except TimeoutError as error:
+        result = Result("it could not go on", [Violation("", "", "a fleet that comes back", str(error))])
+    print(f"{name:9} {time.monotonic() - since:5.0f} s  {len(result.violations)} violations  {result.summary}", flush=True)
+    if not result.violations:
+        shutil.rmtree(folder)
+        return True
+    print(*(f"    {violation}" for violation in result.violations), f"    journal and logs: {folder}", sep="\n", flush=True)
+    return False
 
 
 if __name__ == "__main__":

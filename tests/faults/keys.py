@@ -1,0 +1,54 @@
+"""Says of each key in Redis whose it is: of a run, of a shard, of the fleet or of the broker; and that it goes with its owner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import cast
+
+from redis import Redis
+
+from orchestrator.models.wire import RUN_OVER
+from orchestrator.state.ledger import SHARDS, run_key, shard_key
+from tests.faults.past import Violation
+
+RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
+LASTING = re.compile(
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due)"  # a shard's; their entries are looked at one by one
+    r"|cantata:workers"  # the fleet's: an entry goes when its worker is stale
+    r"|_kombu\.binding.+|unacked|unacked_index|unacked_mutex"  # the broker's
+    r"|(coordinator|agents|tools)(\x06\x16\d)?|.+\.celery\.pidbox"  # its queues, which are gone when they are empty
+)
+WORKING = ("leases", "ready", "due")
+
+
+def check(redis: Redis) -> Iterator[Violation]:
+    """Each key has an owner that lives, or expires; nothing is left to do for a run that is over."""
+    for key in sorted(cast("Iterator[str]", redis.scan_iter(count=1000))):
+        expires = redis.pttl(key) != -1
+        run = RUN_KEY.match(key)
+        if run:
+            yield from _check_run_key(redis, key, run[1], expires)
+        elif not expires and not LASTING.fullmatch(key):
+            yield Violation("", "", "an owner or an expiry for each key", f"{key!r}, which has neither")
+    for shard in range(SHARDS):
+        for name in WORKING:
+            for entry in cast("list[str]", redis.zrange(f"{shard_key(shard)}:{name}", 0, -1)):
+                yield from _check_entry(redis, name, entry)
+
+
+def _check_run_key(redis: Redis, key: str, run_id: str, expires: bool) -> Iterator[Violation]:
+    status = cast("str | None", redis.hget(run_key(run_id), "status"))
+    if status is None:
+        yield Violation(run_id, "", "no key of a run that is not kept", repr(key))
+    elif status in RUN_OVER and not expires:
+        yield Violation(run_id, "", f"an expiry for each key of a run that is {status}", f"none of {key!r}")
+    elif status not in RUN_OVER and expires:
+        yield Violation(run_id, "", f"no expiry while the run is {status}", f"one of {key!r}")
+
+
+def _check_entry(redis: Redis, name: str, entry: str) -> Iterator[Violation]:
+    run_id = entry.split("|")[1 if name == "due" else 0]
+    status = cast("str | None", redis.hget(run_key(run_id), "status"))
+    if status is None or status in RUN_OVER:
+        yield Violation(run_id, "", f"nothing in `{name}` of a run that is {status or 'not kept'}", repr(entry))

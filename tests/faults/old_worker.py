@@ -1,0 +1,14 @@
+"""A worker of an older version, which has never heard of gathering: `python -m tests.faults.old_worker QUEUE ...`."""
+
+from __future__ import annotations
+
+import sys
+
+import orchestrator
+from workers.__main__ import main
+from workers.kinds import HANDLERS
+
+if __name__ == "__main__":
+    orchestrator.__version__ = "0.0.1"
+    del HANDLERS["chain.gather"]
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Reads what happened to a run: what its client was told, what the ledger keeps, what tools and models wrote down."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pydantic import JsonValue
+from redis import Redis
+
+from orchestrator.results import chain_response, turn_result
+from orchestrator.state.ledger import Ledger
+from tests.faults.journal import Journal, Line
+from tests.integration.state.invariants import ENDINGS, Picture, take
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something that must not be."""
+
+    run: str
+    step: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        place = f"run {self.run}, step {self.step}" if self.step else f"run {self.run}" if self.run else "Redis"
+        return f"{place}: expected {self.expected}; found {self.found}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry of a run's stream."""
+
+    seq: int
+    type: str
+    step: str
+    attempt: int | None
+    worker: str
+    at: float
+
+    @property
+    def pid(self) -> int:
+        """The process of its worker."""
+        return int(self.worker.rpartition("#")[2])
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was written outside Redis about one run."""
+
+    accepted: Line
+    starts: list[Line] = field(default_factory=list)
+    finishes: list[Line] = field(default_factory=list)
+    asked: list[Line] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Past:
+    """One run that was accepted and is in the ledger."""
+
+    told: Told
+    picture: Picture
+    output: JsonValue
+    hurt: Sequence[Line]
+    """Who was frozen or killed."""
+
+    @property
+    def name(self) -> str:
+        """The run as people are told of it."""
+        return f"{self.picture.run_id} ({self.told.accepted.shape} {self.told.accepted.tag})"
+
+    @cached_property
+    def events(self) -> Mapping[str, list[Event]]:
+        """The events of each step; those of the run itself under ""."""
+        by_step: dict[str, list[Event]] = defaultdict(list)
+        for entry, fields in self.picture.log:
+            attempt = int(fields["a"]) if fields["a"] else None
+            seq = int(entry.split("-")[1])
+            by_step[fields["s"]].append(Event(seq, fields["t"], fields["s"], attempt, fields["w"], int(fields["at"]) / 1000))
+        return by_step
+
+    def of(self, step: str, *types: str) -> list[Event]:
+        """The events of these types of a step."""
+        return [event for event in self.events.get(step, []) if event.type in types]
+
+    def outcome(self, step: str) -> Event | None:
+        """The event that ended a step."""
+        return next(iter(self.of(step, *ENDINGS)), None)
+
+    @cached_property
+    def done(self) -> set[str]:
+        """The steps that ended well."""
+        return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type == "done"}
+
+    def of_kind(self, kind: str) -> Iterator[str]:
+        """The steps of a kind."""
+        return (step for step in self.picture.cells if self.picture.spec(step)["kind"] == kind)
+
+    def asked_by(self) -> Iterator[tuple[str, list[Line]]]:
+        """The steps that ask a model, with the requests that came to it; in them the synthesizer calls itself `merge`."""
+        asking = {step: str(self.picture.spec(step)["work"]).removeprefix("agents:") for step in self.of_kind("agent.turn")}
+        asking |= dict.fromkeys(self.of_kind("team.synthesize"), "merge")
+        return ((step, [line for line in self.told.asked if line.agent == agent]) for step, agent in asking.items())
+
+    def was_frozen(self, pids: set[int], since: float, until: float) -> bool:
+        """Whether one of these processes stood still at a time between: then it may not know that its step was given to another."""
+        return any(line.what == "frozen" and line.pid in pids and line.at <= until and line.until >= since for line in self.hurt)
+
+    def was_killed(self, pid: int) -> bool:
+        """Whether a process was killed."""
+        return any(line.what == "killed" and line.pid == pid for line in self.hurt)
+
+    def violation(self, step: str, expected: str, found: str) -> Violation:
+        """Something that must not be in this run."""
+        return Violation(self.name, step, expected, found)
+
+
+def read(journal: Journal, redis: Redis, only: str | None = None) -> Iterator[Past | Violation]:
+    """The past of each run (or one) that a client was told is accepted; a violation in place of one that the ledger does not know."""
+    lines = journal.lines()
+    ledger, hurt = Ledger(redis), [line for line in lines if line.what in ("frozen", "killed")]
+    for run_id, told in _told(lines).items():
+        if only is not None and run_id != only:
+            continue
+        picture = take(redis, run_id)
+        if not picture.meta:
+            yield Violation(f"{run_id} ({told.accepted.shape})", "", "a run that was accepted is kept", "nothing of it in the ledger")
+            continue
+        record = ledger.read(run_id)
+        output = turn_result(record).output if record.kind == "turn" else chain_response(record).final_output
+        yield Past(told, picture, output, hurt)
+
+
+def _told(lines: Sequence[Line]) -> dict[str, Told]:
+    by_run = {line.run_id: Told(line) for line in lines if line.what == "accepted"}
+    by_tag = {told.accepted.tag: told for told in by_run.values()}
+    for line in lines:
+        if line.what == "start":
+            by_run[line.run_id].starts.append(line)
+        elif line.what == "finish":
+            by_run[line.run_id].finishes.append(line)
+        elif line.what == "asked":
+            by_tag[line.tag].asked.append(line)
+    return by_run

@@ -1,0 +1,123 @@
+"""Measures how long a step of a killed worker waits until it runs again elsewhere; and sees that the step of a live one is not doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+from tests.faults.journal import Line
+from tests.faults.past import Violation
+from tests.faults.processes import children, until
+from tests.faults.shapes import blocking, lone
+from tests.faults.stage import Stage, end
+
+QUEUE = "recovery"
+CREW = 3  # workers, so that two are left while a third starts
+STEPS_S = (0.1, 0.5, 2.0, 10.0, 60.0)
+BOUND_S, WISH_S = 6.0, 2.0  # of the 99th and of the 50th percentile
+PATIENCE_S = 200.0  # a step of a minute that is struck twice
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How long steps waited."""
+
+    samples_s: Sequence[float]
+
+    @property
+    def p50_s(self) -> float:
+        """What half of them did not exceed."""
+        return statistics.median(self.samples_s)
+
+    @property
+    def p99_s(self) -> float:
+        """What nearly all of them did not exceed."""
+        return statistics.quantiles(self.samples_s, n=100, method="inclusive")[98]
+
+    def violations(self) -> list[Violation]:
+        """Whether the bound was kept; that the wish was not is only told."""
+        worst = f"{self.p99_s:.2f} s over {len(self.samples_s)} steps"
+        return [] if self.p99_s <= BOUND_S else [Violation("", "", f"99 of 100 steps run again within {BOUND_S:g} s", worst)]
+
+    def __str__(self) -> str:
+        wish = "" if self.p50_s <= WISH_S else f" (wished: {WISH_S:g} s)"
+        return f"{len(self.samples_s)} steps ran again: p50 {self.p50_s:.2f} s{wish}, p99 {self.p99_s:.2f} s"
+
+
+class Crew:
+    """Workers of one queue; for one that is killed another is started."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._workers = [stage.start_worker(QUEUE) for _ in range(CREW)]
+
+    def wait_whole(self) -> None:
+        """Wait until all take work."""
+        for worker in self._workers:
+            self._stage.wait_announced(worker.pid)
+
+    def kill_worker_of(self, pid: int) -> tuple[float, list[int]]:
+        """Kill a child's whole worker: when, and the children it had."""
+        victim = next(worker for worker in self._workers if pid in children(worker.pid))
+        pids = children(victim.pid)
+        for each in pids:
+            self._stage.journal.write("killed", pid=each)
+        os.killpg(victim.pid, signal.SIGKILL)
+        killed_at = time.time()
+        victim.wait()
+        self._workers[self._workers.index(victim)] = self._stage.start_worker(QUEUE)
+        return killed_at, pids
+
+    def end(self) -> None:
+        """Leave none."""
+        for worker in self._workers:
+            end(worker)
+
+
+def measure(stage: Stage, kills: int, steps_s: Sequence[float] = STEPS_S) -> Recovery:
+    """Kill a whole worker so often, each time when a step on it has just begun; how long each of its steps then waited."""
+    crew, runs = Crew(stage), []
+    samples_s: list[float] = []
+    try:
+        for number, seconds in enumerate(islice(cycle(steps_s), kills)):
+            crew.wait_whole()
+            run = stage.submit(lone(QUEUE), f"recovery.{number}", linger_s=seconds)
+            runs.append(run)
+            killed_at, pids = crew.kill_worker_of(_started(stage, run.run_id, 1).pid)
+            cut = _cut(stage, pids)
+            samples_s += [_started(stage, line.run_id, line.attempt + 1).at - killed_at for line in cut]
+        for run in runs:
+            run.wait(PATIENCE_S)
+    finally:
+        crew.end()
+    return Recovery(samples_s)
+
+
+@contextmanager
+def blocked(stage: Stage, seconds: float, blocks_s: float) -> Iterator[None]:
+    """Meanwhile a step runs on a worker of its own, which is longer than any lease and keeps its event loop from beating; once, we hope."""
+    with stage.extra_worker("apart"):
+        run = stage.submit(blocking(blocks_s), "blocked", linger_s=seconds)
+        yield
+        assert run.wait(seconds + PATIENCE_S).steps["only"].attempt == 1, f"the step of {run} has a live worker"
+
+
+def _cut(stage: Stage, pids: Sequence[int]) -> list[Line]:
+    """The starts in these processes that have no finish."""
+    finished = {(line.run_id, line.attempt) for line in stage.journal.of("finish")}
+    return [line for line in stage.journal.of("start") if line.pid in pids and (line.run_id, line.attempt) not in finished]
+
+
+def _started(stage: Stage, run_id: str, attempt: int) -> Line:
+    """The start of an attempt of a run's one step."""
+
+    def found() -> Line | None:
+        return next((line for line in stage.journal.of("start", run_id) if line.attempt == attempt), None)
+
+    return until(found, f"attempt {attempt} of run {run_id}", PATIENCE_S)

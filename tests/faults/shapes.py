@@ -1,0 +1,166 @@
+"""The shapes of runs that are hurt: what they ask for, and the output they must give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from orchestrator.client import Client, Run
+from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Synthesizer, Team, Tool
+from orchestrator.models.wire import ChainNode
+
+HERE = Path(__file__).parent
+AGENTS = ("ann", "bob", "cleo")
+MODEL = "openai/gpt-4o-mini"
+MERGE = "merge <{user_input}> {agent_responses}"
+LINGERS = {"seconds": "input.linger_s"}
+ITEMS = 50
+NEVER_POISON = 100  # attempts; the suite may strike one step more often than a fleet would in a year
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of run: a chain of these nodes, or a turn if there are none."""
+
+    name: str
+    nodes: Sequence[ChainNode] = ()
+    expected: JsonValue = None
+
+    def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> Run:
+        """Submit one whose slow step takes `linger_s`. The same tag is the same run, however often it is told."""
+        if not self.nodes:
+            return client.submit_turn(_text(tag, linger_s), team="all", idempotency_key=tag)
+        given: dict[str, JsonValue] = {"journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
+        request = {"nodes": [node.model_dump() for node in self.nodes], "entry_node": self.nodes[0].node_id, "initial_input": given}
+        return client.submit_chain(request, idempotency_key=tag)
+
+    def expects(self, tag: str, linger_s: float = 0.0) -> JsonValue:
+        """The output of the run with this tag."""
+        if self.nodes:
+            return self.expected
+        text = _text(tag, linger_s)
+        answers = {name: f"echo: {name} <{text}>" for name in AGENTS}
+        return f"echo: merge <{text}> {json.dumps(answers, separators=(',', ':'))}"
+
+
+def _text(tag: str, linger_s: float) -> str:
+    return f"{tag} linger" if linger_s else tag
+
+
+def tool(node_id: str, name: str = "work", *, next_node: str | None = None, deps: Sequence[str] = (), **reads: str) -> ChainNode:
+    """A tool that writes to the run's journal."""
+    return ChainNode(
+        node_id=node_id, kind="tool", name=name, next_node=next_node, deps=list(deps), input_map={"journal": "input.journal", **reads}
+    )
+
+
+def chain(node_id: str, name: str, *, next_node: str | None = None, **reads: str) -> ChainNode:
+    """A named chain as a node."""
+    return ChainNode(node_id=node_id, kind="chain", name=name, next_node=next_node, input_map={"journal": "input.journal", **reads})
+
+
+def _row() -> Shape:
+    nodes = (
+        tool("a", next_node="b"),
+        tool("b", next_node="c", value="a", **LINGERS),
+        tool("c", next_node="d", value="b"),
+        tool("d", value="c"),
+    )
+    return Shape("row", nodes, 4)
+
+
+def _fan() -> Shape:
+    """Each member is a source, so the canvas is a chord."""
+    members = [f"m{i}" for i in range(6)]
+    nodes = [tool(name, deps=["a"], value="a", **(LINGERS if name == "m3" else {})) for name in members]
+    return Shape("fan", (tool("a"), *nodes, tool("join", "add", deps=members, **{name: name for name in members})), 12)
+
+
+def _diamond() -> Shape:
+    nodes = (
+        tool("top"),
+        tool("left", deps=["top"], value="top", **LINGERS),
+        tool("right", deps=["top"], value="top"),
+        tool("bottom", "add", deps=["left", "right"], left="left", right="right"),
+    )
+    return Shape("diamond", nodes, 4)
+
+
+def _map() -> Shape:
+    item = tool("item", "quick", value="_item", seconds="(_item == `7` && input.linger_s) || `0`")
+    every = ChainNode(node_id="every", kind="map", items_path="input.items", map_node="item", next_node="last")
+    return Shape("map", (every, item, tool("last", value="every[49]")), ITEMS + 1)
+
+
+def _loop() -> Shape:
+    """The third round lingers."""
+    body = tool("n", "quick", next_node="again", value="n OR `0`", seconds="(n == `2` && input.linger_s) || `0`")
+    again = ChainNode(node_id="again", kind="branch", condition="n < `4`", true_node="n", false_node="last")
+    return Shape("loop", (body, again, tool("last", value="n")), 5)
+
+
+def _retry() -> Shape:
+    return Shape("retry", (tool("a", next_node="b"), tool("b", "stumble", next_node="c", value="a"), tool("c", value="b", **LINGERS)), 3)
+
+
+def lone(queue: str) -> Shape:
+    """One step that lingers, on a queue of its own."""
+    return Shape("lone", (tool("only", queue, **LINGERS),), 1)
+
+
+def blocking(blocks_s: float) -> Shape:
+    """One step that lingers as a coroutine, after it kept the event loop to itself for a while."""
+    return Shape("blocking", (tool("only", "block", blocks_s=f"`{blocks_s}`", **LINGERS),), "done")
+
+
+def deployed(version: int) -> Shape:
+    """A row through the chain `deployed`, which is laid out when it is reached, as its version was when the run started."""
+    nodes = (tool("before", next_node="middle", **LINGERS), chain("middle", "deployed", next_node="after"), tool("after", value="middle"))
+    return Shape("deployed", nodes, version + 2)
+
+
+def _unserved() -> Shape:
+    return Shape("unserved", (tool("a", next_node="b"), tool("b", "unserved", value="a")), 2)
+
+
+def served_by(queue: str) -> Shape:
+    """A map whose items are done on one queue, then a retry."""
+    every = ChainNode(node_id="every", kind="map", items_path="input.items", map_node="item", next_node="again")
+    nodes = (
+        every,
+        tool("item", queue, value="_item"),
+        tool("again", f"{queue}-stumble", next_node="last", value="every[9]"),
+        tool("last", value="again"),
+    )
+    return Shape(queue, nodes, 12)
+
+
+SHAPES = {shape.name: shape for shape in (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), Shape("broadcast"), _unserved())}
+
+QUEUES = ("unserved", "apart", "recovery", "ahead", "behind", "old")
+"""Queues that no worker of the usual stack serves."""
+
+
+def definitions(*, version: int = 1) -> Definitions:
+    """What the runs may name. A version changes what the chain `deployed` gives."""
+    versioned = tool("told").model_copy(update={"input": {"value": version}})
+    return Definitions(
+        folder=str(HERE),
+        tools={
+            "work": Tool(function="fault_tools:work", cheap=False),
+            "quick": Tool(function="fault_tools:work", cheap=True),
+            "add": Tool(function="fault_tools:add", cheap=False),
+            "stumble": Tool(function="fault_tools:stumble", cheap=False, retries=5),
+            "block": Tool(function="fault_tools:block", queue="apart"),
+            **{queue: Tool(function="fault_tools:work", queue=queue) for queue in QUEUES},
+            **{f"{queue}-stumble": Tool(function="fault_tools:stumble", queue=queue, retries=5) for queue in QUEUES},
+        },
+        agents={name: Agent(model=MODEL, retries=10, instructions=[f"{name} <{{input}}>"]) for name in AGENTS},
+        teams={"all": Team(mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10))},
+        chains={"deployed": Chain(entry_node="told", nodes=[versioned])},
+        defaults=Defaults(max_attempts=NEVER_POISON, timeout_s=600),
+    )

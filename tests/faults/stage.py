@@ -1,0 +1,169 @@
+"""A stack that may be hurt: two workers of each sort, a model server, a journal, and the file that arms fault points."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from orchestrator.client import Client, EmbeddedClient, Run
+from orchestrator.embedded import Process, worker_command
+from orchestrator.state import fleet
+from orchestrator.testing import Rule, ScriptedModels
+from orchestrator.testing.answers import JsonObject
+from tests.faults.journal import Journal
+from tests.faults.processes import children, family, is_frozen, until
+from tests.faults.shapes import Shape, definitions
+
+LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
+READY_S = 60.0  # a supervisor that had to start a worker often waits up to 30 s
+CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4)}
+"""The stack knows one worker for tools and one coordinator; two of its agents workers become a second of each."""
+
+WORKERS = {"coordinator": "coordinator", "agents": "agents", "tools": "tools", **{name: role for name, (role, *_) in CREW.items()}}
+"""The stack's name of each worker → what it really is."""
+
+
+class Models(ScriptedModels):
+    """Writes into the journal who asked; the answer is the echo, and comes late for one agent of a run that lingers."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__([Rule(match="^bob <.* linger>$", delay_s=LINGER_S)])
+        self._lines = journal
+
+    def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
+        """Write a request down."""
+        rule, entry = super().receive(body, authorization)
+        asked = re.match(r"(\w+) <([^ >]+)", str(entry["text"]))
+        assert asked, f"an agent of the suite asks as it was instructed, not {entry['text']!r}"
+        self._lines.write("asked", agent=asked[1], tag=asked[2])
+        return rule, entry
+
+
+class Stage:
+    """A stack under way, with what is known of it outside Redis."""
+
+    def __init__(self, client: EmbeddedClient, folder: Path, journal: Journal) -> None:
+        self.client = client
+        self.folder = folder
+        self.journal = journal
+        self.fault = folder / "fault"
+        """Where a strike is written for the first process that comes to its point."""
+        self.clients: list[subprocess.Popen[bytes]] = []
+        """Processes that submitted and may stand still."""
+        self._frozen_until: dict[int, float] = {}
+        self._numbers = count(1)
+
+    def submit(self, shape: Shape, tag: str, *, linger_s: float = 0.0, client: Client | None = None) -> Run:
+        """Submit a run, and write down that it was accepted."""
+        run = shape.submit(client or self.client, tag, self.journal.path, linger_s=linger_s)
+        self.accepted(run, shape, tag, linger_s=linger_s)
+        return run
+
+    def accepted(self, run: Run, shape: Shape, tag: str, *, linger_s: float = 0.0) -> None:
+        """Write down that a run was accepted."""
+        self.journal.write("accepted", run_id=run.run_id, tag=tag, shape=shape.name, expected=shape.expects(tag, linger_s))
+
+    def workers(self) -> dict[str, Process]:
+        """The supervisor's workers that are alive, by what they are."""
+        return {WORKERS[each.name]: each for each in self.client.stack.processes() if each.name in WORKERS and each.alive}
+
+    def valkey(self) -> int:
+        """The server's process; 0 while it is away."""
+        return next((process.pid for process in self.client.stack.processes() if process.name == "valkey" and process.alive), 0)
+
+    def everybody(self) -> list[int]:
+        """All processes that work, with their children."""
+        return [pid for process in self.workers().values() for pid in family(process.pid)]
+
+    def worker_of(self, pid: int) -> int:
+        """The worker that a process belongs to: itself, or its parent."""
+        return next((each.pid for each in self.workers().values() if pid in (each.pid, *children(each.pid))), pid)
+
+    def newly_frozen(self) -> int | None:
+        """A process that stands still, and not since one that was noted."""
+        return next((pid for pid in self.everybody() if is_frozen(pid) and self._frozen_until.get(pid, 0.0) < time.time()), None)
+
+    def note_frozen(self, pid: int, seconds: float) -> None:
+        """Write down that a process stands still for so long."""
+        self._frozen_until[pid] = time.time() + seconds
+        self.journal.write("frozen", pid=pid, until=self._frozen_until[pid])
+
+    def wait_whole(self) -> None:
+        """Wait until all workers are there and say so."""
+
+        def is_whole() -> bool:
+            announced = {worker.pid for worker in fleet.workers(self.client.redis)}
+            pids = {process.pid for process in self.workers().values()}
+            return len(pids) == len(WORKERS) and pids <= announced
+
+        until(is_whole, "the whole fleet", READY_S)
+
+    @contextmanager
+    def extra_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "workers"), **environment: str) -> Iterator[int]:
+        """One more worker, outside the stack, ready when the block begins: its process, which leads a group of its own."""
+        worker = self.start_worker(queue, program=program, **environment)
+        try:
+            self.wait_announced(worker.pid)
+            yield worker.pid
+        finally:
+            end(worker)
+
+    def start_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "workers"), **environment: str) -> subprocess.Popen[bytes]:
+        """Begin to start a worker outside the stack."""
+        name = f"{queue}-{next(self._numbers)}"
+        command = [sys.executable, "-P", *program, queue, "--name", name, "--concurrency", "4"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            surroundings = {**os.environ, "REDIS_URL": self.client.redis_url, **environment}
+            return subprocess.Popen(command, env=surroundings, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_announced(self, pid: int) -> None:
+        """Wait until a worker takes work."""
+        until(lambda: pid in [worker.pid for worker in fleet.workers(self.client.redis)], f"the worker {pid}", READY_S)
+
+
+def end(worker: subprocess.Popen[bytes]) -> None:
+    """Make sure that nothing is left of a worker."""
+    with suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
+
+
+@contextmanager
+def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False) -> Iterator[Stage]:
+    """A stack with its home in a folder; its logs and journal stay there."""
+    journal = Journal(folder / "journal.jsonl")
+    fault = {"CANTATA_FAULT": f"@{folder / 'fault'}"} if armed else {}
+    with Models(journal) as models, _environment(
+        OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_DRAIN_S=str(drain_s), **fault
+    ), Client.embedded(folder / "home", config=definitions(), agents=3, tools=2, command=_command) as client:  # fmt: skip
+        stage = Stage(client, folder, journal)
+        yield stage
+        for submitter in stage.clients:
+            submitter.wait()
+
+
+def _command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
+    name, queue, concurrency = CREW.get(name, (name, queues[0], concurrency))
+    return worker_command(name, (queue,), concurrency)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

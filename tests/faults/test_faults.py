@@ -1,0 +1,137 @@
+"""The short form of `./run faults`: each point, each fault and each shape once, and a little of all the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.faultpoints import KINDS, LABELS
+from orchestrator.state import fleet
+from tests.faults import chaos, deploys, history, points, recovery
+from tests.faults.points import Case
+from tests.faults.shapes import SHAPES, served_by
+from tests.faults.stage import Stage, stage
+
+PATIENCE_S = 60.0
+OFF_S = 300.0
+
+CASES = (
+    Case("accepted", "kill", "row"),
+    Case("accept-replied", "drop", "broadcast"),
+    Case("begin-replied", "drop", "diamond"),
+    Case("begun", "freeze", "fan"),
+    Case("tool-started", "kill", "map"),
+    Case("tool-finished", "freeze", "loop"),
+    Case("model-sent", "kill", "broadcast"),
+    Case("model-answered", "drop", "broadcast"),
+    Case("budget-reserved", "kill", "broadcast"),
+    Case("budget-settled", "drop", "broadcast"),
+    Case("commit-replied", "drop", "fan"),
+    Case("committed", "kill", "retry"),
+    Case("graph-grown", "kill", "map"),
+    Case("run-closed", "freeze", "row"),
+    Case("canvas-sent", "drop", "loop"),
+    Case("chord-joined", "freeze", "broadcast"),
+    Case("successors-sent", "kill", "diamond"),
+    Case("lease-renewed", "drop", "row"),
+    Case("handed-back", "kill", "diamond"),
+    Case("swept", "freeze", "row"),
+    Case("timer-fired", "kill", "retry"),
+    Case("event-appended", "drop", "unserved"),
+)
+
+
+def test_each_point_each_fault_and_each_shape_has_its_case() -> None:
+    assert {case.label for case in CASES} == set(LABELS)
+    assert {case.kind for case in CASES} == set(KINDS)
+    assert {case.shape for case in CASES} == set(SHAPES)
+
+
+@pytest.mark.timeout(180)
+def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path) -> None:
+    with stage(tmp_path, drain_s=0.5, armed=True) as world:
+        report = points.strike(world, CASES, time.monotonic() + PATIENCE_S * 10, print)
+
+    assert report.violations == []
+    assert report.missed == set()
+
+
+@pytest.mark.timeout(180)
+def test_chaos_breaks_nothing(tmp_path: Path) -> None:
+    runs, violations = chaos.wreak(tmp_path, 11, 30.0)
+
+    assert violations == []
+    assert runs > 0
+
+
+@pytest.mark.timeout(120)
+def test_a_deploy_fails_no_run_and_changes_none_under_way(tmp_path: Path) -> None:
+    report = deploys.roll_out(tmp_path, 1, 8.0, every_s=4.0, drain_s=1.0)
+
+    assert report.violations == []
+    assert report.runs > 0
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A stack that is not hurt itself; workers beside it are, or are odd."""
+    with stage(tmp_path_factory.mktemp("world")) as world:
+        yield world
+        assert history.check(world.journal, world.client.redis) == []
+
+
+@pytest.mark.timeout(120)
+def test_steps_of_a_killed_worker_run_again_soon_and_a_step_of_a_live_one_is_not_doubled(world: Stage) -> None:
+    with recovery.blocked(world, seconds=12.0, blocks_s=10.0):
+        found = recovery.measure(world, 6, (0.1, 1.0, 3.0))
+
+    assert found.violations() == []
+
+
+def test_a_queue_that_nobody_serves_is_told_and_its_run_goes_on_when_a_worker_comes(world: Stage) -> None:
+    run = world.submit(SHAPES["unserved"], "unserved")
+    told = next(event for event in run.log(timeout_s=PATIENCE_S) if event.type == "unserved")
+
+    with world.extra_worker("unserved"):
+        record = run.wait(PATIENCE_S)
+
+    assert told.detail["message"] == "no worker serves queue 'unserved': start one with `submit worker unserved`"
+    assert record.status == "succeeded"
+
+
+def test_a_clock_five_minutes_off_is_told_and_corrupts_nothing(world: Stage, tmp_path: Path) -> None:
+    queues = {"ahead": OFF_S, "behind": -OFF_S}
+    for queue, off_s in queues.items():
+        folder = tmp_path / queue
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(f"import time\n\nright = time.time\ntime.time = lambda: right() + {off_s}\n")
+
+    with (
+        world.extra_worker("ahead", PYTHONPATH=str(tmp_path / "ahead")) as ahead,
+        world.extra_worker("behind", PYTHONPATH=str(tmp_path / "behind")) as behind,
+    ):
+        runs = [world.submit(served_by(queue), queue) for queue in queues]
+        statuses = [run.wait(PATIENCE_S).status for run in runs]
+        found = {worker.pid: worker.clock_off_s for worker in fleet.workers(world.client.redis)}
+        told = world.client.fleet_warnings()
+
+    assert statuses == ["succeeded", "succeeded"]
+    assert [found[ahead], found[behind]] == pytest.approx([OFF_S, -OFF_S], abs=1)
+    assert len([text for text in told if "s off Redis's" in text]) == 2
+    logs = [path.read_text() for queue in queues for path in world.folder.glob(f"{queue}-*.log")]
+    assert ["clock_off" in log for log in logs] == [True, True]
+
+
+def test_a_worker_of_an_older_version_hands_back_what_it_does_not_know(world: Stage) -> None:
+    with world.extra_worker("old", program=("-m", "tests.faults.old_worker")):
+        run = world.submit(served_by("old"), "old")
+        record = run.wait(PATIENCE_S)
+        told = world.client.fleet_warnings()
+
+    refused = [event for event in run.log() if event.type == "refused"]
+    assert record.status == "succeeded"
+    assert refused, "it was the old worker that came to the gathering first"
+    assert "0.0.1" in "".join(told)

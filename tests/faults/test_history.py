@@ -1,0 +1,285 @@
+"""The checker finds nothing in a sound history, and each sort of violation in one that was doctored."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from redis import Redis
+
+from orchestrator.models.graph import START
+from orchestrator.state.ledger import Begun, Ledger, run_key, shard_key, shard_of
+from tests.faults.history import check
+from tests.faults.journal import Journal, Line, What
+from tests.integration.state.play import Play, fan_in, row, work
+
+RUN = "sound"
+KEY, SHARD = run_key(RUN), shard_key(shard_of(RUN))
+PID = 4711
+OWNER = f"tools@here#{PID}"
+
+Fields = dict[str, str]
+
+
+class World:
+    """A run that went well: a, then b (whose first attempt was handed back) and c, then their join; and an agent's turn."""
+
+    def __init__(self, redis: Redis, journal: Journal) -> None:
+        self.redis = redis
+        self.journal = journal
+        self.play = Play(Ledger(redis), RUN)
+        journal.write("accepted", run_id=RUN, tag="tag", shape="sample", expected=3)
+        tools = [work(name, kind="tool.call") for name in ("a", "b", "c", "join")]
+        turn = work("turn", kind="agent.turn", work="agents:ann")
+        edges = (*row("a", "b"), *row("a", "c"), *fan_in(("b", "c"), "join"))
+        self.play.plan(*tools, turn, edges=edges, terminals=("join",))
+        self.play.ledger.release(self._start("a"))
+        for name in ("a", "b", "c", "join"):
+            self._do(name)
+        begun = self.play.begin("turn", owner=OWNER)
+        journal.write("asked", tag="tag", agent="ann")
+        self.play.commit(begun, "hello")
+
+    def _start(self, step: str) -> Begun:
+        begun = self.play.begin(step, owner=OWNER)
+        self.journal.write("start", run_id=RUN, step_id=step, attempt=begun.attempt, pid=PID)
+        return begun
+
+    def _do(self, step: str) -> None:
+        begun = self._start(step)
+        self.journal.write("finish", run_id=RUN, step_id=step, attempt=begun.attempt, pid=PID)
+        self.play.commit(begun, 3)
+
+    # --- doctoring --------------------------------------------------------------------------------------------------
+
+    def edit_log(self, edit: Callable[[list[Fields]], None]) -> None:
+        """Write the run's stream anew."""
+        key = f"{KEY}:log"
+        entries = [fields for _, fields in cast("list[tuple[str, Fields]]", self.redis.xrange(key))]
+        edit(entries)
+        left_ms = self.redis.pttl(key)
+        self.redis.delete(key)
+        for number, fields in enumerate(entries, 1):
+            self.redis.xadd(key, fields, id=f"0-{number}")  # type: ignore[arg-type]  # the stubs want wider keys
+        self.redis.pexpire(key, left_ms)
+
+    def edit_journal(self, edit: Callable[[list[Line]], None]) -> None:
+        """Write the journal anew."""
+        lines = self.journal.lines()
+        edit(lines)
+        self.journal.path.write_text("".join(f"{line.model_dump_json()}\n" for line in lines))
+
+    def line(self, what: What, step: str, *, attempt: int = 1, later_s: float = 0.0) -> None:
+        """One more line of a tool, of a time after the run."""
+        at = self.journal.lines()[-1].at + later_s
+        self.journal.write(what, run_id=RUN, step_id=step, attempt=attempt, pid=PID, at=at)
+
+
+@pytest.fixture
+def world(valkey: Redis, tmp_path: Path) -> World:
+    """A sound history, for a test to doctor."""
+    valkey.flushdb()
+    return World(valkey, Journal(tmp_path / "journal.jsonl"))
+
+
+def event(entries: list[Fields], kind: str, step: str = "") -> int:
+    """Where the first event of a type of a step is."""
+    return next(number for number, fields in enumerate(entries) if (fields["t"], fields["s"]) == (kind, step))
+
+
+def line_of(lines: list[Line], what: What, step: str) -> Line:
+    """The first line of a step."""
+    return next(line for line in lines if (line.what, line.step_id) == (what, step))
+
+
+def said(world: World) -> str:
+    """The violations, a line each."""
+    return "\n".join(map(str, check(world.journal, world.redis)))
+
+
+def test_a_sound_history_has_no_violation(world: World) -> None:
+    assert said(world) == ""
+
+
+def test_a_run_that_was_accepted_and_is_gone_is_found(world: World) -> None:
+    world.redis.flushdb()
+
+    assert "sound (sample): expected a run that was accepted is kept; found nothing of it in the ledger" in said(world)
+
+
+def test_a_run_that_does_not_end_is_found(world: World) -> None:
+    world.redis.hset(KEY, "status", "running")
+    world.redis.hset(f"{KEY}:state", "join", f"running 1 0 2 0 0 0 {OWNER}")
+
+    assert "expected the run succeeded; found it is running: steps under way: join" in said(world)
+
+
+def test_a_wrong_output_is_found(world: World) -> None:
+    world.redis.hset(f"{KEY}:out", "join", "4")
+
+    assert "run sound (sample tag): expected the output 3; found 4" in said(world)
+
+
+def test_a_gap_in_the_offsets_is_found(world: World) -> None:
+    world.redis.xdel(f"{KEY}:log", "0-4")
+
+    assert "without gap or repeat; found 0-5 in place 4" in said(world)
+
+
+def test_an_event_that_is_told_twice_is_found(world: World) -> None:
+    world.edit_log(lambda entries: entries.append(entries[-1]))
+
+    assert "expected the event 'closed' once" in said(world)
+
+
+def test_a_second_outcome_is_found(world: World) -> None:
+    world.edit_log(lambda entries: entries.insert(-1, entries[event(entries, "done", "c")]))
+
+    assert "step c: expected one outcome; found 2: [('done', 1), ('done', 1)], and the state 'done'" in said(world)
+
+
+def test_a_step_started_again_after_its_outcome_is_found(world: World) -> None:
+    world.edit_log(lambda entries: entries.insert(-1, {**entries[event(entries, "started", "c")], "a": "2"}))
+
+    assert "step c: expected nothing after its outcome; found 'started' of attempt 2" in said(world)
+
+
+def test_a_fence_that_does_not_rise_is_found(world: World) -> None:
+    def repeat(entries: list[Fields]) -> None:
+        second = event(entries, "released", "a") + 1
+        entries[second] = {**entries[second], "a": "1"}
+
+    world.edit_log(repeat)
+
+    assert "step a: expected attempts 1 to 2, as its state says; found [1, 1] started" in said(world)
+
+
+def test_the_outcome_of_an_attempt_that_was_over_is_found(world: World) -> None:
+    world.edit_log(lambda entries: entries[event(entries, "done", "a")].update(a="1"))
+
+    assert "step a: expected the outcome of its last attempt, 2; found that of attempt 1" in said(world)
+
+
+def test_a_join_that_fires_twice_is_found(world: World) -> None:
+    def again(entries: list[Fields]) -> None:
+        fired = event(entries, "started", "join")
+        entries.insert(fired, {**entries[fired], "a": "1"})
+        entries[fired + 1] = {**entries[fired + 1], "a": "2"}
+
+    world.edit_log(again)
+
+    assert "step join: expected the end of attempt 1 before attempt 2 starts" in said(world)
+
+
+def test_a_join_that_fires_too_early_is_found(world: World) -> None:
+    world.edit_log(lambda entries: entries.insert(event(entries, "done", "b"), entries.pop(event(entries, "started", "join"))))
+
+    assert "step join: expected its source b over before it starts" in said(world)
+
+
+def test_an_outcome_of_a_tool_that_never_finished_is_found(world: World) -> None:
+    world.edit_journal(lambda lines: lines.remove(line_of(lines, "finish", "c")))
+
+    assert "step c: expected one finish of attempt 1 in the journal; found 0, though its outcome is recorded" in said(world)
+
+
+def test_an_attempt_that_is_done_twice_is_found(world: World) -> None:
+    world.edit_journal(lambda lines: lines.insert(1, line_of(lines, "start", "c")))
+
+    assert "step c: expected attempt 1 done once; found 2 starts in the journal" in said(world)
+
+
+def test_an_attempt_that_the_ledger_did_not_grant_is_found(world: World) -> None:
+    world.line("start", "c", attempt=7)
+
+    assert f"step c: expected an attempt in the ledger for each in the journal; found attempt 7 in process {PID} is unknown to it" in said(
+        world
+    )
+
+
+def test_a_finished_step_that_is_done_again_is_found(world: World) -> None:
+    world.line("start", "a", attempt=1, later_s=2)
+
+    assert f"step a: expected nothing done after its outcome; found attempt 1 in process {PID} 2.0" in said(world)
+
+
+def test_a_process_that_was_frozen_may_go_on_with_what_it_does_not_know_to_be_over(world: World) -> None:
+    world.edit_journal(lambda lines: lines.remove(line_of(lines, "start", "a")))
+    world.line("start", "a", attempt=1, later_s=2)
+    world.journal.write("frozen", pid=PID, until=world.journal.lines()[-1].at)
+
+    assert said(world) == ""
+
+
+@pytest.mark.parametrize("hurt", [None, "killed", "frozen"])
+def test_a_lease_that_a_live_worker_lost_is_found(world: World, hurt: What | None) -> None:
+    world.edit_log(lambda entries: entries[event(entries, "released", "a")].update(t="lost"))
+    if hurt:
+        at = world.journal.lines()[0].at
+        world.journal.write(hurt, pid=PID, at=at, until=at + 1)
+
+    assert said(world) == (
+        "" if hurt else f"run sound (sample tag), step a: expected the lease of a live worker kept; found attempt 1 of {OWNER} lost"
+    )
+
+
+def test_two_attempts_at_once_are_found(world: World) -> None:
+    world.line("finish", "a", attempt=1, later_s=2)
+
+    assert "step a: expected one attempt at a time; found attempt 2 in process" in said(world)
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_model_that_is_asked_too_often_or_never_is_found(world: World, times: int) -> None:
+    asked = world.journal.of("asked")
+    world.edit_journal(lambda lines: lines.remove(asked[0]))
+    world.edit_journal(lambda lines: lines.extend(asked * times))
+
+    assert f"step turn: expected its model asked 1 to 1 times, as it had 1 attempts; found {times} times" in said(world)
+
+
+def test_a_model_asked_after_the_outcome_is_found(world: World) -> None:
+    world.edit_journal(lambda lines: lines.append(world.journal.of("asked")[0].model_copy(update={"at": lines[-1].at + 2})))
+
+    assert "step turn: expected nothing done after its outcome; found ann asked 2.0" in said(world)
+
+
+def test_a_key_without_owner_or_expiry_is_found(world: World) -> None:
+    world.redis.set("stray", 1)
+    world.redis.persist(f"{KEY}:out")
+    world.redis.set(f"{SHARD}:run:nobody:out", 1)
+
+    found = said(world)
+
+    assert "Redis: expected an owner or an expiry for each key; found 'stray', which has neither" in found
+    assert f"run sound: expected an expiry for each key of a run that is succeeded; found none of '{KEY}:out'" in found
+    assert "run nobody: expected no key of a run that is not kept" in found
+
+
+def test_a_run_under_way_that_would_expire_is_found(world: World) -> None:
+    world.redis.hset(KEY, "status", "running")
+
+    assert f"run sound: expected no expiry while the run is running; found one of '{KEY}:out'" in said(world)
+
+
+@pytest.mark.parametrize(("name", "entry"), [("leases", f"{RUN}|1|{OWNER}|c"), ("ready", f"{RUN}|c"), ("due", f"retry|{RUN}|c")])
+def test_work_that_is_left_for_a_run_that_is_over_is_found(world: World, name: str, entry: str) -> None:
+    world.redis.zadd(f"{SHARD}:{name}", {entry: 1})
+
+    assert f"run sound: expected nothing in `{name}` of a run that is succeeded; found {entry!r}" in said(world)
+
+
+def test_it_is_a_program_of_its_own(world: World) -> None:
+    path = cast("dict[str, str]", world.redis.connection_pool.connection_kwargs)["path"]
+    command = [sys.executable, "-m", "tests.faults.history", str(world.journal.path), "--redis", f"unix://{path}"]
+    sound = subprocess.run(command, capture_output=True, text=True, check=False)
+    world.redis.hset(f"{KEY}:out", "join", "4")
+    doctored = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (sound.returncode, sound.stdout.strip(), sound.stderr) == (0, "", "")
+    assert (doctored.returncode, doctored.stdout.strip()) == (1, "run sound (sample tag): expected the output 3; found 4")
+    assert START in world.play.ledger.read(RUN).steps
