@@ -102,7 +102,7 @@ def _strike(kind: str) -> bool:
     elif kind == "freeze":
         wake = f"import os, signal, time; time.sleep({FREEZE_S}); os.kill({os.getpid()}, signal.SIGCONT)"
         subprocess.Popen([sys.executable, "-c", wake], start_new_session=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.raise_signal(signal.SIGSTOP)  # to this thread, which goes no step further; the others stop with it
     else:
         _drop_connections()
     return kind == "drop"

@@ -31,6 +31,9 @@ def do(process: Process, begun: Begun) -> Record | None:
     since = time.perf_counter()
     work = Work(begun, process)
     try:
+        if process.ledger.is_old(begun):
+            log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
+            return None
         if unknown := _unknown_to_us(work):
             process.ledger.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, unknown)
             return None

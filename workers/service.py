@@ -22,6 +22,7 @@ import orchestrator
 from orchestrator import embedded
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper, send_ready
+from orchestrator.functionnames import IN_WORKER
 from orchestrator.state import clock, fleet
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
@@ -36,7 +37,7 @@ THREADS = 100  # model turns wait for the network, so many fit in one process
 COORDINATORS = 4
 ANNOUNCE_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
-DRAIN_S = 8.0  # what a worker told to stop may still finish; below the 10 s that most supervisors give
+DRAIN_S = 6.0  # what a worker told to stop may still finish; it needs up to 3 s to end, and most supervisors give 10
 CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
 
@@ -169,5 +170,6 @@ def _usual_concurrency(queue: str) -> int:
 def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None) -> int:
     """Serve queues of one pool in this process."""
     sys.argv[:] = ["cantata-worker"]
+    os.environ[IN_WORKER] = "1"
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
     return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=os.environ.get("CANTATA_BROKER_URL")).run()

@@ -52,7 +52,7 @@ def workers(redis: Redis) -> list[Worker]:
     """The workers that were alive within the last seconds."""
     now = clock.learn(redis)
     entries = cast("dict[str, str]", redis.hgetall(WORKERS_KEY))
-    known = [Worker.model_validate_json(text) for text in entries.values()]
+    known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may tell more
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
         redis.hdel(WORKERS_KEY, *stale)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha1, sha256
 from importlib.resources import files
+from secrets import token_hex
 from typing import Literal, TypeVar, cast
 from zlib import crc32
 
@@ -101,6 +102,8 @@ class Begun:
     inputs: Mapping[str, JsonValue]
     definitions: str
     tenant: str = ""
+    asked_at: float = 0.0
+    """When it was asked for, by this process's monotonic clock."""
 
     @property
     def lease(self) -> str:
@@ -284,6 +287,7 @@ class Ledger:
     def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S) -> None:
         self.redis = redis
         self._patience_s = patience_s
+        self._lease_s = lease_s
         self._lease_ms = str(int(lease_s * 1000))
         self._resend_ms = str(int(RESEND_S * 1000))
         self._scripts: dict[str, tuple[str, str]] = {}
@@ -301,7 +305,7 @@ class Ledger:
         The label `tenant` says whose run it is.
         """
         labels = labels or {}
-        digest = sha256(definitions.encode()).hexdigest()
+        digest, call = sha256(definitions.encode()).hexdigest(), token_hex(4)
         keep_ms = int((timeout_s + retention_s + DEFINITIONS_SPARE_S) * 1000)
         fields = {
             "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
@@ -310,7 +314,7 @@ class Ledger:
         flat = [str(item) for pair in fields.items() for item in pair]
         start = _step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
         for text in ("", definitions):
-            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, labels.get("tenant", ""))
+            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, labels.get("tenant", ""), call)
             word, priority = self._call("accept", run_id, *fixed, *flat)
             if word != "undefined":
                 break
@@ -352,13 +356,17 @@ class Ledger:
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
+    def is_old(self, begun: Begun) -> bool:
+        """Whether a step was begun so long ago, and not renewed since, that its lease may have run out: the process was frozen."""
+        return time.monotonic() - begun.asked_at > self._lease_s
+
     def begin(self, run_id: str, step_id: str, owner: str) -> Begun | Refusal:
         """Lease a step to `owner`, or say why not."""
-        owner = self._own(owner)
+        owner, asked_at = self._own(owner), time.monotonic()
         answer = self._call("begin", run_id, run_id, step_id, owner, self._lease_ms)
         if answer[0] != "begun":
             return cast(Refusal, answer[0])
-        return self._begun(run_id, owner, answer[1]) or "refused"
+        return self._begun(run_id, owner, asked_at, answer[1]) or "refused"
 
     def commit(
         self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None
@@ -368,7 +376,7 @@ class Ledger:
         `output` is the outcome's output as JSON text. With `ahead`, a step this worker may begin at once is begun in the same call.
         """
         blob = ""
-        next_owner = self._own(owner_of(begun.owner))
+        next_owner, asked_at = self._own(owner_of(begun.owner)), time.monotonic()
         if len(output.encode()) > BLOB_BYTES:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
         word, sends, next_begun, run_status = self._call(
@@ -378,7 +386,9 @@ class Ledger:
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
             to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner,
         )  # fmt: skip
-        return Committed(word, _ready(sends), self._begun(begun.run_id, next_owner, next_begun) if next_begun else None, run_status)
+        return Committed(
+            word, _ready(sends), self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None, run_status
+        )
 
     def sent_again(self, run_id: str, step_id: str) -> bool:
         """Note that a step nobody began gets a new message; False if somebody began it meanwhile."""
@@ -558,7 +568,7 @@ class Ledger:
         """The owner as one call names it, so that a lease tells which call it is of."""
         return f"{owner}~{next(self._calls)}"
 
-    def _begun(self, run_id: str, owner: str, answer: Sequence[object]) -> Begun | None:
+    def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
         """A step that was begun; None if its spec has fields that this worker does not know, and then it was handed back."""
         step_id, attempt, spec, given, failures, flat, digest, tenant = cast(
             "tuple[str, int, str, str, int, list[str], str, str]", tuple(answer)
@@ -566,7 +576,7 @@ class Ledger:
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
-            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest, tenant)
+            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest, tenant, asked_at)
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None

@@ -34,6 +34,13 @@ def test_a_run_is_accepted_once(ledger: Ledger) -> None:
     assert first.events() == ["accepted"]
 
 
+def test_a_run_whose_acceptance_is_told_again_is_new_to_its_client(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_one_reply(monkeypatch, "accept")
+
+    assert Play(ledger).new
+    assert not Play(ledger).new
+
+
 def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledger) -> None:
     shard = shard_of("run")
     ids = [run_id for run_id in map(str, range(4000)) if shard_of(run_id) == shard][:20]
