@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.client import ChainRun, Client, Run, TurnRun
-    from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+    from orchestrator.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
     from orchestrator.models.values import ToolContext
     from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult
+    from orchestrator.planning.tool_calls import get_function_name_from_tool_call
+    from orchestrator.promptchain import AgenticStepProcessor, PromptChain
     from orchestrator.tooling import tool, tools_of
 
 __version__ = "0.1.0"
@@ -17,16 +19,19 @@ __version__ = "0.1.0"
 _HOMES = {
     # asking for runs
     "Client": "client", "Run": "client", "TurnRun": "client", "ChainRun": "client",
+    # chains of prompts and functions, written in Python
+    "PromptChain": "promptchain", "AgenticStepProcessor": "promptchain", "get_function_name_from_tool_call": "planning.tool_calls",
     # what goes in and comes out
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
     "RunResult": "models.wire", "RunEvent": "models.wire",
     # what makes a function a tool, and what a tool is told
     "tool": "tooling", "tools_of": "tooling", "ToolContext": "models.values",
     # what can go wrong
-    "CantataError": "errors", "ConfigError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
+    "CantataError": "errors", "ConfigError": "errors", "RunError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
 }  # fmt: skip
 
 __all__ = [
+    "AgenticStepProcessor",
     "CantataError",
     "ChainEvent",
     "ChainNode",
@@ -35,13 +40,16 @@ __all__ = [
     "ChainRun",
     "Client",
     "ConfigError",
+    "PromptChain",
     "Run",
+    "RunError",
     "RunEvent",
     "RunResult",
     "ToolContext",
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",
+    "get_function_name_from_tool_call",
     "tool",
     "tools_of",
 ]

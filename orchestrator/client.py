@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -29,6 +29,7 @@ from orchestrator.state.ledger import Ledger, RunRecord
 
 CLIENT_PATIENCE_S = 5.0
 COSTS_FRESH_S = 2.0
+STEP_ENDS = frozenset({"done", "failed", "late", "skipped"})
 LOOK_S = 5.0  # how often one who waits looks whether the run is still known
 
 
@@ -96,9 +97,8 @@ class ChainRun(Run):
         request = self.request
         bodies = bodies_of(request)
         for event in self.log(from_offset, timeout_s=timeout_s):
-            done = [event.step] if event.type == "done" and event.step else []
-            texts = self._client.ledger.outputs(self.run_id, done)
-            found = chain_event(event, request, bodies, json.loads(texts[0]) if texts and texts[0] else None)
+            known = self._client.ledger.records(self.run_id, [event.step]) if event.step and event.type in STEP_ENDS else {}
+            found = chain_event(event, request, bodies, known.get(event.step or ""))
             if found is not None:
                 yield found
 
@@ -138,6 +138,14 @@ class Client:
     def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
         """A client with a stack of its own, started now and stopped when the `with` block ends."""
         return EmbeddedClient(home, config=config, **options)
+
+    def with_definitions(self, definitions: Definitions) -> Client:
+        """This client for runs that may name other things. Both share their connections, and either's `close` ends them."""
+        other = copy.copy(self)
+        other._config = definitions
+        for known in ("definitions", "_definitions_text"):
+            other.__dict__.pop(known, None)
+        return other
 
     @cached_property
     def definitions(self) -> Definitions:

@@ -5,6 +5,7 @@ CantataError
 ├── UnavailableError   a service is not there, or cannot be trusted      (exit status 3)
 ├── MustWait           a step cannot begin its work yet                   (it is tried again later)
 ├── UnknownRunError    a run id that no ledger knows                      (exit status 2)
+├── RunError           a run that a PromptChain waited for did not succeed
 └── StepError          while a step does its work                         (becomes the step's outcome)
     └── ModelError     ... and it was a model call that failed
 """
@@ -57,6 +58,16 @@ class MustWait(CantataError):
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)
         self.seconds = seconds
+
+
+class RunError(CantataError):
+    """A run ended without an answer; `status` and `code` say how, to programs. `submit runs show` with its `run_id` shows all of it."""
+
+    def __init__(self, message: str, *, run_id: str, status: str, code: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.status = status
+        self.code = code
 
 
 class StepError(CantataError):

@@ -67,13 +67,16 @@ def chain_response(run: RunRecord) -> ChainResponse:
     )
 
 
-def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], output: JsonValue) -> ChainEvent | None:
-    """What a run event says of a node of the request, if it says anything. `bodies` is map → its map_node."""
+def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], step: StepRecord | None) -> ChainEvent | None:
+    """What a run event says of a node of the request, if it says anything. `bodies` is map → its map_node.
+
+    `step` is what is known of the event's step; needed where one is over.
+    """
     phase = PHASES.get(event.type)
     if phase is None or event.step is None or event.step == START:
         return None
     place = node_of(event.step)
-    if place.inner and (not place.exit or phase == "start"):
+    if place.inner and (phase == "start" or step is None or not _is_nodes_own(step)):
         return None
     error = event.detail.get("error")
     return ChainEvent(
@@ -83,7 +86,7 @@ def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str
         correlation_id=request.correlation_id,
         node_id=_node_id(place, bodies),
         phase=phase,  # type: ignore[arg-type]  # PHASES holds the literals
-        output=output if phase == "done" else None,
+        output=step.output if step and phase == "done" else None,
         error=str(error.get("message")) if isinstance(error, dict) else None,
         iteration=place.iteration,
         index=place.index,
@@ -99,13 +102,20 @@ def _node_id(place: NodeRef, bodies: Mapping[str, str]) -> str:
     return bodies.get(place.node_id, place.node_id) if place.index is not None else place.node_id
 
 
+def _is_nodes_own(step: StepRecord) -> bool:
+    """Whether a step's end is that of a node of the request, or of an item: it is their own, or took their place when that grew."""
+    place = node_of(step.step_id)
+    is_items = place.index is not None and step.spec.window == step.step_id.partition("/")[0]
+    return not place.inner or step.spec.scope is None or is_items
+
+
 def _was_executed(step: StepRecord) -> bool:
     return step.attempt > 0 or (step.spec.kind == "wait" and step.state in ("done", "failed"))
 
 
 def _failed(run: RunRecord, request: ChainRequest, bodies: Mapping[str, str]) -> list[str]:
-    places = [node_of(step_id) for step_id, step in run.steps.items() if step.state == "failed" and step_id != START]
-    failed = {_node_id(place, bodies) for place in places if not place.inner or place.exit}
+    steps = [step for step_id, step in run.steps.items() if step.state == "failed" and step_id != START]
+    failed = {_node_id(node_of(step.step_id), bodies) for step in steps if _is_nodes_own(step)}
     return [node.node_id for node in request.nodes if node.node_id in failed]
 
 

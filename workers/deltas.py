@@ -19,7 +19,7 @@ EVERY_S = 0.04  # pieces that come closer together are told as one: a reader see
 
 
 class Deltas:
-    """The pieces of one reply, told in order. The end of the block waits until all are told."""
+    """The pieces of one reply, told in order. At the end of the block all are told, or, of a reply that failed, none will be any more."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -55,9 +55,11 @@ class Deltas:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._task is None:
             return
-        if kind is not None:
+        if kind is not None and not issubclass(kind, Exception):  # cancelled
             self._task.cancel()
             return
+        if kind is not None:
+            self._text = ""
         self._over.set()
         self._some.set()
         await self._task

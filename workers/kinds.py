@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers import agents, decisions, mcp, rows, tools
+from workers import agents, decisions, mcp, rows, teams, tools
 from workers.work import Handler
 
 HANDLERS: dict[str, Handler] = {
@@ -16,8 +16,8 @@ HANDLERS: dict[str, Handler] = {
     "agent.break": rows.agent_break,
     "agent.end": rows.agent_end,
     "team.run": decisions.team_run,
-    "team.synthesize": agents.team_synthesize,
-    "team.collect": agents.team_collect,
+    "team.synthesize": teams.team_synthesize,
+    "team.collect": teams.team_collect,
     "chain.branch": decisions.chain_branch,
     "chain.map": decisions.chain_map,
     "chain.gather": decisions.chain_gather,

@@ -35,7 +35,7 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
     leave, limiter = Leave(), work.process.limiter
     match await asyncio.to_thread(limiter.take, _ask(work, model, messages), work.definitions.limits):
         case Wait() as wait:
-            raise MustWait(wait.seconds, f"the {wait.reason} of the {wait.of} is used up; {wait.ahead} calls come before")
+            raise MustWait(wait.seconds, _told(wait))
         case Exhausted() as exhausted:
             raise StepError(str(exhausted), code="budget")
     faultpoints.at("budget-reserved")
@@ -49,6 +49,17 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
     finally:
         work.process.drop_leave(work.begun.lease)
         await asyncio.shield(asyncio.to_thread(_settle, work, leave.reply))
+
+
+def _told(wait: Wait) -> str:
+    """Why a call waits, in words."""
+    if wait.reason == "pause":
+        why = "the model's provider asked for a pause"
+    elif wait.reason == "budget":
+        why = f"what calls under way may spend is all that is left of the budget of the {wait.of}"
+    else:
+        why = f"the {wait.reason} of the {wait.of} is used up"
+    return f"{why}; calls that come before: {wait.ahead}" if wait.ahead else why
 
 
 def _settle(work: Work, reply: llm.Reply | None) -> None:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import environ
 
 from pydantic import TypeAdapter
 
@@ -13,6 +14,7 @@ from orchestrator.errors import MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.state.ledger import Begun, to_json
+from workers.llm.failures import redact, secrets_in
 
 _json = TypeAdapter[JsonValue](JsonValue)
 
@@ -36,7 +38,7 @@ def of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float) -> R
         output = _output_text(outcome.output, limit_bytes)
     except StepError as error:
         return failed(begun, error, took_ms=took_ms)
-    return Record(outcome, output, _info(begun, outcome, took_ms))
+    return Record(outcome.model_copy(update={"warnings": tuple(map(_told, outcome.warnings))}), output, _info(begun, outcome, took_ms))
 
 
 def failed(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> Record:
@@ -58,8 +60,8 @@ def waits(begun: Begun, wait: MustWait) -> Record:
 
 
 def _told(message: str) -> str:
-    """A message as it can be recorded: in UTF-8 (a file's name may be none), and no book."""
-    text = message.encode("utf-8", "replace").decode()
+    """A message as it can be recorded: in UTF-8 (a file's name may be none), without the secrets of this process, and no book."""
+    text = redact(message.encode("utf-8", "replace").decode(), secrets_in(environ))
     return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}… ({len(text)} characters)"
 
 

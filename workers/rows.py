@@ -6,9 +6,8 @@ import asyncio
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
-
-import structlog
 
 from orchestrator.models.definitions import Agent
 from orchestrator.models.graph import Outcome
@@ -17,9 +16,9 @@ from orchestrator.models.values import JsonValue, Usage
 from orchestrator.planning.strategies.agents import STOP
 from orchestrator.state.ledger import to_json
 from workers import tools
+from workers.dialects.messages import cut
+from workers.schemas import signature_of
 from workers.work import Work, text_input
-
-log = structlog.get_logger(__name__)
 
 
 def agent_function(work: Work) -> Outcome:
@@ -27,9 +26,9 @@ def agent_function(work: Work) -> Outcome:
     instruction = _agent(work).instructions[_number(work)]
     assert isinstance(instruction, FunctionStep)
     function = tools.load(instruction.function, tools.folder_here(work.definitions.folder))
-    parameters = [name for name in inspect.signature(function).parameters if name != tools.CONTEXT]
-    arguments: dict[str, Any] = {parameters[0]: text_input(work)} if parameters else {}
-    answer = tools.call(work, instruction.function, function, arguments)
+    signature = signature_of(function)
+    given = [text_input(work)] if signature is None or signature.parameters else []
+    answer = tools.call(work, instruction.function, partial(function, *given), {})
     return Outcome(output=answer if isinstance(answer, str) else str(answer), usage=Usage(tool_calls=1))
 
 
@@ -43,12 +42,11 @@ def agent_break(work: Work) -> Outcome:
     }  # fmt: skip
     warnings: list[str] = []
     for name in agent.chainbreakers:
-        answer = _ask(work, name, (number + 1, output, info), warnings)
-        if answer is None or not answer[0]:
-            continue
-        _, reason, replaced = answer
-        detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": output}
-        return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), detail=detail, warnings=tuple(warnings))
+        stop, reason, replaced = _ask(work, name, (number + 1, output, info), warnings) or (False, "", None)
+        if stop:
+            detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": cut(output)}
+            work.process.ledger.note(work.begun.run_id, "break", step_id=work.begun.step_id, detail=detail)
+            return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
     return Outcome(output=output, warnings=tuple(warnings))
 
 
@@ -66,6 +64,8 @@ def agent_end(work: Work) -> Outcome:
             f"step_{number}": {"type": entry["type"], "output": entry["output"], **_params_of(entry)}
             for number, entry in enumerate(history)
         }
+    if "agentic" in ran[-1]:
+        detail["agentic"] = ran[-1]["agentic"]
     return Outcome(output=cast(JsonValue, history) if agent.full_history else texts[-1], detail=detail)
 
 

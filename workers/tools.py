@@ -132,7 +132,7 @@ def _forget_modules_in(folder: Path) -> None:
 
 
 def _is_in(folder: Path, root: str) -> bool:
-    return (folder / f"{root}.py").is_file() or (folder / root / "__init__.py").is_file()
+    return (folder / f"{root}.py").is_file() or (folder / root).is_dir()  # without __init__.py, what is installed wins, as in Python
 
 
 def _with_values(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:

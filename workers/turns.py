@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.errors import StepError
-from orchestrator.models.definitions import Agent, Model, Tool
+from orchestrator.models.definitions import Agent, Model, Tool, mcp_tool
 from orchestrator.models.instructions import AgenticStep, FunctionStep, Nested, Prompt
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning import repair, templates
 from orchestrator.planning.strategies.agents import tools_of
 from workers import mcp, schemas, tools
+from workers.dialects.calls import Said
 from workers.dialects.messages import Message, conversation
 from workers.dialects.rounds import Answer, Round
 from workers.work import Work, text_input
@@ -27,10 +28,15 @@ OBJECTIVE = (
     "Your objective: {objective}\n\nWork towards it step by step, with the tools you have if they help. "
     "When it is reached, answer without calling a tool: that answer is what you are judged by."
 )
+ANSWER = "Your answer is JSON, and nothing else, that fits this JSON schema:"
 JSON_TOOLS = (
     'To call a tool, reply with a JSON object only: {"response": "what you are about to do", '
     '"mcp": {"tool": "name", "method": "", "params": {...}}}. To answer, reply without "mcp". The tools:'
 )
+
+
+MOST_FAULTS = 5
+LONGEST_FAULT = 300  # characters: a validator repeats what it refuses
 
 
 @dataclass(frozen=True)
@@ -87,16 +93,29 @@ class Turn:
         """How often its model may call tools."""
         return self.instruction.max_tool_rounds if isinstance(self.instruction, AgenticStep) else self.agent.max_tool_rounds
 
+    @property
+    def most_steps(self) -> int:
+        """How often its model may reply with nothing."""
+        return self.instruction.max_internal_steps if isinstance(self.instruction, AgenticStep) else 1
+
+    @property
+    def trials(self) -> int:
+        """How often its model is told what is wrong with its answer."""
+        return self.agent.output.trials if self.agent.output else 0
+
     def count(self, kind: str) -> int:
         """How many rounds there were of a kind."""
         return sum(each.kind == kind for each in self.rounds)
 
     @property
     def is_closing(self) -> bool:
-        """Whether the model must answer now, because its rounds are used up."""
-        if isinstance(self.instruction, AgenticStep) and self.count("nudge") >= self.instruction.max_internal_steps:
-            return True
-        return self.count("calls") >= self.most_tool_rounds
+        """Whether the model must answer now, because its rounds or steps are used up."""
+        return self.count("calls") >= self.most_tool_rounds or self.count("nudge") >= self.most_steps
+
+    @property
+    def bound(self) -> str:
+        """What is used up, in words."""
+        return f"{self.most_steps} steps" if self.count("nudge") >= self.most_steps else f"{self.most_tool_rounds} rounds of tool calls"
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
@@ -111,8 +130,8 @@ class Turn:
             texts = sum(isinstance(each, str | Prompt) for each in agent.instructions[: self.number])
             named = agent.models[texts if len(agent.models) > 1 and not isinstance(instruction, AgenticStep) else 0]
         first = named if isinstance(named, Model) else definitions.model_of(named or agent.model)
-        chosen = [first, *(definitions.model_of(name) for name in first.fallbacks)]
-        return [model.model_copy(update={"params": {**model.params, **agent.params, **params, **self._examples()}}) for model in chosen]
+        own = {**agent.params, **params, **self._examples()}
+        return [model.model_copy(update={"params": {**model.params, **own}}) for model in definitions.with_fallbacks(first)]
 
     def _examples(self) -> dict[str, JsonValue]:
         shown: list[JsonValue] = [{"text": example.input, "label": example.output} for example in self.agent.examples]
@@ -120,62 +139,65 @@ class Turn:
 
     async def tools(self) -> tuple[ToolSchema, ...]:
         """What its model may call."""
-        definitions, found = self.work.definitions, []
-        folder = tools.folder_here(definitions.folder)
+        known = self.work.definitions.tools
+        folder = tools.folder_here(self.work.definitions.folder)
+        found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
-            server, _, method = name.partition(".")
-            tool = definitions.tools.get(name) or definitions.tools[server]
+            server, method = mcp_tool(name, known) or (name, "*")
+            tool = known[server]
             if tool.mcp is None:
                 found.append(await asyncio.to_thread(_described, name, tool, folder))
                 continue
-            of_server = await mcp.list_tools(server, tool.mcp, folder=folder)
-            wanted = [each for each in of_server if method in ("", "*", each.name)]
+            wanted = [each for each in await mcp.list_tools(server, tool.mcp, folder=folder) if method in ("*", each.name)]
             if not wanted:
                 raise StepError(f"MCP server {server!r} has no tool {method!r}", code="unknown_tool")
             found += [each.model_copy(update={"name": f"{server}.{each.name}"}) for each in wanted]
-        return tuple(found)
+        return tuple({tool.name: tool for tool in found}.values())
 
-    def prompt(self) -> tuple[str, bool]:
-        """What the model is asked, and whether that uses the instruction's input."""
-        text = text_input(self.work)
-        if isinstance(self.instruction, AgenticStep):
-            return text, True
-        instruction = self.instruction.prompt if isinstance(self.instruction, Prompt) else self.instruction
-        return templates.instruct(instruction, text)
+    @cached_property
+    def _prompt(self) -> tuple[str, bool]:
+        return _asked(self.instruction, text_input(self.work))
 
-    def messages(self, prompt: str, known: Sequence[ToolSchema]) -> list[Message]:
-        """The conversation so far, and the prompt."""
+    @property
+    def uses_input(self) -> bool:
+        """Whether the instruction has a place for its input."""
+        return self._prompt[1]
+
+    def messages(self, known: Sequence[ToolSchema]) -> list[Message]:
+        """The conversation so far."""
         system = [self.agent.system or ""]
         mode = "minimal"
         if isinstance(self.instruction, AgenticStep):
             mode = self.instruction.history_mode
             system.append(templates.fill(OBJECTIVE, {"objective": self.instruction.objective}))
-        if self.agent.dialect == "json" and known:
+        if self.agent.dialect == "json" and known and not self.is_closing:
             system.append("\n".join([JSON_TOOLS, *(_line(tool) for tool in known)]))
+        if self.schema is not None and known:  # no provider takes tools and a schema at once in a way that all do
+            system.append(f"{ANSWER}\n{_json(self.schema)}")
         told = "\n\n".join(part for part in system if part)
         base: list[Message] = [{"role": "system", "content": told}] if told else []
         base += self._earlier()
-        base.append({"role": "user", "content": prompt})
+        base.append({"role": "user", "content": self._prompt[0]})
         return conversation(base, self.rounds, self.answers, mode=mode)  # type: ignore[arg-type]  # one of the three
 
     def _earlier(self) -> list[Message]:
         """The agent's earlier instructions and what came of them, where it shows them."""
         inputs = self.work.begun.inputs
+        if "@first" not in inputs:
+            return []
         messages: list[Message] = []
-        before: JsonValue = inputs.get("@input")
-        for number in range(self.number):
-            if f"@earlier/{number}" not in inputs:
-                return []
-            output, instruction = inputs[f"@earlier/{number}"], self.agent.instructions[number]
-            if isinstance(instruction, str | Prompt):
-                text = instruction.prompt if isinstance(instruction, Prompt) else instruction
-                asked = templates.instruct(text, before if isinstance(before, str) else json.dumps(before, ensure_ascii=False))[0]
-                messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": str(output)}]
+        before = inputs["@first"]
+        for number, instruction in enumerate(self.agent.instructions[: self.number]):
+            output = inputs[f"@earlier/{number}"]
+            if not isinstance(instruction, FunctionStep | Nested):
+                asked, _ = _asked(instruction, _text(before))
+                messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(output)}]
             before = output
         return messages
 
     # --- what is answered -------------------------------------------------------------------------------------------
 
+    @cached_property
     def schema(self) -> dict[str, JsonValue] | None:
         """The JSON schema that the answer must fit, if it must fit one."""
         if self.agent.output is None or not self.is_last:
@@ -184,19 +206,34 @@ class Turn:
             return self.agent.output.json_schema
         return cast("dict[str, JsonValue]", self._model_class().model_json_schema())
 
-    def parsed(self, text: str) -> JsonValue:
-        """The answer as the JSON that was asked for. Raises ValueError with what is wrong, for the model."""
+    def fault_of(self, said: Said, text: str) -> str | None:
+        """What is wrong with an answer, for the model; None if it is what was asked for."""
+        try:
+            self.parsed(said, text)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def parsed(self, said: Said, text: str) -> JsonValue:
+        """The answer as the JSON that was asked for: the whole reply, or its `response`. Raises ValueError with what is wrong."""
+        try:
+            return self._checked(_json_in(text))
+        except ValueError:
+            if said.response == text:
+                raise
+            return self._checked(_json_in(said.response) if isinstance(said.response, str) else said.response)
+
+    def _checked(self, value: JsonValue) -> JsonValue:
         output = self.agent.output
         assert output is not None
-        value = _json_in(text)
         if output.model_class is not None:
             try:
                 return cast(JsonValue, self._model_class().model_validate(value).model_dump(mode="json"))
             except ValidationError as error:
-                raise ValueError(_told((".".join(map(str, each["loc"])), each["msg"]) for each in error.errors())) from error
+                _refuse([(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()])
         faults = list(Draft202012Validator(cast("dict[str, JsonValue]", output.json_schema)).iter_errors(value))
         if faults:
-            raise ValueError(_told((".".join(map(str, fault.absolute_path)), fault.message) for fault in faults))
+            _refuse([(".".join(map(str, fault.absolute_path)), fault.message) for fault in faults])
         return value
 
     def _model_class(self) -> type[BaseModel]:
@@ -223,19 +260,43 @@ def _answer(output: str | None, info: Mapping[str, JsonValue]) -> Answer:
 
 
 def _json_in(text: str) -> JsonValue:
-    """The JSON that a reply is, or holds. Raises ValueError."""
+    """The JSON that a reply is, or the one object in it. Raises ValueError."""
     try:
-        return cast(JsonValue, json.loads(text))
-    except ValueError as error:
-        found = repair.object_of(text)
-        if found is None:
+        return cast(JsonValue, json.loads(text, parse_constant=_refuse_constant))
+    except (ValueError, RecursionError) as error:
+        found = list(repair.objects_in(text))
+        if len(found) != 1:
             raise ValueError(f"the reply is not JSON ({error})") from error
-        return found
+        return found[0].value
 
 
-def _told(faults: Iterable[tuple[str, str]]) -> str:
-    return "; ".join(f"{place or 'the reply'}: {message}" for place, message in faults)
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _refuse(faults: Sequence[tuple[str, str]]) -> NoReturn:
+    told = [_cut(f"{place or 'the reply'}: {message}") for place, message in faults[:MOST_FAULTS]]
+    raise ValueError("; ".join([*told, *([f"and {len(faults) - MOST_FAULTS} more"] if len(faults) > MOST_FAULTS else [])]))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_FAULT else f"{text[:LONGEST_FAULT]}…"
+
+
+def _asked(instruction: str | Prompt | AgenticStep, text: str) -> tuple[str, bool]:
+    """What an instruction asks of a model, given its input, and whether it uses that."""
+    if isinstance(instruction, AgenticStep):
+        return text, True
+    return templates.instruct(instruction.prompt if isinstance(instruction, Prompt) else instruction, text)
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _line(tool: ToolSchema) -> str:
-    return f"- {tool.name}: {tool.description or 'no description'} params: {json.dumps(tool.parameters, ensure_ascii=False)}"
+    return f"- {tool.name}: {tool.description or 'no description'} params: {_json(tool.parameters)}"

@@ -46,9 +46,10 @@ class Work:
         root["input"] = initial
         before = [inputs[name] for name in sorted(inputs, key=_order) if name.startswith("@before/")]
         root["output"] = next((value for value in before if value is not None), None)
-        if self.begun.spec.window is not None and self.begun.spec.window + "/" in self.begun.step_id:
+        window, _, rest = self.begun.step_id.partition(f"{self.begun.spec.window}/")
+        if self.begun.spec.window is not None and not window and rest:
             item = self.begun.given
-            root |= {"_item": item, "item": item, "index": int(self.begun.step_id.rsplit("/", 1)[1])}
+            root |= {"_item": item, "item": item, "index": int(rest.partition("/")[0])}  # behind it: what an item grew
         return root | {name: value for name, value in inputs.items() if not name.startswith("@")}
 
     def evaluate(self, text: str) -> JsonValue:

@@ -24,7 +24,7 @@ def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | No
     data, faults = document.data, []
     for pattern in patterns:
         for path, value in find(document.data, pattern):
-            file = _file(value, folder)
+            file = file_of(value, folder)
             if file is None:
                 continue
             try:
@@ -34,7 +34,8 @@ def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | No
     return dataclasses.replace(document, data=data), faults
 
 
-def _file(value: JsonValue, folder: Path | None) -> Path | None:
+def file_of(value: JsonValue, folder: Path | None) -> Path | None:
+    """The file that a text stands for; None of a text that is one itself. That of `file: path` need not be there."""
     beside = folder or Path()
     if isinstance(value, dict):  # YAML makes one of `file: path` without quotes
         name = value.get("file") if len(value) == 1 else None

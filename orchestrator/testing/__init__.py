@@ -10,8 +10,9 @@ As a process, which ends with the one that started it:
 
     python -m orchestrator.testing script.yaml --port 8000
 
-A script is a list of rules. The first rule that fits a request and has uses left answers it, so rules with `times: 1` are a sequence;
-what no rule fits is echoed. `GET /journal` tells the requests so far, `POST /script` replaces the rules.
+A script is a list of rules. The first rule that fits a request and has uses left answers it, so rules with `times: 1` are a sequence, and
+rules with `after_tools: n` a loop of tool calls; what no rule fits is echoed. `GET /journal` tells the requests so far, `POST /script`
+replaces the rules.
 """
 
 from orchestrator.testing.rules import Rule, ToolCall

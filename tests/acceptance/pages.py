@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import string
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +63,9 @@ class Block:
         return self.language == "yaml" and not self.is_chain
 
     @property
-    def is_for_a_fleet(self) -> bool:
-        """Whether its lines need machines that a test has not."""
-        return "export REDIS_URL=" in self.text
+    def is_run(self) -> bool:
+        """Whether its lines can be run here: they are ours, and need no machines that a test has not."""
+        return all(words(line)[0] in ("submit", "python") for line in lines(self))
 
 
 def blocks() -> list[Block]:
@@ -116,16 +118,28 @@ class Shell:
         self._variables: dict[str, str] = {}
 
     def run(self, line: str) -> None:
-        """Run `submit ...` or `name=$(submit ...)`, and hold it to what its comment says of answer and status."""
+        """Run `submit ...`, `name=$(submit ...)` or `python ...`, and hold it to what its comment says of answer and status."""
         command, *arguments = [string.Template(word).safe_substitute(self._variables) for word in words(line)]
-        assert command == "submit", f"no test can run this: {line}"
         answer, status, assigned = _ANSWER.search(line), _STATUS.search(line), _ASSIGNED.match(line)
 
-        done = CliRunner().invoke(submit, arguments)
+        exit_status, out, errors = _COMMANDS[command](arguments)
 
-        assert done.exit_code == (int(status.group(1)) if status else 0), f"{line}\n{done.output}"
-        assert "Traceback" not in done.output
+        assert exit_status == (int(status.group(1)) if status else 0), f"{line}\n{out}{errors}"
+        assert "Traceback" not in out + errors
         if answer:
-            assert value(done.stdout) == value(answer.group(1)), line
+            assert value(out) == value(answer.group(1)), line
         if assigned:
-            self._variables[assigned.group(1)] = done.stdout.strip()
+            self._variables[assigned.group(1)] = out.strip()
+
+
+def _submit(arguments: list[str]) -> tuple[int, str, str]:
+    done = CliRunner().invoke(submit, arguments)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def _python(arguments: list[str]) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+_COMMANDS = {"submit": _submit, "python": _python}

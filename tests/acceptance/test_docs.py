@@ -229,6 +229,8 @@ def test_command_lines_are_understood(block: Block) -> None:
                 parse(arguments)
             case "./run":
                 assert arguments[0] in re.findall(r"^  (\w+) ", (TOP / "run").read_text(), re.MULTILINE)
+            case "python":
+                assert arguments in [[block.file] for block in all_of("python")]
             case _:
                 assert command == "export", f"no test can run this: {line}"
 
@@ -237,7 +239,7 @@ STAY = {"up", "down", "worker"}
 """Commands that start and stop processes; what they do is held by test_cli.py."""
 
 
-@pytest.mark.parametrize("block", [block for block in all_of("sh") if "submit " in block.text and not block.is_for_a_fleet], ids=str)
+@pytest.mark.parametrize("block", [block for block in all_of("sh") if block.is_run], ids=str)
 def test_command_lines_do_what_they_say(block: Block, here: Path) -> None:
     shell = Shell()
 
@@ -267,7 +269,7 @@ def test_python_runs(block: Block, here: Path, capsys: pytest.CaptureFixture[str
     name = Path(block.file).stem if block.file else "__main__"  # a file is a module, and is not started
     exec(compile(block.text, str(block), "exec"), {"__name__": name})
 
-    prints = any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text)))
+    prints = not block.file and any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text)))
     assert bool(capsys.readouterr().out) == prints
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ def post(url: str, body: object) -> Any:
 def ask(server: ScriptedModels, text: str, **more: object) -> Any:
     body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}], **more}
     return post(f"{server.url}/chat/completions", body)
+
+
+def converse(server: ScriptedModels, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that follows."""
+    return dict(post(f"{server.url}/chat/completions", {"model": "m", "messages": messages})["choices"][0]["message"])
 
 
 def said(server: ScriptedModels, text: str, **more: object) -> str:
@@ -116,7 +122,54 @@ def test_a_stream_comes_in_pieces_and_ends_with_the_usage(server: ScriptedModels
 def test_a_truncated_stream_has_no_end(server: ScriptedModels) -> None:
     server.script([Rule(reply="one two three", truncate=300)])
 
-    assert "[DONE]" not in events(server, "hi")
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        events(server, "hi")
+
+    assert b"[DONE]" not in caught.value.partial
+    assert 0 < len(caught.value.partial) <= 300
+
+
+def test_a_stream_has_tool_calls_bit_by_bit(server: ScriptedModels) -> None:
+    calls = (ToolCall(name="add", arguments={"first": 1, "second": 2}), ToolCall(name=None, id=None, arguments="{bad"))
+    server.script([Rule(reply="hm", tool_calls=calls)])
+
+    *pieces, _ = events(server, "hi")
+
+    deltas = [piece for event in pieces for piece in json.loads(event)["choices"][0]["delta"].get("tool_calls", [])]
+    heads = [delta for delta in deltas if "type" in delta]
+    assert heads == [
+        {"index": 0, "id": "call_0", "type": "function", "function": {"name": "add", "arguments": ""}},
+        {"index": 1, "type": "function", "function": {"arguments": ""}},
+    ]
+    assert "".join(delta["function"]["arguments"] for delta in deltas if delta["index"] == 0) == '{"first": 1, "second": 2}'
+    assert len(deltas) > 4
+
+
+def test_a_stream_may_end_without_saying_why(server: ScriptedModels) -> None:
+    server.script([Rule(reply="one", finish_reason="")])
+
+    *pieces, end = events(server, "hi")
+
+    assert end == "[DONE]"
+    assert {choice["finish_reason"] for piece in pieces for choice in json.loads(piece)["choices"]} == {None}
+
+
+def test_a_loop_of_tool_calls_is_scripted_by_the_results_so_far(server: ScriptedModels) -> None:
+    script = [
+        {"after_tools": 0, "tool_calls": [{"name": "look"}]},
+        {"after_tools": 1, "tool_calls": [{"name": "look"}, {"name": "add"}]},
+        {"after_tools": 3, "reply": "done"},
+    ]
+    server.script(script)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    ids: list[str] = []
+
+    while calls := (message := converse(server, messages)).get("tool_calls"):
+        ids += [call["id"] for call in calls]
+        messages += [message, *({"role": "tool", "tool_call_id": call["id"], "content": "1"} for call in calls)]
+
+    assert message["content"] == "done"
+    assert ids == ["call_0", "call_1", "call_2"]
 
 
 def test_a_fault_has_its_status_headers_and_message(server: ScriptedModels) -> None:
@@ -149,7 +202,24 @@ def test_the_journal_has_every_request_in_order_and_over_http(server: ScriptedMo
     assert journal == server.journal()
     assert [entry["text"] for entry in journal] == ["first", "second"]
     assert journal[1]["body"]["temperature"] == 0.5
-    assert before <= journal[0]["at"] <= journal[1]["at"] <= time.time()
+    assert before <= journal[0]["at"] <= journal[0]["until"] <= journal[1]["at"] <= journal[1]["until"] <= time.time()
+
+
+def test_the_journal_tells_how_long_an_answer_took_and_who_hung_up(server: ScriptedModels) -> None:
+    server.script([Rule(match="slow", delay_s=0.1), Rule(match="hang up", reply="one two", chunk_delay_s=5)])
+
+    ask(server, "slow")
+    with socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))) as client:
+        body = json.dumps({"stream": True, "messages": [{"role": "user", "content": "hang up"}]}).encode()
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        under_way = server.journal()[1]
+
+    assert soon(lambda: bool(server.journal()[1]["client_left"] and server.journal()[1]["until"]))
+    slow, left = server.journal()
+    assert 0.1 <= float(str(slow["until"])) - float(str(slow["at"])) < 1
+    assert (slow["client_left"], under_way["until"], under_way["client_left"]) == (False, None, False)
+    assert float(str(left["until"])) - float(str(left["at"])) < 5
 
 
 def test_a_script_is_replaced_over_http_and_a_bad_one_is_refused(server: ScriptedModels) -> None:
@@ -168,13 +238,15 @@ def test_a_pattern_that_is_none_is_refused_at_once() -> None:
         Rule(match="(")
 
 
-def test_two_hundred_clients_at_once_are_answered(server: ScriptedModels) -> None:
-    server.script([Rule(reply="ok", delay_s=0.05)])
+def test_two_hundred_clients_are_answered_at_once(server: ScriptedModels) -> None:
+    server.script([Rule(reply="ok", delay_s=1)])
 
     with ThreadPoolExecutor(200) as pool:
+        since = time.monotonic()
         answers = list(pool.map(lambda number: said(server, str(number)), range(200)))
 
     assert answers == ["ok"] * 200
+    assert time.monotonic() - since < 5  # 1.3 s on two idle cores
 
 
 def test_as_a_process_it_tells_its_address_and_ends_with_its_parent(tmp_path: Path) -> None:
@@ -201,6 +273,14 @@ def test_a_script_that_cannot_be_read_is_told_with_exit_status_2(tmp_path: Path)
 
     assert ended.returncode == 2
     assert "replay" in ended.stderr
+
+
+def soon(happened: Callable[[], bool], *, limit_s: float = 4.0) -> bool:
+    """Whether something happens in time."""
+    give_up = time.monotonic() + limit_s
+    while not (now := happened()) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return now
 
 
 def gone_within(pid: int, limit_s: float) -> bool:

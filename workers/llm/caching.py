@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -39,13 +40,13 @@ async def cached(redis: Redis, model: Model, messages: Messages, *, fresh: bool 
     if model.cache is None:
         return await complete(model.model, messages, params=model.params, **options)
     key = key_of(model, messages, **options)
-    if not fresh and (known := _known(redis, key)):
+    if not fresh and (known := await asyncio.to_thread(_known, redis, key)):
         if (on_delta := options.get("on_delta")) and known.text:
             on_delta(known.text)
         return known
     reply = await complete(model.model, messages, params=model.params, **options)
     if reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
-        cache.remember(redis, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
+        await asyncio.to_thread(cache.remember, redis, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
     return reply
 
 

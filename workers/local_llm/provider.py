@@ -15,7 +15,7 @@ from orchestrator.errors import ModelError
 from workers.local_llm import server
 from workers.local_llm.fields import Field
 from workers.local_llm.labels import Choice, Chooser, Messages, Question
-from workers.local_llm.tools import SMALL_TALK, JsonObject, Offer, text_of, told
+from workers.local_llm.tools import SMALL_TALK, Function, JsonObject, Offer, text_of, told
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
@@ -60,28 +60,28 @@ class Provider:
     async def _answer(self, model: str, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
         if model != NAME:
             raise ModelError(f"model 'local/{model}' is unknown; the embedded model is {MODEL!r}", code="model_unknown")
-        offer = Offer.of(messages, params)
-        if offer.functions and (call := await self._call(offer, text_of(messages))):
-            return call
+        offer, text = Offer.of(messages, params), text_of(messages)
+        chosen = await self._chosen(offer, text) if offer.functions else None
+        if chosen and chosen.label != SMALL_TALK:
+            return await self._call(offer.labels()[chosen.label], text, chosen)
         asked = _field(params.get("response_format"))
-        return await (self._choose(asked, told(messages)) if asked else self._write(told(messages), params))
+        reply = await (self._choose(asked, told(messages)) if asked else self._write(told(messages), params))
+        return _with(reply, chosen) if chosen else reply
 
-    async def _call(self, offer: Offer, text: str) -> JsonObject | None:
-        """A call of one of the tools that are offered; None if the text asks for none."""
-        choice = Choice(next(iter(offer.labels())), 0, 0)
-        if len(offer.functions) > 1 or not offer.must:
-            choice = await self._chooser.choose(offer.question(text), self._ask)
-        if choice.label == SMALL_TALK:
-            return None
-        function = offer.labels()[choice.label]
-        request, arguments, told_tokens, said_tokens = function.request(text), "{}", choice.input_tokens, choice.output_tokens
-        if request:
+    async def _chosen(self, offer: Offer, text: str) -> Choice:
+        """Which tool the text asks for, if any."""
+        if offer.must and len(offer.functions) == 1:
+            return Choice(next(iter(offer.labels())), 0, 0)
+        return await self._chooser.choose(offer.question(text), self._ask)
+
+    async def _call(self, function: Function, text: str, chosen: Choice) -> JsonObject:
+        arguments, usage = "{}", (0, 0)
+        if request := function.request(text):
             reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**FIXED, **request, "stream": False}))
             arguments = str(reply["choices"][0]["message"]["content"])
-            told_tokens += reply["usage"]["prompt_tokens"]
-            said_tokens += reply["usage"]["completion_tokens"]
+            usage = reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]
         call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
-        return _reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", told_tokens, said_tokens)
+        return _with(_reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", *usage), chosen)
 
     async def _choose(self, asked: Field, messages: Messages) -> JsonObject:
         choice = await self._chooser.choose(Question.of(asked, messages), self._ask)
@@ -116,6 +116,13 @@ def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_to
     usage: JsonObject = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
     choices: list[JsonValue] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
     return {"object": "chat.completion", "created": int(time.time()), "model": NAME, "usage": usage, "choices": choices}
+
+
+def _with(reply: JsonObject, chosen: Choice) -> JsonObject:
+    """The reply, with what it took to choose."""
+    usage = cast("dict[str, int]", reply["usage"])
+    read, written = usage["prompt_tokens"] + chosen.input_tokens, usage["completion_tokens"] + chosen.output_tokens
+    return {**reply, "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}}
 
 
 async def _post(address: server.Address, path: str, body: Mapping[str, JsonValue]) -> JsonValue:

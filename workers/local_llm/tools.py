@@ -1,7 +1,7 @@
 """Calls of tools by a model too small to write them: it chooses among the tools as among labels, and their arguments from the message.
 
-A tool is a label, its description the example of it; `small talk` stands for calling none. Measured with SmolLM2-135M on six sets of one to
-three tools: 26 of 26 messages right on those it was developed with, 16 of 20 on others.
+A tool is a label, its description the example of it; `small talk` stands for calling none. Measured with SmolLM2-135M on eight sets of one
+to three tools: 26 of 26 messages right in the three that it was developed with, 28 of 35 in the others.
 
 Texts and numbers among the arguments are taken from the message, a few words in a row at most. So 15 of 17 messages gave the right
 arguments; written freely 10 did.

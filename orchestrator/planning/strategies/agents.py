@@ -16,18 +16,17 @@ STOP = "stop"
 
 def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object) -> Step:
     """An agent as one step: a model turn, or a decision that lays out its instructions."""
-    streamed: dict[str, JsonValue] = {"stream": True} if agent.stream else {}
-    spec = agent_spec(name, agent, {"@text": text}, {**streamed, **(params or {})})
+    spec = agent_spec(name, agent, {"@text": text}, params or {})
     return Step.model_validate({**spec.model_dump(), "id": step_id, **more})
 
 
 def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
-    """What a step that asks an agent is to do."""
+    """What a step that asks an agent is to do. It has no time-out: each model call has one, and there may be several, of other models."""
     if is_one_turn(agent):
         return _turn(name, agent, reads, 0, params)
     return Spec(
         kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
-        retries=agent.retries, timeout_s=agent.timeout_s,
+        retries=agent.retries,
     )  # fmt: skip
 
 
@@ -46,10 +45,8 @@ def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
 
 def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec) -> Graph:
     """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower."""
-    agent = definitions.agents[name]
-    streamed: dict[str, JsonValue] = {"stream": True} if spec.params.get("stream") else {}
-    row = _Row(name, definitions, grower, {"retries": spec.retries, "timeout_s": spec.timeout_s}, streamed)
-    for number in range(len(agent.instructions)):
+    row = _Row(name, definitions, grower, {"retries": spec.retries, "timeout_s": spec.timeout_s})
+    for number in range(len(definitions.agents[name].instructions)):
         row.add(number)
     return row.graph()
 
@@ -57,13 +54,12 @@ def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Sp
 class _Row:
     """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
 
-    def __init__(self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], more: Mapping[str, JsonValue]) -> None:
+    def __init__(self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object]) -> None:
         self._name = name
         self._definitions = definitions
         self._agent = definitions.agents[name]
         self._grower = grower
         self._own = own
-        self._more = more
         self._steps: list[Step] = []
         self._edges: list[Edge] = []
         self._text = f"{RAW}{grower}"
@@ -73,21 +69,11 @@ class _Row:
     def add(self, number: int) -> None:
         """The step of an instruction, and of the chainbreakers behind it."""
         step_id = f"{self._grower}/@{number + 1}"
-        instruction = self._agent.instructions[number]
-        shows_all = self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")
-        earlier = {f"@earlier/{i}": done for i, done in enumerate(self._done)} if shows_all else {}
-        self._append(step_id, self._spec(number, {"@text": self._text, **earlier}))
+        self._append(step_id, self._spec(number))
         self._done.append(step_id)
         if self._agent.chainbreakers:
-            params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
-            spec = Spec(
-                kind="agent.break",
-                queue="tools",
-                work=f"breakers:{self._name}",
-                reads={"@text": step_id, "@input": self._text},
-                params=params,
-            )
-            self._append(f"{step_id}!", spec)
+            reads = {"@text": step_id, "@input": self._text}
+            self._append(f"{step_id}!", self._function("agent.break", f"breakers:{self._name}", number, reads))
             self._breaks.append(f"{step_id}!")
         self._text = self._steps[-1].id
 
@@ -96,7 +82,7 @@ class _Row:
         agent = self._agent
         if agent.chainbreakers or agent.store_steps or agent.full_history:
             ends = cast(JsonValue, self._breaks or self._done)
-            params: dict[str, JsonValue] = {"agent": self._name, "done": cast(JsonValue, self._done), "ends": ends, "input": self._grower}
+            params: dict[str, JsonValue] = {"agent": self._name, "done": cast(JsonValue, self._done), "ends": ends}
             spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._grower}"}, params=params, decides=True)
             self._append(f"{self._grower}/@end", spec)
             self._edges += [Edge(source=each, target=self._steps[-1].id, label=STOP) for each in self._breaks]
@@ -107,45 +93,53 @@ class _Row:
             self._edges.append(Edge(source=self._steps[-1].id, target=step_id))
         self._steps.append(Step(id=step_id, **dict(spec)))
 
-    def _spec(self, number: int, reads: Mapping[str, str]) -> Spec:
-        instruction = self._agent.instructions[number]
-        params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
+    def _spec(self, number: int) -> Spec:
+        instruction, reads = self._agent.instructions[number], {"@text": self._text}
         if isinstance(instruction, FunctionStep):
-            work = f"functions:{instruction.function}"
-            return Spec(kind="agent.function", queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s)
+            return self._function("agent.function", f"functions:{instruction.function}", number, reads)
         if isinstance(instruction, Nested):
-            return self._nested(instruction, {"@text": reads["@text"]})
-        return _turn(self._name, self._agent, reads, number, self._more).model_copy(update=dict(self._own))
+            return self._nested(instruction)
+        return _turn(self._name, self._agent, {**reads, **self._earlier(instruction)}, number).model_copy(update=dict(self._own))
 
-    def _nested(self, instruction: Nested, reads: Mapping[str, str]) -> Spec:
+    def _earlier(self, instruction: Instruction) -> dict[str, str]:
+        """The input of the row and what came of its instructions so far, where the model is shown them."""
+        if not (self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")):
+            return {}
+        return {"@first": f"{RAW}{self._grower}", **{f"@earlier/{number}": done for number, done in enumerate(self._done)}}
+
+    def _function(self, kind: str, work: str, number: int, reads: Mapping[str, str]) -> Spec:
+        params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
+        return Spec(kind=kind, queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s)
+
+    def _nested(self, instruction: Nested) -> Spec:
         if instruction.agent is not None:
-            return agent_spec(instruction.agent, self._definitions.agents[instruction.agent], reads, self._more)
+            return agent_spec(instruction.agent, self._definitions.agents[instruction.agent], {"@text": self._text}, {})
         mapped: JsonValue = {"input": "text"}
         params: dict[str, JsonValue] = {"chain": instruction.chain, "map": mapped}
         work = f"chains:{instruction.chain}"
-        return Spec(kind="chain.run", work=work, reads={"text": reads["@text"]}, params=params, decides=True, grows=True)
+        return Spec(kind="chain.run", work=work, reads={"text": self._text}, params=params, decides=True, grows=True)
 
 
 def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
     """A model turn for one instruction; it grows if its model may call tools, or may be asked again."""
     instruction = agent.instructions[turn]
-    asked_again = agent.output is not None and turn == len(agent.instructions) - 1
+    asked_again = isinstance(instruction, AgenticStep) or (agent.output is not None and turn == len(agent.instructions) - 1)
     return Spec(
         kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
-        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, timeout_s=agent.timeout_s, cheap=False,
-        grows=bool(tools_of(agent, instruction)) or isinstance(instruction, AgenticStep) or asked_again,
+        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, cheap=False,
+        grows=bool(tools_of(agent, instruction)) or agent.dialect == "json" or asked_again,
     )  # fmt: skip
 
 
-def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step]) -> Graph:
+def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, given: JsonValue = None) -> Graph:
     """What a model turn grows: the tool calls it asked for, and behind them the next turn, which answers in its place.
 
-    `number` is that of the next turn; the first turn of an instruction has none.
+    `number` is that of the next turn; the first turn of an instruction has none. `given` is the grower's own value, such as a map item.
     """
     base = begun.rpartition("/r")[0] if number > 1 else begun
     turn_id = f"{base}/r{number}"
     params = {**spec.params, "round": number, "base": base}
-    turn = Step(**{**dict(spec), "id": turn_id, "params": params})
+    turn = Step(**{**dict(spec), "id": turn_id, "params": params, "given": given})
     edges = tuple(Edge(source=call.id, target=turn_id) for call in calls)
     return Graph(steps=(*calls, turn), edges=edges, exit=turn_id)
 
@@ -154,7 +148,7 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
     """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
     server, method = mcp_tool(name, definitions.tools) or (name, "")
     tool = definitions.tools[server]
-    params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model"}
+    params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}
     if method:
         params["method"] = method
     return Step(

@@ -36,8 +36,6 @@ class NodeRef:
     """Position of the map item; the node is then the map, and its `map_node` is what ran."""
     inner: bool = False
     """Whether the node (or the item) grew it: it is no step of the request's own."""
-    exit: bool = False
-    """Whether it ends a map or a nested chain, so that its outcome is the node's."""
 
 
 def node_of(step_id: str) -> NodeRef:
@@ -46,8 +44,7 @@ def node_of(step_id: str) -> NodeRef:
     node_id, _, rounds = head.partition("#")
     iteration = int(rounds.rpartition(".")[2]) if rounds else None
     index = int(grown.pop(0)) if grown and grown[0].isdecimal() else None
-    is_exit = len(grown) == 1 and grown[0] in (GATHER, END)
-    return NodeRef(node_id, iteration, index, inner=bool(grown) or head.startswith("@"), exit=is_exit)
+    return NodeRef(node_id, iteration, index, inner=bool(grown) or head.startswith("@"))
 
 
 def name_of(node_id: str, grower: str) -> str:

@@ -9,7 +9,7 @@ from orchestrator.models.definitions import Definitions, Tool, mcp_tool
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode
-from orchestrator.planning.strategies.agents import agent_spec, is_one_turn
+from orchestrator.planning.strategies.agents import agent_spec
 from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -121,16 +121,8 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
 
 def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
     agent = definitions.agents[node.name]
-    if not is_one_turn(agent):
-        return _growing("agent.run", section, node, reads, {"agent": node.name})
-    own = {
-        "queue": agent.queue,
-        "retries": node.retry or agent.retries,
-        "timeout_s": node.timeout or agent.timeout_s,
-        "cheap": False,
-    }
-    own["grows"] = agent_spec(node.name, agent, {}, {}).grows
-    return _called("agent.turn", section, node, reads, {"agent": node.name, "turn": 0}).model_copy(update=own)
+    own = {"on_error": _on_error(node), "retries": node.retry or agent.retries, "timeout_s": node.timeout}
+    return agent_spec(node.name, agent, reads, _params(node, {})).model_copy(update=own)
 
 
 def _team(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:

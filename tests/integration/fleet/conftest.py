@@ -14,6 +14,7 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
 from orchestrator.models.wire import ChainNode, ChainResponse
 from orchestrator.testing import ScriptedModels
+from tests.integration.fleet.agent_stage import Desk
 
 PICK = {"type": "object", "properties": {"pick": {"enum": ["a", "b"]}}, "required": ["pick"]}
 MERGE = "merge '{user_input}' {not_a_placeholder} of {agent_responses}"
@@ -68,6 +69,13 @@ def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
     """A client with a stack of its own, for all tests that leave it as they found it."""
     with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2) as client:
         yield client
+
+
+@pytest.fixture
+def desk(client: EmbeddedClient, models: ScriptedModels) -> Iterator[Desk]:
+    """Where agents are asked."""
+    with Desk(client.redis_url, models) as desk:
+        yield desk
 
 
 class Journal:

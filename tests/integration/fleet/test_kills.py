@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.client import Client, EmbeddedClient
 from orchestrator.testing import ScriptedModels
+from tests.integration.fleet.agent_stage import Desk, agent, call
 from tests.integration.fleet.conftest import Journal, ask, definitions, tool, until
 
 RECOVERY_S = 6.0
@@ -23,6 +24,13 @@ def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
     """A stack that these tests may hurt."""
     with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=2) as client:
         yield client
+
+
+@pytest.fixture
+def hurt(victim: EmbeddedClient, models: ScriptedModels) -> Iterator[Desk]:
+    """Where agents are asked on that stack."""
+    with Desk(victim.redis_url, models) as desk:
+        yield desk
 
 
 def pid_of(client: EmbeddedClient, name: str) -> int:
@@ -129,6 +137,37 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     events = [(event.type, event.at_ms) for event in run.log() if event.step == "bob" and event.type in ("started", "lost")]
     assert [kind for kind, _ in events] == ["started", "lost", "started"]
     assert events[2][1] - events[0][1] < RECOVERY_S * 1000
+
+
+def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_recorded(hurt: Desk) -> None:
+    hurt.script(
+        {"after_tools": 0, "tool_calls": [call("add", a=1), call("add", a=2)]},
+        {"after_tools": 2, "delay_s": 30, "times": 1},
+        {"after_tools": 2, "tool_calls": [call("add", a=3)]},
+        {"reply": "2, 3, 4"},
+    )
+    run = hurt.start(agent(tools=["add"]))
+    until(lambda: len(hurt.requests()) == 2, "the second request")
+
+    os.kill(int(run.record().steps["it/r1"].worker.rpartition("#")[2]), signal.SIGKILL)
+
+    result = run.result(LEASE_AND_MARGIN_S)
+    assert (result.status, result.output, result.usage.tool_calls) == ("succeeded", "2, 3, 4", 3)
+    asked = Counter(len(request["body"]["messages"]) for request in hurt.requests())
+    assert asked == {1: 1, 4: 2, 6: 1}, "only the request that was under way is made again"
+
+
+def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(hurt: Desk, journal: Journal) -> None:
+    slow = call("slow", journal=str(journal.path), mark="x", seconds=1.0)
+    hurt.script({"after_tools": 0, "tool_calls": [slow, call("add", a=1)]}, {"reply": "done"})
+    run = hurt.start(agent(tools=["slow", "add"]))
+    started = until(lambda: journal.of("start"), "the start")[0]
+
+    os.kill(started["pid"], signal.SIGKILL)
+
+    assert run.result(LEASE_AND_MARGIN_S).output == "done"
+    assert (len(hurt.requests()), hurt.results()) == (2, ["x", 2.0])
+    assert [len(journal.of(what)) for what in ("start", "finish")] == [2, 1]
 
 
 def test_a_worker_told_to_stop_hands_back_what_it_cannot_finish(

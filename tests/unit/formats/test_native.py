@@ -152,6 +152,10 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "{agents: {a: {model: ' '}}}",
             "agents.a.model: the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out",
         ),
+        (
+            "{models: {m: {model: openai/gpt-4o, fallbacks: ['']}}}",
+            "models.m.fallbacks[0]: the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out",
+        ),
         ("agents: {'': {}}", "agents.'': the name is empty"),
         (
             "tools: {t: {function: 'text_tools:word_cuont'}}",

@@ -18,16 +18,29 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ModelError
-from orchestrator.models.values import JsonValue, Usage
-from orchestrator.testing import Rule, ScriptedModels, ToolCall
+from orchestrator.models.values import JsonValue, ToolCall, ToolSchema, Usage
+from orchestrator.testing import Rule, ScriptedModels
+from orchestrator.testing import ToolCall as Scripted
 from workers import llm
 from workers.llm.failures import Failure, Setting, explain, redact, retry_after_s, secrets_in
+
+# LiteLLM ignores these itself when it is imported, which pytest undoes.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*`ReadOnly` qualifier", "ignore:Accessing the '.*' attribute on the instance is deprecated"
+)
 
 KEY = "sk-test-1234567890abcdef"
 MODEL = "openai/gpt-4o-mini"
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
+TOOLS = (
+    ToolSchema(name="files.read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}}),
+    ToolSchema(name="files__read", parameters={}),
+)
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +67,14 @@ def failed(run: Run, coroutine: Coroutine[Any, Any, Any]) -> ModelError:
     with pytest.raises(ModelError) as caught:
         run(coroutine)
     return caught.value
+
+
+def streaming(stream: bool) -> dict[str, Any]:
+    return {"on_delta": lambda text: None} if stream else {}
+
+
+def called(call_id: str, name: str, arguments: str) -> JsonValue:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def bodies(server: ScriptedModels) -> list[Any]:
@@ -118,14 +139,150 @@ def test_an_example_that_is_none_is_told(run: Run, server: ScriptedModels) -> No
     assert "{text, label}" in str(error)
 
 
-def test_tool_calls_are_in_the_reply(run: Run, server: ScriptedModels) -> None:
-    server.script([Rule(tool_calls=(ToolCall(name="add", arguments={"a": 1}),))])
-    tool: JsonValue = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+@each_way
+def test_tools_are_sent_and_called_under_names_that_providers_take(run: Run, server: ScriptedModels, stream: bool) -> None:
+    wire = "files__read_601e4eb6"  # files__read is taken
+    calls = [Scripted(name=wire, arguments={"path": "a"}), Scripted(name="files__read"), Scripted(name="unheard.of")]
+    server.script([Rule(reply="I look.", tool_calls=tuple(calls))])
 
-    reply = run(ask(params={"tools": [tool]}))
+    reply = run(ask(tools=TOOLS, tool_choice="files.read", **streaming(stream)))
 
-    assert (reply.text, reply.finish_reason) == ("", "tool_calls")
-    assert reply.tool_calls == ({"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},)
+    function = {"name": wire, "description": "Reads a file.", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}
+    assert bodies(server)[0]["tools"][0] == {"type": "function", "function": function}
+    assert bodies(server)[0]["tools"][1]["function"] == {
+        "name": "files__read", "description": "", "parameters": {"type": "object", "properties": {}}
+    }  # fmt: skip
+    assert bodies(server)[0]["tool_choice"] == {"type": "function", "function": {"name": wire}}
+    assert (reply.text, reply.finish_reason) == ("I look.", "tool_calls")
+    assert reply.tool_calls == (
+        ToolCall(id="call_0", name="files.read", arguments='{"path": "a"}'),
+        ToolCall(id="call_1", name="files__read", arguments="{}"),
+        ToolCall(id="call_2", name="unheard.of", arguments="{}"),
+    )
+
+
+@each_way
+def test_calls_without_a_name_or_with_broken_arguments_are_told_as_they_are(run: Run, server: ScriptedModels, stream: bool) -> None:
+    calls = [
+        Scripted(name=None, arguments="{not json"),
+        Scripted(name="", id=None, arguments=""),
+        Scripted(name="files__read", id="call_0"),
+    ]
+    server.script([Rule(tool_calls=tuple(calls))])
+
+    reply = run(ask(tools=TOOLS, **streaming(stream)))
+
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("", "{not json"), ("", "{}"), ("files__read", "{}")]
+    assert len({call.id for call in reply.tool_calls}) == 3
+    assert all(call.id for call in reply.tool_calls)
+
+
+def test_earlier_calls_are_told_so_that_every_provider_takes_them(run: Run, server: ScriptedModels) -> None:
+    server.script([Rule(after_tools=2, tool_calls=(Scripted(name="files__read_601e4eb6", id="a"),))])
+    asked = [("a", "files.read", '{"path": "x"}'), ("b", "", "{not json")]
+    messages: list[dict[str, JsonValue]] = [
+        {"role": "user", "content": "read x"},
+        {"role": "assistant", "content": None, "tool_calls": [called(*each) for each in asked]},
+        {"role": "tool", "tool_call_id": "a", "name": "files.read", "content": "the text"},
+        {"role": "tool", "tool_call_id": "b", "content": "there is no such tool"},
+    ]
+
+    reply = run(llm.complete(MODEL, messages, tools=TOOLS))
+
+    _, assistant, result, _ = bodies(server)[0]["messages"]
+    assert [each["function"] for each in assistant["tool_calls"]] == [
+        {"name": "files__read_601e4eb6", "arguments": '{"path": "x"}'},
+        {"name": "unknown_function", "arguments": '{"invalid": "{not json"}'},
+    ]
+    assert result["name"] == "files__read_601e4eb6"
+    assert reply.tool_calls == (ToolCall(id="call_2", name="files.read"),)  # the id `a` is taken
+
+
+@each_way
+def test_an_empty_reply_may_be_allowed(run: Run, server: ScriptedModels, stream: bool) -> None:
+    server.script([Rule(reply="")])
+
+    reply = run(ask(allow_empty=True, **streaming(stream)))
+
+    assert (reply.text, reply.tool_calls, reply.usage.model_calls) == ("", (), 1)
+
+
+# Streams
+
+
+def test_a_stream_gives_the_text_in_pieces_and_the_same_reply(run: Run, server: ScriptedModels) -> None:
+    server.script([Rule(reply="one two three", tool_calls=(Scripted(name="files__read", arguments={"path": "a longer path"}),))])
+    pieces: list[str] = []
+
+    whole = run(ask(tools=TOOLS))
+    streamed = run(ask(tools=TOOLS, on_delta=pieces.append))
+
+    assert pieces == ["one ", "two ", "three"]
+    assert streamed == whole
+    assert streamed.usage.cost_usd
+    assert bodies(server)[1]["stream_options"] == {"include_usage": True}
+
+
+def test_each_piece_is_given_as_soon_as_it_comes(run: Run, server: ScriptedModels) -> None:
+    server.script([Rule(reply="one two", chunk_delay_s=0.2)])
+    run(ask())
+    times: list[float] = []
+
+    run(ask(on_delta=lambda text: times.append(time.time())))
+
+    begun = server.journal()[-1]["at"]
+    assert isinstance(begun, float)
+    assert times[0] - begun < 0.4 < times[1] - begun < 0.6  # the pieces after the first empty one come 0.2 s apart
+
+
+@pytest.mark.parametrize("rule", [Rule(reply="one two three", truncate=600), Rule(reply="one two three", finish_reason="")])
+def test_a_stream_that_breaks_off_may_be_tried_again(run: Run, server: ScriptedModels, rule: Rule) -> None:
+    server.script([rule])
+    pieces: list[str] = []
+
+    error = failed(run, ask(on_delta=pieces.append))
+
+    assert pieces[0] == "one "
+    assert (error.code, error.retryable) == ("model_unavailable", True)
+    assert "the answer broke off" in str(error)
+    assert len(server.journal()) == 1
+
+
+def test_cancelling_a_stream_closes_the_connection(run: Run, server: ScriptedModels) -> None:
+    server.script([Rule(reply="one two three", chunk_delay_s=0.5)])
+
+    async def cancelled() -> None:
+        first = asyncio.Event()
+        task = asyncio.create_task(ask(on_delta=lambda text: first.set()))
+        await first.wait()
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        run(cancelled())
+
+    assert client_left(server)
+
+
+def test_a_stream_that_takes_too_long_is_closed(run: Run, server: ScriptedModels) -> None:
+    server.script([Rule(reply="one two three", chunk_delay_s=2)])
+
+    error = failed(run, ask(timeout_s=0.3, on_delta=len))
+
+    assert (error.code, error.retryable) == ("model_timeout", True)
+    assert client_left(server)
+
+
+def test_an_error_of_who_takes_the_pieces_is_theirs_and_ends_the_stream(run: Run, server: ScriptedModels) -> None:
+    server.script([Rule(reply="one two three", chunk_delay_s=0.2)])
+
+    def fail(text: str) -> None:
+        raise KeyError(text)
+
+    with pytest.raises(KeyError, match="one"):
+        run(ask(on_delta=fail))
+
+    assert client_left(server)
 
 
 def test_a_hundred_calls_go_at_once(run: Run, server: ScriptedModels) -> None:
@@ -142,10 +299,11 @@ def test_a_hundred_calls_go_at_once(run: Run, server: ScriptedModels) -> None:
     assert time.monotonic() - started < 100 * 0.3 / 3
 
 
-def test_a_rate_limit_tells_when_to_come_back_and_is_asked_once(run: Run, server: ScriptedModels) -> None:
+@each_way
+def test_a_rate_limit_tells_when_to_come_back_and_is_asked_once(run: Run, server: ScriptedModels, stream: bool) -> None:
     server.script([Rule(status=429, headers={"Retry-After": "7"}, reply="slow down")])
 
-    error = failed(run, ask())
+    error = failed(run, ask(**streaming(stream)))
 
     assert (error.code, error.retryable, error.retry_after_s) == ("rate_limited", True, 7.0)
     assert str(error) == "model 'openai/gpt-4o-mini': the provider asks to slow down (429): slow down"
@@ -188,11 +346,12 @@ def test_cancelling_closes_the_connection(run: Run, server: ScriptedModels) -> N
     assert client_left(server)
 
 
-@pytest.mark.parametrize("rule", [Rule(disconnect=True), Rule(truncate=20)])
-def test_a_cut_connection_may_be_tried_again(run: Run, server: ScriptedModels, rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [Rule(disconnect=True), Rule(truncate=0)])
+@each_way
+def test_a_cut_connection_may_be_tried_again(run: Run, server: ScriptedModels, rule: Rule, stream: bool) -> None:
     server.script([rule])
 
-    error = failed(run, ask())
+    error = failed(run, ask(**streaming(stream)))
 
     assert (error.code, error.retryable) == ("model_unavailable", True)
     assert "cannot be reached" in str(error)
@@ -227,12 +386,13 @@ def test_a_missing_key_is_told_by_the_name_of_its_variable(run: Run, server: Scr
     assert server.journal() == []
 
 
-def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_way
+def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "hunter2hunter2")
     said = f"Incorrect API key provided: {KEY}. Bearer abc.def-ghi and hunter2hunter2 at https://me:secret@host/v1, api_key=zzzzzzzz"
     server.script([Rule(status=401, reply=said)])
 
-    error = failed(run, ask())
+    error = failed(run, ask(**streaming(stream)))
 
     assert error.code == "model_auth"
     assert error.__cause__ is None
@@ -300,6 +460,9 @@ def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, m
 
     chosen = run(ask("Is a storm coming?", model="local/smollm2", params={"examples": examples}, schema=schema))
     said = run(ask("What is the capital of France?", model="local/smollm2", params={"max_tokens": 5}))
+    pieces: list[str] = []
+    streamed = run(ask("What is the capital of France?", model="local/smollm2", params={"max_tokens": 5}, on_delta=pieces.append))
+    calling = run(ask("Read the file notes.txt", model="local/smollm2", tools=TOOLS[:1], tool_choice="required", on_delta=pieces.append))
     late = failed(run, ask("Tell me a long story.", model="local/smollm2", timeout_s=0.05))
     unknown = failed(run, ask(model="local/other"))
     os.kill(json.loads((tmp_path / "local-llm.json").read_text())["pid"], signal.SIGTERM)
@@ -307,6 +470,8 @@ def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, m
     assert json.loads(chosen.text) == {"topic": "weather"}
     assert (chosen.usage.cost_usd, chosen.usage.model_calls) == (None, 1)
     assert (said.usage.output_tokens, said.finish_reason) == (5, "length")
+    assert (pieces, streamed) == ([said.text], said)
+    assert [(call.name, json.loads(call.arguments)) for call in calling.tool_calls] == [("files.read", {"path": "notes.txt"})]
     assert late.code == "model_timeout"
     assert unknown.code == "model_unknown"
 

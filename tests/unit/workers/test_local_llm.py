@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,10 +26,24 @@ from workers.local_llm.fields import Field
 from workers.local_llm.labels import CONTENT_FREE, Chooser, Fork, Question, forks
 from workers.local_llm.provider import Provider
 from workers.local_llm.senses import Senses, sense_of
+from workers.local_llm.tools import Offer, bounded, told
 
 installed = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
 
 MOOD = Field(("good", "bad"), "mood")
+
+
+def tool(name: str, description: str) -> JsonValue:
+    parameters: JsonValue = {
+        "type": "object",
+        "properties": {"order_id": {"type": "string", "description": "the number of the order"}, "note": {"type": "string"}},
+        "required": ["order_id"],
+    }
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+STATUS = tool("orders__status", "Looks up an order.")
+REFUND = tool("refund", "Pays an order back.")
 
 
 # Which schemas are labels
@@ -124,6 +140,83 @@ def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text(
     assert asyncio.run(ask_at_once()) == [2, 2, 2 + len(CONTENT_FREE) + len(question.examples)]
 
 
+# Tools
+
+
+def test_a_tool_is_a_label_and_its_description_the_example() -> None:
+    offer = Offer.of([{"role": "user", "content": "hi"}], {"tools": [STATUS, REFUND]})
+
+    question = offer.question("Where is it?")
+
+    assert (question.labels, question.text) == (("orders status", "refund", "small talk"), "Where is it?")
+    assert question.examples[:2] == (("Looks up an order.", "orders status"), ("Pays an order back.", "refund"))
+    assert {label for _, label in question.examples[2:]} == {"small talk"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "must"),
+    [
+        (None, ["orders__status", "refund"], False),
+        ("auto", ["orders__status", "refund"], False),
+        ("none", [], False),
+        ("required", ["orders__status", "refund"], True),
+        ({"type": "function", "function": {"name": "refund"}}, ["refund"], True),
+    ],
+)
+def test_the_tool_choice_tells_what_is_offered(choice: JsonValue, names: list[str], must: bool) -> None:
+    offer = Offer.of([{"role": "user", "content": "hi"}], {"tools": [STATUS, REFUND], "tool_choice": choice})
+
+    assert ([function.name for function in offer.functions], offer.must) == (names, must)
+    assert ("small talk" in offer.question("hi").labels) is not must
+
+
+def test_no_tool_is_offered_when_its_results_are_there_until_the_next_question() -> None:
+    answered: list[dict[str, JsonValue]] = [
+        *conversation(),
+        {"role": "assistant", "content": "It is on its way."},
+        {"role": "user", "content": "And now?"},
+    ]
+
+    assert Offer.of(conversation(), {"tools": [STATUS]}).functions == ()
+    assert len(Offer.of(answered, {"tools": [STATUS]}).functions) == 1
+
+
+def test_results_are_told_in_words_with_the_question() -> None:
+    assert told(conversation()) == [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": "Where is A-1?\n\nWhat is known (orders status): status shipped, stops Rome; Oslo.\n\nAnswer in one sentence.",
+        },
+    ]
+
+
+def test_texts_and_numbers_of_arguments_are_those_of_the_message() -> None:
+    order: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "note": {"type": "string"}},
+        "required": ["id"],
+    }
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {
+            "order": order, "count": {"type": "integer"}, "share": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+            "unit": {"enum": ["kg", "g"]}, "tags": {"type": "array", "items": {"type": "string"}}, "fast": {"type": "boolean"},
+        },
+    }  # fmt: skip
+
+    fields: Any = bounded(schema, "Send A-1, 2.5 of 3!")["properties"]
+
+    spans = ["Send", "A-1", "2.5", "of", "3", "Send A-1", "A-1 2.5", "2.5 of", "of 3", "Send A-1 2.5", "A-1 2.5 of", "2.5 of 3"]
+    assert fields["order"]["properties"] == {"id": {"enum": spans}}
+    assert fields["count"] == {"enum": [1, 3]}
+    assert fields["share"]["anyOf"] == [{"enum": [1, 2.5, 3]}, {"type": "null"}]
+    assert fields["unit"] == {"enum": ["kg", "g"]}
+    assert (fields["tags"]["items"], fields["tags"]["maxItems"]) == ({"enum": spans}, 3)
+    assert fields["fast"] == {"type": "boolean"}
+    assert bounded({"type": "string"}, " ") == {"type": "string", "maxLength": 60}
+
+
 # The real model
 
 
@@ -207,11 +300,38 @@ def test_labels_that_begin_alike_are_told_apart(home: Path) -> None:
 
 
 @installed
+def test_it_calls_a_tool_with_arguments_from_the_message_and_tells_the_result(home: Path) -> None:
+    asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "Has order A-1042 been shipped yet?"}]
+
+    call = answer(home, asked, tools=[STATUS, REFUND])["choices"][0]
+    (called,) = call["message"]["tool_calls"]
+    results: list[dict[str, JsonValue]] = [call["message"], {"role": "tool", "tool_call_id": called["id"], "content": "shipped on Monday"}]
+    said = answer(home, [*asked, *results], tools=[STATUS, REFUND])
+
+    assert (call["finish_reason"], call["message"]["content"]) == ("tool_calls", None)
+    assert called["function"]["name"] == "orders__status"
+    assert json.loads(called["function"]["arguments"]) == {"order_id": "A-1042"}
+    assert "Monday" in content(said)
+
+
+@installed
+def test_it_calls_no_tool_for_small_talk_unless_it_must(home: Path) -> None:
+    asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "Hello!"}]
+    no_arguments: JsonValue = {"type": "function", "function": {"name": "now", "description": "Tells the time.", "parameters": {}}}
+
+    talk = answer(home, asked, tools=[STATUS, REFUND])
+    forced = answer(home, asked, tools=[no_arguments], tool_choice="required")
+
+    assert content(talk)
+    assert "tool_calls" not in talk["choices"][0]["message"] or not talk["choices"][0]["message"]["tool_calls"]
+    assert forced["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+
+
+@installed
 @pytest.mark.parametrize(
     ("model", "options", "code", "words"),
     [
         ("other", {}, "model_unknown", "'local/smollm2'"),
-        ("smollm2", {"tools": [{"type": "function"}]}, "model_bad_request", "no tools"),
         ("smollm2", {"long": True}, "model_bad_request", "2048 tokens"),
     ],
 )
@@ -251,6 +371,24 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "stack" / "local-llm.json").exists()
 
 
+@installed
+def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
+        monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
+        address = server.ensure(tmp_path)
+        with socket.create_connection((urlsplit(address.url).hostname or "", urlsplit(address.url).port or 0)) as client:
+            body = json.dumps({"prompt": "Once", "n_predict": 1500, "ignore_eos": True}).encode()
+            head = f"POST /completion HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {address.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            assert stack.stdin
+            stack.stdin.close()
+            client.settimeout(10)
+            answer = client.recv(100)
+
+    assert answer == b""
+    assert soon(lambda: identify(address.pid) is None)
+
+
 def test_without_the_extra_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
@@ -269,6 +407,17 @@ def answer(
         options["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     reply = Provider(home).acompletion(model, messages, model_response={}, optional_params=options)
     return dict(asyncio.run(reply))
+
+
+def conversation() -> list[dict[str, JsonValue]]:
+    """A question, a call, and its result."""
+    call: JsonValue = {"id": "call_0", "type": "function", "function": {"name": "orders__status", "arguments": "{}"}}
+    return [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where is A-1?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0", "content": '{"status": "shipped", "stops": ["Rome", "Oslo"]}'},
+    ]
 
 
 def content(reply: dict[str, Any]) -> str:

@@ -94,6 +94,13 @@ def test_functions_of_two_folders_with_modules_of_one_name_are_told_apart(tmp_pa
     assert load("shared_name:who", str(tmp_path / "one"))() == "one"
 
 
+def test_a_module_in_a_folder_without_init_is_found(tmp_path: Path) -> None:
+    (tmp_path / "bare_folder").mkdir()
+    (tmp_path / "bare_folder" / "who.py").write_text("def who():\n    return 'bare'\n")
+
+    assert load("bare_folder.who:who", str(tmp_path))() == "bare"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

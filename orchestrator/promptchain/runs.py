@@ -1,0 +1,120 @@
+"""Runs for chains: submitted, waited for, called off; one client for all chains of this process, and the stack behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from orchestrator.client import Client, TurnRun
+from orchestrator.config import settings
+from orchestrator.embedded import attach
+from orchestrator.errors import ConfigError
+from orchestrator.functionnames import IN_WORKER
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.wire import RunEvent, RunResult, Turn
+
+MOST_AT_ONCE = 200
+"""Runs that one process waits for at once; each holds a thread and a connection, and 1,024 open files are a usual limit."""
+
+log = logging.getLogger("orchestrator.promptchain")
+
+_clients: dict[tuple[str | None, str | None], Client] = {}
+_making = threading.Lock()
+_waiting = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="promptchain")
+
+
+class Call:
+    """A turn that is asked and waited for. It may be called off from another thread."""
+
+    def __init__(self, definitions: Definitions, turn: Turn, *, verbose: bool) -> None:
+        self._definitions = definitions
+        self._turn = turn
+        self._verbose = verbose
+        self._run: TurnRun | None = None
+        self._is_off = False
+
+    def result(self) -> RunResult:
+        """Submit it and wait until it is over; Ctrl-C calls it off."""
+        try:
+            return self._result()
+        except (KeyboardInterrupt, SystemExit):
+            self.call_off()
+            raise
+
+    async def result_async(self) -> RunResult:
+        """The same, beside other coroutines; when it is cancelled it is called off."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(_waiting, self._result)
+        except asyncio.CancelledError:
+            loop.run_in_executor(None, self.call_off)
+            raise
+
+    def call_off(self) -> None:
+        """End the run: nobody else knows of it."""
+        self._is_off = True
+        if self._run:
+            self._run.cancel()
+
+    def _result(self) -> RunResult:
+        turn = self._turn
+        client = _shared_client().with_definitions(self._definitions)
+        self._run = run = client.submit_turn(turn.text, agent=turn.agent, timeout_s=turn.timeout_s)
+        if self._is_off:  # meanwhile
+            run.cancel()
+        if self._verbose:
+            for event in run.events():
+                log.info("%s", _line(event))
+        result = run.result()
+        for warning in result.warnings:
+            log.warning("run %s: %s", run.run_id, warning)
+        return result
+
+
+def show_logs() -> None:
+    """Have the log events of chains shown: on standard error, unless the program has set up logging."""
+    log.setLevel(logging.INFO)
+    if not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
+
+
+def _shared_client() -> Client:
+    """The client at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that ends with this process."""
+    if os.environ.get(IN_WORKER):
+        raise ConfigError(
+            "this is a worker, which imported this module for one of its functions, and workers must not wait for chains; "
+            "put what runs a chain under `if __name__ == '__main__':`, and make a chain within a chain one of its instructions",
+            source="PromptChain",
+        )
+    said = settings()
+    with _making:
+        kept = None if said.redis_url else attach()
+        place = (kept.url if kept else said.redis_url, said.broker_url)
+        if place not in _clients:
+            _clients[place] = _made(place[0])
+        return _clients[place]
+
+
+def _made(url: str | None) -> Client:
+    client = Client(url, config=Definitions()) if url else Client.embedded(config=Definitions())
+    atexit.register(_close, client, os.getpid())
+    for warning in [*client.warnings, *(client.fleet_warnings() if url else [])]:
+        log.warning("%s", warning)
+    return client
+
+
+def _close(client: Client, owner: int) -> None:
+    if os.getpid() == owner:  # a fork must not end the stack of the process it came from
+        client.close()
+
+
+def _line(event: RunEvent) -> str:
+    """What happened, for people."""
+    error = event.detail.get("error")
+    more = f": {error.get('message')}" if isinstance(error, dict) else ""
+    attempt = f" (attempt {event.attempt})" if event.attempt and event.attempt > 1 else ""
+    return f"run {event.run_id}: {event.step or 'run'} {event.type}{attempt}{more}"

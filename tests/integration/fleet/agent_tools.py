@@ -1,0 +1,99 @@
+"""Tools, functions, chainbreakers and answers of the agents that are tested."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+PATIENCE_S = 15.0
+
+
+def price(item: str, count: int = 1) -> dict[str, object]:
+    """What so many of a thing cost.
+
+    Args:
+        item: its name
+        count: how many
+    """
+    return {"item": item, "total": 2.5 * count}
+
+
+def meet(folder: str, mark: str, others: list[str]) -> str:
+    """Come back when the others have come too, which they only can at the same time."""
+    Path(folder, mark).touch()
+    give_up = time.monotonic() + PATIENCE_S
+    while not all(Path(folder, other).exists() for other in others):
+        if time.monotonic() > give_up:
+            raise RuntimeError("nobody came")
+        time.sleep(0.01)
+    return f"met {', '.join(others)}"
+
+
+def leak() -> None:
+    """Fail, and tell a secret."""
+    raise RuntimeError(f"the key {os.environ['OPENAI_API_KEY']} is wrong")
+
+
+# Functions among instructions
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+async def count(text: str) -> int:
+    return len(text)
+
+
+def nothing() -> str:
+    return "out of nothing"
+
+
+def only_by_place(text: str, /) -> str:
+    return f"<{text}>"
+
+
+def broken(text: str) -> str:
+    raise ValueError(f"no {text}")
+
+
+# Chainbreakers
+
+
+def second(step: int, output: str) -> tuple[bool, str, str | None]:
+    return step == 2, "two are enough", None
+
+
+def second_with_words(step: int, output: str, info: dict[str, object]) -> tuple[bool, str, str | None]:
+    return step == 2, "enough", f"{info['step']} {info['type']} {info['input']} {output}"
+
+
+async def never(step: int, output: str) -> tuple[bool, str, str]:
+    return False, "", "this is not used"
+
+
+def of_one(step: int) -> tuple[bool, str, None]:
+    return True, "wrong arity", None
+
+
+def raising(step: int, output: str) -> tuple[bool, str, None]:
+    raise KeyError("gone")
+
+
+def malformed(step: int, output: str) -> object:
+    return "stop"
+
+
+def leaking(step: int, output: str) -> tuple[bool, str, None]:
+    raise RuntimeError(f"the key {os.environ['OPENAI_API_KEY']} is wrong")
+
+
+# Answers
+
+
+class Person(BaseModel):
+    name: str
+    age: int = Field(ge=0)

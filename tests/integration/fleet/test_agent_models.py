@@ -1,0 +1,262 @@
+"""Models that fail, hang, break off or are left; what events tell of a reply while it comes; and secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.client import Run
+from orchestrator.models.definitions import Model, Synthesizer, Team
+from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
+from tests.integration.fleet.conftest import until
+
+ROUTED = {"main": Model(model=OTHER, fallbacks=[MAIN])}  # the models of the server: gpt-4o first, then gpt-4o-mini
+FIRST, SECOND = "gpt-4o$", "gpt-4o-mini$"
+SECRET = "sk-test-secret-0123456789"
+
+
+def asked(desk: Desk) -> list[str]:
+    """The models that were asked, in order."""
+    return [str(request["model"]) for request in desk.requests()]
+
+
+def deltas(run: Run) -> list[tuple[str | None, int | None, str]]:
+    """Step, attempt and text of the pieces that events told; pieces of one attempt that follow each other are joined."""
+    told: list[tuple[str | None, int | None, str]] = []
+    for event in run.log():
+        if event.type == "delta":
+            text = str(event.detail["text"])
+            if told and told[-1][:2] == (event.step, event.attempt):
+                text = told.pop()[2] + text
+            told.append((event.step, event.attempt, text))
+    return told
+
+
+# Failures
+
+
+def test_another_model_is_asked_after_the_last_try_of_the_first(desk: Desk) -> None:
+    desk.script({"model": FIRST, "status": 500}, {"model": SECOND, "reply": "instead"})
+
+    run = desk.start(agent(model="main", retries=1), models=ROUTED)
+    result = run.result(PATIENCE_S)
+
+    assert (result.output, asked(desk)) == ("instead", ["gpt-4o", "gpt-4o", "gpt-4o-mini"])
+    told = [(event.type, event.detail.get("model")) for event in run.log() if event.type in ("retry", "fallback")]
+    assert told == [("retry", None), ("fallback", MAIN)]
+
+
+def test_another_model_is_asked_at_once_if_no_try_would_help(desk: Desk) -> None:
+    desk.script({"model": FIRST, "status": 401}, {"model": SECOND, "reply": "instead"})
+
+    assert desk.ask(agent(model="main", retries=3), models=ROUTED).output == "instead"
+    assert asked(desk) == ["gpt-4o", "gpt-4o-mini"]
+
+
+def test_no_other_model_is_asked_if_the_request_is_at_fault(desk: Desk) -> None:
+    desk.script({"model": FIRST, "status": 400}, {"model": SECOND, "reply": "instead"})
+
+    assert desk.ask(agent(model="main"), models=ROUTED).status == "failed"
+    assert asked(desk) == ["gpt-4o"]
+
+
+def test_if_all_fail_each_is_named(desk: Desk) -> None:
+    desk.script({"model": FIRST, "status": 500, "reply": "sick"}, {"model": SECOND, "status": 503, "reply": "tired"})
+
+    result = desk.ask(agent(model="main"), models=ROUTED)
+
+    assert result.status == "failed"
+    assert result.error is not None
+    assert "sick" in result.error.message
+    assert "tired" in result.error.message
+
+
+def test_a_model_that_hangs_is_not_waited_for_longer_than_its_time_and_another_has_its_own(desk: Desk) -> None:
+    desk.script({"model": FIRST, "delay_s": 30}, {"model": SECOND, "delay_s": 0.4, "reply": "instead"})
+
+    result = desk.ask(agent(model="main", timeout_s=0.6), models=ROUTED)
+
+    assert result.output == "instead", result.error
+    assert desk.requests()[0]["client_left"]
+
+
+def test_a_model_that_hangs_for_good_fails_the_run_with_its_name(desk: Desk) -> None:
+    desk.script({"delay_s": 30})
+
+    result = desk.ask(agent(timeout_s=0.3))
+
+    assert result.error is not None
+    assert result.error.code == "model_timeout"
+    assert result.error.message == f"model {MAIN!r} did not answer within 0.3 s"
+
+
+def test_a_provider_that_works_again_is_asked_again_after_the_pause_it_asks_for(desk: Desk) -> None:
+    pause = {"status": 429, "headers": {"Retry-After": "1"}, "times": 1}
+    desk.script({"status": 500, "times": 1}, pause, {"reply": "at last"})
+
+    assert desk.ask(agent(retries=2)).output == "at last"
+    _, second, third = desk.requests()
+    assert third["at"] - second["at"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "stream"),
+    [
+        ({"reply": ""}, True),
+        ({"reply": " \n"}, False),
+        ({"disconnect": True}, True),
+        ({"reply": "cut here", "truncate": 40}, False),
+        ({"reply": "cut here", "finish_reason": ""}, True),
+    ],
+    ids=["empty", "blank", "none", "broken off", "a stream without its end"],
+)
+def test_a_reply_that_is_none_is_tried_again(desk: Desk, rule: dict[str, Any], stream: bool) -> None:
+    desk.script({**rule, "times": 1}, {"reply": "whole"})
+
+    result = desk.ask(agent(retries=1, stream=stream))
+
+    assert (result.output, len(desk.requests())) == ("whole", 2)
+
+
+def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(desk: Desk) -> None:
+    desk.script({"reply": "and then", "finish_reason": "length"})
+
+    result = desk.ask(agent())
+
+    assert (result.output, result.warnings) == ("and then", ["a reply to agent 'it' is not whole: the model stopped for 'length'"])
+
+
+def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(desk: Desk) -> None:
+    desk.script(
+        {"after_tools": 0, "tool_calls": [call("add", a=1)]},
+        {"after_tools": 1, "status": 500, "times": 1},
+        {"reply": "2"},
+    )
+
+    result = desk.ask(agent(tools=["add"], retries=1))
+
+    assert (result.output, result.usage.tool_calls) == ("2", 1)
+    assert [len(request["body"]["messages"]) for request in desk.requests()] == [1, 3, 3]
+
+
+def test_the_fallback_of_a_synthesizer_is_asked_too(desk: Desk) -> None:
+    desk.script({"model": FIRST, "status": 401}, {"match": "^merge", "reply": "merged"})
+    team = Team(mode="broadcast", agents=["it"], synthesizer=Synthesizer(model="main", prompt="merge {agent_responses}"))
+
+    client = desk.client(agent(), models=ROUTED, teams={"one": team})
+
+    assert client.submit_turn("go", team="one").result(PATIENCE_S).output == "merged"
+
+
+# What events tell
+
+
+def test_a_reply_is_told_while_it_comes(desk: Desk) -> None:
+    desk.script({"reply": "one two three", "chunk_delay_s": 0.1})
+
+    run = desk.start(agent())
+    first = next(event for event in run.events() if event.type == "delta")
+
+    assert first.detail["text"] != "one two three"
+    assert run.status() == "running"
+    assert run.result(PATIENCE_S).output == "one two three"
+    assert deltas(run) == [("it", 1, "one two three")]
+
+
+def test_each_round_and_each_instruction_is_told_under_its_step(desk: Desk) -> None:
+    desk.script(
+        {"match": "^go", "after_tools": 0, "reply": "I look", "tool_calls": [call("add", a=1)]},
+        {"match": "^go", "reply": "2"},
+        {"reply": "3"},
+    )
+
+    run = desk.start(agent(tools=["add"], instructions=["{input}", ("then {input}", [])]))
+
+    assert run.result(PATIENCE_S).output == "3"
+    assert deltas(run) == [("it/@1", 1, "I look"), ("it/@1/r1", 1, "2"), ("it/@2", 1, "3")]
+
+
+def test_nothing_is_told_with_stream_off(desk: Desk) -> None:
+    run = desk.start(agent(stream=False))
+
+    assert run.result(PATIENCE_S).output == "echo: go"
+    assert deltas(run) == []
+    assert [request["stream"] for request in desk.requests()] == [False]
+
+
+def test_a_node_of_a_chain_is_told_too(desk: Desk) -> None:
+    nodes = [{"node_id": "ask", "kind": "agent", "name": "it", "input": {"text": "go"}}]
+
+    run = desk.client(agent()).submit_chain({"nodes": nodes, "entry_node": "ask"})
+
+    assert run.result(PATIENCE_S).success
+    assert deltas(run) == [("ask", 1, "echo: go")]
+
+
+def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(desk: Desk) -> None:
+    desk.script({"reply": "one two three four", "chunk_delay_s": 0.06, "truncate": 800, "times": 1}, {"reply": "whole"})
+
+    run = desk.start(agent(retries=1))
+
+    assert run.result(PATIENCE_S).output == "whole"
+    (step, attempt, text), *rest = deltas(run)
+    assert (step, attempt, rest) == ("it", 1, [("it", 2, "whole")])
+    assert "one two three four".startswith(text)
+    order = [(event.type, event.attempt) for event in run.log() if event.type in ("started", "delta", "retry") and event.step == "it"]
+    assert order[-3:] == [("retry", 1), ("started", 2), ("delta", 2)]
+
+
+def test_of_a_model_that_breaks_off_nothing_is_told_after_another_was_asked(desk: Desk) -> None:
+    broken = {"model": FIRST, "reply": "one two three four", "chunk_delay_s": 0.06, "truncate": 800}
+    desk.script(broken, {"model": SECOND, "reply": "whole", "delay_s": 0.1})
+
+    run = desk.start(agent(model="main"), models=ROUTED)
+
+    assert run.result(PATIENCE_S).output == "whole"
+    told = [event for event in run.log() if event.type in ("delta", "fallback")]
+    after = told.index(next(event for event in told if event.type == "fallback"))
+    assert after > 0
+    assert "".join(str(event.detail["text"]) for event in told[after + 1 :]) == "whole"
+
+
+# The end of a run
+
+
+def test_cancelling_a_run_hangs_up_on_its_model(desk: Desk) -> None:
+    desk.script({"after_tools": 0, "tool_calls": [call("add", a=1)]}, {"reply": "one two three", "delay_s": 30})
+    run = desk.start(agent(tools=["add"]))
+    until(lambda: len(desk.requests()) == 2, "the second request")
+
+    run.cancel()
+
+    assert run.result(PATIENCE_S).status == "cancelled"
+    until(lambda: desk.requests()[1]["client_left"], "the end of the request")
+
+
+def test_cancelling_a_run_stops_a_stream(desk: Desk) -> None:
+    desk.script({"reply": "word " * 200, "chunk_delay_s": 0.1})
+    run = desk.start(agent())
+    next(event for event in run.events() if event.type == "delta")
+
+    run.cancel()
+
+    until(lambda: desk.requests()[0]["client_left"], "the end of the request")
+    assert [event.type for event in run.log()][-1] == "closed"
+
+
+def test_no_secret_in_the_words_of_a_tool_or_a_provider_reaches_a_record(desk: Desk) -> None:
+    desk.script(
+        {"after_tools": 0, "tool_calls": [call("leak")]},
+        {"model": FIRST, "status": 401, "reply": f"{SECRET} is wrong"},
+        {"reply": "sorry"},
+    )
+    breaker = "agent_tools:leaking"
+
+    run = desk.start(agent(model="main", tools=["leak"], chainbreakers=[breaker]), models=ROUTED)
+    result = run.result(PATIENCE_S)
+
+    assert result.output == "sorry"
+    assert desk.results() == [{"error": "agent_tools:leak raised RuntimeError: the key *** is wrong"}]
+    assert any(breaker in warning for warning in result.warnings)
+    assert "0123456789" not in repr(result) + repr(list(run.log())) + repr(run.record())

@@ -1,0 +1,235 @@
+"""Limits that all workers share hold between two of them: how often a model is asked, for whom, and what a run may spend."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from orchestrator.client import Client, EmbeddedClient, Run, TurnRun
+from orchestrator.models.definitions import Agent, Budget, Budgets, Limits, Rates, Team
+from orchestrator.models.wire import RunEvent, RunResult
+from orchestrator.testing import ScriptedModels
+from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
+from tests.integration.fleet.conftest import definitions, until
+
+PRICED = "openai/gpt-4o-mini"
+HOLD_S = 0.2
+RELEASE_S = 8.0  # a lease of 5 s and a second look at the slot
+
+_numbers = count()
+
+
+@pytest.fixture
+def model() -> str:
+    """A model that no other test asks, so that what is counted for it is this test's alone."""
+    return f"openai/limited-{os.getpid()}-{next(_numbers)}"
+
+
+def asks(model: str, **fields: Any) -> Agent:
+    """An agent that asks this model once."""
+    return agent(model=model, params={"max_tokens": 100}, **fields)
+
+
+def submit(client: Client, number: int, **more: Any) -> list[TurnRun]:
+    """So many turns at once."""
+    return [client.submit_turn(f"turn {i}", agent="it", **more) for i in range(number)]
+
+
+def results(runs: Sequence[TurnRun]) -> list[RunResult]:
+    """How they ended, which is well."""
+    ended = [run.result(PATIENCE_S) for run in runs]
+    assert [result.error for result in ended if result.status != "succeeded"] == []
+    return ended
+
+
+def peak(requests: Sequence[Json]) -> int:
+    """How many requests were under way at once, at most."""
+    moments = sorted([(request["at"], 1) for request in requests] + [(request["until"], -1) for request in requests])
+    under_way = most = 0
+    for _, step in moments:
+        under_way += step
+        most = max(most, under_way)
+    return most
+
+
+def waits(run: Run) -> list[RunEvent]:
+    """When a run's calls had to wait, so far."""
+    return [event for event in so_far(run) if event.type == "waits"]
+
+
+def reason_of(wait: RunEvent) -> str:
+    """Why a call had to wait, without those before it."""
+    return str(wait.detail["reason"]).partition(";")[0]
+
+
+def so_far(run: Run) -> list[RunEvent]:
+    """A run's events so far."""
+    return list(run.log(timeout_s=0.01))
+
+
+def workers(runs: Sequence[Run]) -> set[str | None]:
+    """The processes that began a turn of these runs."""
+    return {event.worker for run in runs for event in so_far(run) if event.type == "started" and event.step == "it"}
+
+
+# Rates
+
+
+def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(desk: Desk, model: str) -> None:
+    desk.script({"delay_s": HOLD_S})
+    client = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)}))
+
+    runs = submit(client, 20)
+    results(runs)
+
+    requests = desk.requests()
+    took_s = max(request["until"] for request in requests) - min(request["at"] for request in requests)
+    assert (len(requests), peak(requests), len(workers(runs))) == (20, 2, 2)
+    assert took_s < 1.75 * 20 / 2 * HOLD_S
+
+
+def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(desk: Desk, client: EmbeddedClient, model: str) -> None:
+    went = desk.client(asks(model), limits=Limits(models={model: Rates(rpm=3, concurrency=3)}))
+
+    results(submit(went, 3))
+    late = went.submit_turn("late", agent="it")
+    wait = until(lambda: waits(late), "the wait")[0]
+
+    assert (wait.step, wait.detail["reason"]) == ("it", "the rpm of the model is used up")
+    assert 50 < float(str(wait.detail["seconds"])) <= 61
+    assert late.record().steps["it"].state == "waiting"
+    assert client.redis.scard(f"cantata:{{limits}}:model:{model}:slots") == 0
+
+    assert late.cancel() == "cancelled"
+    assert len(desk.prompts()) == 3
+
+
+def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(desk: Desk, model: str) -> None:
+    desk.script({"status": 429, "headers": {"Retry-After": "3"}, "times": 1})
+    client = desk.client(asks(model, retries=1))
+
+    first = client.submit_turn("first", agent="it")
+    told = until(lambda: [request["until"] for request in desk.requests() if request["until"]], "the 429", PATIENCE_S)[0]
+    until(lambda: any(event.type == "retry" for event in so_far(first)), "the pause")
+    others = submit(client, 8)
+    results([first, *others])
+
+    assert min(request["at"] for request in desk.requests()[1:]) >= told + 3
+    assert {reason_of(waits(run)[0]) for run in others} == {"the model's provider asked for a pause"}
+    assert len(workers(others)) == 2
+
+
+def test_the_calls_of_a_tenant_are_limited_and_those_of_others_are_not(desk: Desk, model: str) -> None:
+    desk.script({"delay_s": 1.0})
+    client = desk.client(asks(model), limits=Limits(tenants={"small": Rates(concurrency=1)}))
+
+    small = submit(client, 3, labels={"tenant": "small"})
+    others = [client.submit_turn("other", agent="it", labels=labels) for labels in ({"tenant": "large"}, {}) for _ in range(3)]
+    results([*small, *others])
+
+    theirs = [request for request in desk.requests() if request["text"].startswith("turn")]
+    assert peak(theirs) == 1
+    assert sum(bool(waits(run)) for run in small) == 2
+    assert not any(waits(run) for run in others)
+
+
+def test_a_run_without_limits_never_waits(desk: Desk, client: EmbeddedClient, model: str) -> None:
+    desk.script({"delay_s": 1.0})
+
+    runs = submit(desk.client(asks(model)), 20)
+    results(runs)
+
+    assert peak(desk.requests()) == 20
+    assert not any(waits(run) for run in runs)
+    assert list(client.redis.scan_iter(f"cantata:{{limits}}:model:{model}:*", count=10_000)) == [], "nothing is counted for it"
+
+
+# Budgets
+
+FIFTY = " ".join(["word"] * 50)
+TEXTS = ["first {input}", "second {input}", "third {input}", "fourth {input}"]
+
+
+@pytest.mark.parametrize(("unit", "limit"), [("tokens", 250), ("usd", 0.00012)])
+def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(desk: Desk, unit: str, limit: float) -> None:
+    desk.script({"reply": FIFTY})
+    budget = Budget.model_validate({unit: limit})
+
+    result = desk.ask(asks(PRICED, instructions=TEXTS), limits=Limits(budgets=Budgets(run=budget)))
+
+    used = result.usage
+    spent = f"${used.cost_usd:.6f}" if unit == "usd" else f"{used.input_tokens + used.output_tokens} tokens"
+    assert (result.status, result.output, len(desk.prompts())) == ("exhausted", None, 2)
+    assert result.error is not None
+    assert (result.error.code, result.error.step) == ("budget", "it/@3")
+    assert result.error.message.startswith(f"{spent} of the ")
+    assert f" of limits.budgets.run.{unit} are spent, and this call may take " in result.error.message
+
+
+def test_a_budget_that_is_spent_within_a_broadcast_ends_the_run(desk: Desk) -> None:
+    desk.script({"match": "^a ", "reply": FIFTY, "delay_s": 0.5}, {"reply": FIFTY, "delay_s": 0.1})
+    agents = {name: asks(PRICED, instructions=[f"{name} {text}" for text in TEXTS]) for name in ("a", "b", "c")}
+    teams = {"all": Team(mode="broadcast", agents=list(agents))}
+
+    client = desk.client(asks(PRICED), agents=agents, teams=teams, limits=Limits(budgets=Budgets(run=Budget(tokens=600))))
+    result = client.submit_turn("go", team="all").result(PATIENCE_S)
+
+    calls = len(desk.prompts())
+    assert 3 <= calls < 12
+    assert (result.status, result.output) == ("exhausted", None)
+    assert result.error is not None
+    assert f"{result.usage.input_tokens + result.usage.output_tokens} tokens of the 600 tokens" in result.error.message
+    time.sleep(1.0)  # what was under way is over by now
+    assert len(desk.prompts()) == calls, "nothing is asked for afterwards"
+
+
+@pytest.mark.parametrize("on_error", ["skip", "three"])
+def test_a_spent_budget_is_no_error_to_go_on_from(desk: Desk, on_error: str) -> None:
+    desk.script({"reply": FIFTY})
+    client = desk.client(asks(PRICED), limits=Limits(budgets=Budgets(run=Budget(tokens=200))))
+    nodes = [
+        {"node_id": "one", "kind": "agent", "name": "it", "input": {"text": "one"}, "next_node": "two"},
+        {"node_id": "two", "kind": "agent", "name": "it", "input_map": {"text": "one"}, "on_error": on_error, "next_node": "four"},
+        {"node_id": "three", "kind": "agent", "name": "it", "input": {"text": "three"}},
+        {"node_id": "four", "kind": "tool", "name": "add", "input": {"a": 1}, "next_node": "three"},
+    ]
+
+    response = client.submit_chain({"nodes": nodes, "entry_node": "one"}).result(PATIENCE_S)
+
+    assert (response.status, response.success, response.failed) == ("exhausted", False, ["two"])
+    assert (response.outputs, len(desk.prompts())) == ({"one": FIFTY, "two": None}, 1)
+
+
+# Death
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
+    """A stack that a test may hurt."""
+    with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=0) as client:
+        yield client
+
+
+def test_a_killed_worker_gives_back_its_slot(victim: EmbeddedClient, models: ScriptedModels, model: str) -> None:
+    with Desk(victim.redis_url, models) as desk:
+        desk.script({"match": "held", "delay_s": 30, "times": 1})
+        client = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=1)}))
+        held = client.submit_turn("held", agent="it")
+        until(lambda: desk.prompts() == ["held"], "the call", PATIENCE_S)
+        other = client.submit_turn("other", agent="it")
+        until(lambda: waits(other), "the wait")
+        (worker,) = workers([held])
+
+        os.kill(int(str(worker).rpartition("#")[2]), signal.SIGKILL)
+        killed_at = time.time()
+
+        results([held, other])
+        assert sorted(desk.prompts()) == ["held", "held", "other"]
+        assert all(request["at"] - killed_at < RELEASE_S for request in desk.requests())
+        assert peak(desk.requests()[1:]) == 1

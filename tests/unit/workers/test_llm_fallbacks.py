@@ -1,0 +1,75 @@
+"""One model after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from orchestrator.errors import ModelError
+from orchestrator.models.definitions import Definitions, Model
+from orchestrator.models.values import Usage
+from workers import llm
+
+FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "second", "third"))
+
+
+def asked(*models: Model, errors: Mapping[str, ModelError]) -> tuple[llm.Reply | ModelError, list[str]]:
+    """What comes of asking models of which some fail, and which were asked."""
+    calls: list[str] = []
+
+    async def call(model: Model) -> llm.Reply:
+        calls.append(model.model)
+        if model.model in errors:
+            raise errors[model.model]
+        return llm.Reply(text="ok", usage=Usage(model_calls=1), model=model.model, finish_reason="stop")
+
+    try:
+        return asyncio.run(llm.ask(models, call)), calls
+    except ModelError as error:
+        return error, calls
+
+
+@pytest.mark.parametrize("code", ["rate_limited", "model_unavailable", "model_timeout", "model_auth", "model_unknown", "model_empty"])
+def test_the_next_model_answers_when_one_cannot(code: str) -> None:
+    reply, calls = asked(FIRST, SECOND, THIRD, errors={"openai/first": ModelError("no", code=code)})
+
+    assert isinstance(reply, llm.Reply)
+    assert reply.model == "openai/second"
+    assert calls == ["openai/first", "openai/second"]
+
+
+def test_a_request_that_is_wrong_is_not_tried_elsewhere() -> None:
+    wrong = ModelError("too long", code="model_bad_request")
+
+    error, calls = asked(FIRST, SECOND, errors={"openai/first": wrong})
+
+    assert error is wrong
+    assert calls == ["openai/first"]
+
+
+def test_when_all_fail_the_last_error_tells_of_each() -> None:
+    errors = {
+        "openai/first": ModelError("first is slow", code="model_timeout", retryable=True),
+        "openai/second": ModelError("second is busy", code="rate_limited", retryable=True, retry_after_s=7),
+    }
+
+    error, _ = asked(FIRST, SECOND, errors=errors)
+
+    assert isinstance(error, ModelError)
+    assert str(error) == "first is slow; then second is busy"
+    assert (error.code, error.retryable, error.retry_after_s) == ("rate_limited", True, 7)
+
+
+def test_a_single_model_fails_as_it_failed() -> None:
+    failure = ModelError("no", code="model_auth")
+
+    assert asked(FIRST, errors={"openai/first": failure})[0] is failure
+
+
+def test_fallbacks_are_named_models_or_litellm_names() -> None:
+    cheap = Model(model="openai/cheap", params={"temperature": 0})
+    definitions = Definitions(models={"best": Model(model="openai/best", fallbacks=["cheap", "local/smollm2"]), "cheap": cheap})
+
+    assert definitions.with_fallbacks(definitions.model_of("best"))[1:] == [cheap, Model(model="local/smollm2")]

@@ -1,0 +1,56 @@
+"""Asks the models of a step: with leave of the shared limits, telling events what comes, and others when one fails for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Unpack
+
+from orchestrator.errors import ModelError
+from orchestrator.models.definitions import Model
+from workers import llm
+from workers.deltas import Deltas
+from workers.dialects.messages import Message
+from workers.leave import leave_to_ask
+from workers.llm.caching import Options
+from workers.work import Work
+
+
+async def ask(
+    work: Work, models: Sequence[Model], messages: Sequence[Message],
+    *, stream: bool = False, fresh: bool = False, **options: Unpack[Options],
+) -> llm.Reply:  # fmt: skip
+    """The first model's reply; that of another, once the step has no try left or none would help.
+
+    With `stream`, pieces of the reply become events. Raises ModelError, MustWait, or StepError for a budget.
+    """
+    left = work.begun.failures < work.begun.spec.retries
+    errors: list[ModelError] = []
+
+    async def asked(model: Model) -> llm.Reply:
+        if errors:
+            await asyncio.to_thread(_tell_of_fallback, work, model, errors[-1])
+        try:
+            async with leave_to_ask(work, model, messages) as leave, Deltas(work) as deltas:
+                options["on_delta"] = deltas.add if stream else None
+                leave.reply = await llm.cached(work.process.ledger.redis, model, messages, fresh=fresh, **options)
+                return leave.reply
+        except ModelError as error:
+            errors.append(error)
+            if error.retryable and left and model is models[0]:
+                raise _AskAgain from error
+            raise
+
+    try:
+        return await llm.ask(models, asked)
+    except _AskAgain:
+        raise errors[0] from None
+
+
+class _AskAgain(Exception):
+    """The first model is asked again later, before any other."""
+
+
+def _tell_of_fallback(work: Work, model: Model, error: ModelError) -> None:
+    detail = {"model": model.model, "message": str(error)}
+    work.process.ledger.note(work.begun.run_id, "fallback", step_id=work.begun.step_id, detail=detail)
