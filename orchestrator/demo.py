@@ -1,7 +1,8 @@
-"""`./run demo`: 30 support messages through a chain, then a turn for a team, on a stack of its own."""
+"""`./run demo`: 30 support messages through a chain, a turn for a team, an agent with tools, on a stack of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -21,10 +22,12 @@ from orchestrator.cli.door import opened
 from orchestrator.cli.main import FAILED, Told
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
+from orchestrator.state.ledger import RunRecord
 
 FOLDER = Path(__file__).parents[1] / "configs" / "demo"
 LEAST_RIGHT = 24  # of the 30 messages, with the embedded model
 QUESTION = "How can I change my password?"
+ORDER = "Where is my order A-1042?"
 WIDTH = 120  # where no terminal says how wide it is
 
 Rows = list[Mapping[str, JsonValue]]
@@ -34,7 +37,7 @@ Rows = list[Mapping[str, JsonValue]]
 @click.command(cls=Told)
 @click.option("--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini.")
 def demo(model: str | None) -> int:
-    """Label 30 support messages, then ask a team of three agents."""
+    """Label 30 support messages, ask a team of three agents, then an agent with tools."""
     had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
     definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
     with opened(config=definitions) as desk:
@@ -55,8 +58,25 @@ def demo(model: str | None) -> int:
         tell(f"\n2. A turn for a team of three agents and a synthesizer: {QUESTION}")
         turn = desk.submit_turn(QUESTION, team="desk", agent=None, timeout_s=None)
         status = desk.attend(turn)
+        if status:
+            return status
+        tell(f"\n3. An agent with two tools, of which it picks one: {ORDER}")
+        asked = desk.submit_turn(ORDER, team=None, agent="clerk", timeout_s=None)
+        status = desk.attend(asked)
+        for call in calls(asked.record()):
+            click.echo(call)
     click.echo("\n" + what_next(chain.run_id, turn.run_id, had_redis=had_redis))
     return status
+
+
+def calls(run: RunRecord) -> list[str]:
+    """The tools that were called, and what they gave."""
+    called = [step for step in run.steps.values() if step.spec.kind == "tool.call"]
+    given = [words.line(json.dumps(step.spec.params["input"])) for step in called]
+    return [
+        f"it called {step.spec.work.removeprefix('tools:')}({arguments}) → {words.line(str(step.output))}"
+        for step, arguments in zip(called, given, strict=True)
+    ]
 
 
 def with_model(definitions: Definitions, model: str | None) -> Definitions:
