@@ -39,7 +39,7 @@ async def agent_turn(work: Work) -> Outcome:
 
 
 async def _ask(turn: Turn, known: tuple[ToolSchema, ...]) -> llm.Reply:
-    schema = await asyncio.to_thread(lambda: turn.schema)
+    schema = await asyncio.to_thread(lambda: turn.shape.schema if turn.shape else None)  # it may import a user's module
     native = known if turn.agent.dialect == "native" else ()
     return await ask(
         turn.work, turn.models(), turn.messages(known), stream=turn.agent.stream, timeout_s=turn.agent.timeout_s,
@@ -76,9 +76,9 @@ def _another(turn: Turn, reply: llm.Reply, said: Said, known: Sequence[ToolSchem
             return None
         is_over = turn.count("nudge") + 1 >= turn.most_steps
         return Round(kind="nudge", note=notes.steps_over(turn.most_steps) if is_over else notes.nudge())
-    if turn.schema is None or (fault := turn.fault_of(said, reply.text)) is None:
+    if turn.shape is None or (fault := turn.shape.fault_of(said, reply.text)) is None:
         return None
-    trials = turn.trials
+    trials = turn.shape.output.trials
     if turn.count("correction") >= trials:
         raise StepError(f"the model's reply is not what was asked for, after {trials} corrections: {fault}", code="bad_reply")
     return Round(kind="correction", note=notes.correction(fault))
@@ -102,7 +102,7 @@ def _end(turn: Turn, said: Said, last: Round) -> Outcome:
         if not turn.is_closing:
             raise StepError(f"the model of agent {turn.name!r} answered nothing", code="model_empty", retryable=True)
         raise StepError(f"agent {turn.name!r} gave no answer within its {turn.bound}", code="exhausted")
-    output = said.response if turn.schema is None else turn.parsed(said, last.reply)
+    output = turn.shape.parsed(said, last.reply) if turn.shape else said.response
     if not isinstance(turn.instruction, AgenticStep):
         return Outcome(output=output)
     result = agentic_result(

@@ -7,21 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn, cast
-
-from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ValidationError
+from typing import cast
 
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import Agent, Model, Tool, mcp_tool
 from orchestrator.models.instructions import AgenticStep, FunctionStep, Nested, Prompt
 from orchestrator.models.values import JsonValue, ToolSchema
-from orchestrator.planning import repair, templates
+from orchestrator.planning import templates
 from orchestrator.planning.strategies.agents import tools_of
 from workers import mcp, schemas, tools
-from workers.dialects.calls import Said
 from workers.dialects.messages import Message, conversation
 from workers.dialects.rounds import Answer, Round
+from workers.shapes import Shape
 from workers.work import Work, text_input
 
 OBJECTIVE = (
@@ -33,10 +30,6 @@ JSON_TOOLS = (
     'To call a tool, reply with a JSON object only: {"response": "what you are about to do", '
     '"mcp": {"tool": "name", "method": "", "params": {...}}}. To answer, reply without "mcp". The tools:'
 )
-
-
-MOST_FAULTS = 5
-LONGEST_FAULT = 300  # characters: a validator repeats what it refuses
 
 
 @dataclass(frozen=True)
@@ -97,11 +90,6 @@ class Turn:
     def most_steps(self) -> int:
         """How often its model may reply with nothing."""
         return self.instruction.max_internal_steps if isinstance(self.instruction, AgenticStep) else 1
-
-    @property
-    def trials(self) -> int:
-        """How often its model is told what is wrong with its answer."""
-        return self.agent.output.trials if self.agent.output else 0
 
     def count(self, kind: str) -> int:
         """How many rounds there were of a kind."""
@@ -172,8 +160,8 @@ class Turn:
             system.append(templates.fill(OBJECTIVE, {"objective": self.instruction.objective}))
         if self.agent.dialect == "json" and known and not self.is_closing:
             system.append("\n".join([JSON_TOOLS, *(_line(tool) for tool in known)]))
-        if self.schema is not None and known:  # no provider takes tools and a schema at once in a way that all do
-            system.append(f"{ANSWER}\n{_json(self.schema)}")
+        if self.shape and known:  # not every provider takes tools and a schema at once
+            system.append(f"{ANSWER}\n{_json(self.shape.schema)}")
         told = "\n\n".join(part for part in system if part)
         base: list[Message] = [{"role": "system", "content": told}] if told else []
         base += self._earlier()
@@ -198,51 +186,10 @@ class Turn:
     # --- what is answered -------------------------------------------------------------------------------------------
 
     @cached_property
-    def schema(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must fit, if it must fit one."""
-        if self.agent.output is None or not self.is_last:
-            return None
-        if self.agent.output.json_schema is not None:
-            return self.agent.output.json_schema
-        return cast("dict[str, JsonValue]", self._model_class().model_json_schema())
-
-    def fault_of(self, said: Said, text: str) -> str | None:
-        """What is wrong with an answer, for the model; None if it is what was asked for."""
-        try:
-            self.parsed(said, text)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    def parsed(self, said: Said, text: str) -> JsonValue:
-        """The answer as the JSON that was asked for: the whole reply, or its `response`. Raises ValueError with what is wrong."""
-        try:
-            return self._checked(_json_in(text))
-        except ValueError:
-            if said.response == text:
-                raise
-            return self._checked(_json_in(said.response) if isinstance(said.response, str) else said.response)
-
-    def _checked(self, value: JsonValue) -> JsonValue:
+    def shape(self) -> Shape | None:
+        """The shape that the answer must have, if it must have one."""
         output = self.agent.output
-        assert output is not None
-        if output.model_class is not None:
-            try:
-                return cast(JsonValue, self._model_class().model_validate(value).model_dump(mode="json"))
-            except ValidationError as error:
-                _refuse([(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()])
-        faults = list(Draft202012Validator(cast("dict[str, JsonValue]", output.json_schema)).iter_errors(value))
-        if faults:
-            _refuse([(".".join(map(str, fault.absolute_path)), fault.message) for fault in faults])
-        return value
-
-    def _model_class(self) -> type[BaseModel]:
-        assert self.agent.output is not None
-        name = str(self.agent.output.model_class)
-        found: Any = tools.load(name, tools.folder_here(self.work.definitions.folder))
-        if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            raise StepError(f"{name} is no pydantic model", code="bad_output_class")
-        return found
+        return Shape(output, self.name, tools.folder_here(self.work.definitions.folder)) if output and self.is_last else None
 
 
 def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:
@@ -257,30 +204,6 @@ def _answer(output: str | None, info: Mapping[str, JsonValue]) -> Answer:
     if error:
         return Answer(error=error["message"])
     return Answer(value=json.loads(output) if output else None)
-
-
-def _json_in(text: str) -> JsonValue:
-    """The JSON that a reply is, or the one object in it. Raises ValueError."""
-    try:
-        return cast(JsonValue, json.loads(text, parse_constant=_refuse_constant))
-    except (ValueError, RecursionError) as error:
-        found = list(repair.objects_in(text))
-        if len(found) != 1:
-            raise ValueError(f"the reply is not JSON ({error})") from error
-        return found[0].value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _refuse(faults: Sequence[tuple[str, str]]) -> NoReturn:
-    told = [_cut(f"{place or 'the reply'}: {message}") for place, message in faults[:MOST_FAULTS]]
-    raise ValueError("; ".join([*told, *([f"and {len(faults) - MOST_FAULTS} more"] if len(faults) > MOST_FAULTS else [])]))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_FAULT else f"{text[:LONGEST_FAULT]}…"
 
 
 def _asked(instruction: str | Prompt | AgenticStep, text: str) -> tuple[str, bool]:

@@ -170,6 +170,7 @@ _CHANGES: Mapping[str, Callable[[Seen, RunEvent], Seen]] = {
     "retry": lambda seen, event: replace(seen, word="retry", note=_error(event)),
     "lost": lambda seen, event: replace(seen, word="lost", note=f"its worker {event.worker} is gone"),
     "delta": _heard,
+    "fallback": lambda seen, event: replace(seen, said=""),
     "waits": _waits,
     "refused": lambda seen, event: replace(seen, word="retry", note=str(event.detail.get("message", ""))),
     "uncertain": lambda seen, event: replace(seen, word="asking", since_ms=event.at_ms),

@@ -17,6 +17,9 @@ from orchestrator.formats.marks import KeyPath, find, step
 from orchestrator.formats.texts import read_texts
 from orchestrator.models.definitions import Definitions
 
+_Name = tuple[str, str]
+"""A section and a name in it."""
+
 _MODES = ("pipeline", "broadcast")
 _LATER_MODES = ("router", "round_robin", "conductor")
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
@@ -41,6 +44,8 @@ _FUNCTIONS = (
     "tools.*.function", "skills.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*", "agents.*.output.class",
 )  # fmt: skip
 _AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
+_ASKS = {"agents.*.instructions.*.agent": "agents", "agents.*.instructions.*.chain": "chains", "teams.*.agents.*": "agents"}
+_NODES_ASK = {"agent": ("agents", "teams"), "skill": ("agents", "teams", "chains"), "chain": ("chains",)}
 _TEXTS = ("agents.*.system", "agents.*.instructions.*", "teams.*.synthesizer.prompt")
 
 
@@ -111,17 +116,32 @@ def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fau
 
 
 def _check_nesting(document: Document, folder: Path | None) -> Iterator[Fault]:
-    inner: dict[str, list[tuple[KeyPath, str]]] = {}
-    for path, name in _texts(document, "agents.*.instructions.*.agent"):
-        inner.setdefault(str(path[1]), []).append((path, name))
+    """Agents that lead back to themselves; circles of chains alone are found where chains are checked."""
+    asks: dict[_Name, list[tuple[KeyPath, _Name]]] = {}
+    for path, asked in _asks(document):
+        asks.setdefault((str(path[0]), str(path[1])), []).append((path, asked))
 
-    def leads_back(name: str, seen: frozenset[str], to: str) -> bool:
-        return name == to or any(leads_back(each, seen | {name}, to) for _, each in inner.get(name, ()) if each not in seen)
+    def reached(start: _Name) -> set[_Name]:
+        found, todo = {start}, [start]
+        while todo:
+            following = {asked for _, asked in asks.get(todo.pop(), ())} - found
+            found |= following
+            todo += following
+        return found
 
-    for agent, places in inner.items():
-        for path, name in places:
-            if leads_back(name, frozenset(), agent):
-                yield document.fault(path, f"agent {agent!r} would ask itself by way of {name!r}, for ever")
+    for asker, places in asks.items():
+        for path, asked in places:
+            if asker[0] == "agents" and asker in reached(asked):
+                yield document.fault(path, f"agent {asker[1]!r} would ask itself by way of {asked[1]!r}, for ever")
+
+
+def _asks(document: Document) -> Iterator[tuple[KeyPath, _Name]]:
+    """Where agents, teams and chains ask others, and whom: a section and a name in it."""
+    for pattern, section in _ASKS.items():
+        yield from ((path, (section, name)) for path, name in _texts(document, pattern))
+    for path, node in find(document.data, "chains.*.nodes.*"):
+        for section in _NODES_ASK.get(str(step(node, "kind")), ()):
+            yield path, (section, str(step(node, "name")))
 
 
 def _check_modes(document: Document, folder: Path | None) -> Iterator[Fault]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -18,6 +18,9 @@ from orchestrator.state.ledger import run_key
 PAGE = 500  # events in one read
 BLOCK_MS = 1000  # how long one read waits, below the socket's time-out
 PATIENCE_S = 30.0  # how long Redis may be away
+AGAIN_S = 0.1  # between two tries meanwhile
+
+Reply = TypeVar("Reply")
 
 
 def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
@@ -35,7 +38,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
     key = f"{run_key(run_id)}:log"
     while give_up is None or time.monotonic() < give_up:
         entries = _wait(redis, key, f"0-{after}", give_up)
-        if not entries and not redis.exists(key):
+        if not entries and not _patiently(lambda: redis.exists(key)):
             raise UnknownRunError(f"run {run_id!r} is not known here any more")
         for entry_id, fields in entries:
             event = _event(run_id, entry_id, fields)
@@ -56,21 +59,25 @@ def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) ->
 
 def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tuple[str, Mapping[str, str]]]:
     left_ms = BLOCK_MS if give_up is None else int(min(BLOCK_MS, max(1, (give_up - time.monotonic()) * 1000)))
+    reply = _patiently(lambda: redis.xread({key: after}, count=PAGE, block=left_ms))
+    if not reply:
+        return []
+    streams = reply.items() if isinstance(reply, dict) else reply
+    _, batches = next(iter(streams))
+    entries = batches[0] if isinstance(reply, dict) else batches
+    return cast("list[tuple[str, Mapping[str, str]]]", entries)
+
+
+def _patiently(call: Callable[[], Reply]) -> Reply:
+    """Ask Redis, again while it is away. Raises UnavailableError past PATIENCE_S."""
     since = time.monotonic()
     while True:
         try:
-            reply = redis.xread({key: after}, count=PAGE, block=left_ms)
+            return call()
         except (RedisConnectionError, RedisTimeoutError) as error:
             if time.monotonic() - since > PATIENCE_S:
                 raise UnavailableError(f"Redis cannot be reached ({error}); the run goes on without you") from error
-            time.sleep(0.1)
-            continue
-        if not reply:
-            return []
-        streams = reply.items() if isinstance(reply, dict) else reply
-        _, batches = next(iter(streams))
-        entries = batches[0] if isinstance(reply, dict) else batches
-        return cast("list[tuple[str, Mapping[str, str]]]", entries)
+            time.sleep(AGAIN_S)
 
 
 def _event(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:

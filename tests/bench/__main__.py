@@ -11,6 +11,7 @@ from dataclasses import asdict
 from orchestrator.models.definitions import Defaults
 from orchestrator.models.values import JsonValue
 from tests.bench import report
+from tests.bench.agents import measure_agents
 from tests.bench.fairness import measure_fairness
 from tests.bench.growth import measure_growth
 from tests.bench.measure import database, measure_shapes, plain_worker, stack
@@ -44,6 +45,10 @@ def main() -> int:
             seen = measure_fairness(client)
         report.print_fairness(seen)
         measured["fairness"] = asdict(seen)
+    if options.agents:
+        figures = measure_agents()
+        report.print_agents(figures)
+        measured["agents"] = [asdict(each) for each in figures]
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -69,6 +74,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="the cost of a step by the size of its run; usual without --quick and --only")
     parser.add_argument("--soak", metavar="N", type=int, default=0, help=f"memory over N finished runs, {SAMPLES} or more; say 20000")
     parser.add_argument("--fairness", action="store_true", help="how long a run waits beside 5,000 of another client")
+    parser.add_argument("--agents", action="store_true", help="what agents cost around their model calls, beside LiteLLM alone")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args()

@@ -1,79 +1,90 @@
-"""LiteLLM alone, in a process of its own: what the model calls of an agent cost without anything around them. Prints JSON."""
+"""LiteLLM alone, in a process of its own: what an agent's model calls take without anything around them.
+
+A line on standard input is one measurement, `at_once TEXT` and so on; the answer is a line with a number.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bench_tools import noop
-from workers.llm.library import ENVIRONMENT
+from orchestrator.models.values import JsonValue
+from tests.bench.bench_tools import count
+from workers.llm import load
 
-os.environ.update(ENVIRONMENT)
-
-import litellm  # noqa: E402  # it reads them when it is imported
-
-
-async def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is asked for, after one call that does not count."""
-    await _ask("warm")
-    model, tool, repeats = asked["model"], asked["tool"], asked["repeats"]
-    at_once = []
-    for _ in range(repeats):
-        since = time.perf_counter()
-        await asyncio.gather(*(_ask(asked["slow"], model) for _ in range(asked["at_once"])))
-        at_once.append(time.perf_counter() - since)
-    return {
-        "at_once_s": at_once,
-        "resident_bytes": resident_bytes("self"),
-        "first_text_at": [await _first_text_at(asked["streamed"], model) for _ in range(asked["streams"])],
-        "round_ms": await _round_ms(asked["rounds_text"], model, tool, asked["rounds"], asked["loops"]),
-    }
+MODEL = "openai/scripted"
+AT_ONCE = 200
+TOOL: Mapping[str, JsonValue] = {
+    "name": "count",
+    "description": "Count on by one.",
+    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+}
 
 
-async def _ask(text: str, model: str = "openai/bare") -> Any:
-    return await litellm.acompletion(model=model, messages=[{"role": "user", "content": text}], max_retries=0)
+async def at_once(text: str) -> float:
+    """The seconds that many calls take at once."""
+    since = time.perf_counter()
+    await asyncio.gather(*(_ask([_user(text)]) for _ in range(AT_ONCE)))
+    return time.perf_counter() - since
 
 
-async def _first_text_at(text: str, model: str) -> float:
-    stream = await litellm.acompletion(model=model, messages=[{"role": "user", "content": text}], stream=True, max_retries=0)
-    first = 0.0
-    async for chunk in stream:
-        if chunk.choices and chunk.choices[0].delta.content and not first:
-            first = time.time()
-    return first
+async def first_text(text: str) -> float:
+    """When the first text of a stream was there, in seconds since the epoch."""
+    stream = await _ask([_user(text)], stream=True)
+    times = [time.time() async for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
+    return times[0]
 
 
-async def _round_ms(text: str, model: str, tool: Mapping[str, Any], rounds: int, loops: int) -> list[float]:
-    """A round of the model and its tool, without the answer that ends the loop."""
-    return [(await _loop_s(text, model, tool) - await _loop_s("no tools", model, tool)) / rounds * 1000 for _ in range(loops)]
-
-
-async def _loop_s(text: str, model: str, tool: Mapping[str, Any]) -> float:
-    messages: list[Any] = [{"role": "user", "content": text}]
+async def loop(text: str) -> float:
+    """The seconds that a model takes with its tool until it answers."""
+    messages: list[Any] = [_user(text)]
     since = time.perf_counter()
     while True:
-        reply = await litellm.acompletion(model=model, messages=messages, tools=[{"type": "function", "function": tool}], max_retries=0)
+        reply = await _ask(messages, tools=[{"type": "function", "function": TOOL}])
         message = reply.choices[0].message
-        messages.append(message.model_dump())
         if not message.tool_calls:
             return time.perf_counter() - since
+        messages.append(message.model_dump())
         for call in message.tool_calls:
-            answer = noop(**json.loads(call.function.arguments))
+            answer = count(**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": json.dumps(answer)})
 
 
-def resident_bytes(process: str) -> int:
-    """The most memory a process ever held. Linux only."""
+async def memory(_: str) -> float:
+    """The most bytes this process ever held."""
+    return most_bytes("self")
+
+
+MEASURES: Mapping[str, Callable[[str], Awaitable[float]]] = {
+    "at_once": at_once, "first_text": first_text, "loop": loop, "memory": memory,
+}  # fmt: skip
+
+
+def most_bytes(process: int | str) -> int:
+    """The most memory a process ever held. Reads /proc, so Linux only."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
+def _user(text: str) -> Mapping[str, JsonValue]:
+    return {"role": "user", "content": text}
+
+
+async def _ask(messages: list[Any], **more: Any) -> Any:
+    return await load().acompletion(model=MODEL, messages=messages, max_retries=0, **more)
+
+
+async def _serve() -> None:
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        what, _, text = line.strip().partition(" ")
+        sys.stdout.write(f"{await MEASURES[what](text)}\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(measure(json.loads(sys.argv[1])))))
+    asyncio.run(_serve())

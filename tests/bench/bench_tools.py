@@ -16,3 +16,8 @@ def nap(**_: object) -> int:
     """Do nothing for a moment."""
     time.sleep(NAP_S)
     return 1
+
+
+def count(n: int) -> int:
+    """Count on by one."""
+    return n + 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from redis import Redis
 
 from orchestrator.models.values import JsonValue
+from tests.bench.agents import Figure
 from tests.bench.fairness import TARGET_S, Fairness
 from tests.bench.growth import Grown, verdicts
 from tests.bench.measure import PROCESSES, Samples
@@ -104,6 +105,28 @@ def print_fairness(seen: Fairness) -> None:
     )
 
 
+def print_agents(figures: Sequence[Figure]) -> None:
+    """What agents cost around their model calls."""
+    _say("")
+    rows = ((each.name, _amount(each, each.ours), _amount(each, each.bare), *_verdict(each)) for each in figures)
+    _table(("agents", "Cantata", "LiteLLM alone", "target", "held against it", ""), rows)
+    _say("\nOne agents worker, scripted models in another process; medians, both sides in turns.")
+
+
+def _amount(figure: Figure, samples: Sequence[float]) -> str:
+    return _in_unit(figure, statistics.median(samples)) if samples else "none"
+
+
+def _in_unit(figure: Figure, value: float) -> str:
+    return f"{value:.{2 if value < 10 else 0}f} {figure.unit}"
+
+
+def _verdict(figure: Figure) -> tuple[str, ...]:
+    over = " more" if figure.is_over_bare else ""
+    target = f"≤ {figure.target:g} {figure.unit}{over}"
+    return target, f"{_in_unit(figure, figure.told)}{over}", _word(figure.told <= figure.target)
+
+
 def machine() -> dict[str, JsonValue]:
     """This machine, and how busy it is now."""
     return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform(), "load": list(os.getloadavg())}
@@ -128,7 +151,7 @@ def server_of(redis: Redis) -> dict[str, str]:
 
 def versions() -> dict[str, JsonValue]:
     """What is measured, and with what."""
-    packages = {name: version(name) for name in ("celery", "kombu", "redis", "cantata")}
+    packages = {name: version(name) for name in ("celery", "kombu", "redis", "litellm", "cantata")}
     return {"python": platform.python_version(), **packages, "cantata_commit": _commit()}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from redis import Redis
 
 from orchestrator.state.connection import connect
-from tests.faults import keys, past
+from tests.faults import keys, limits, past
 from tests.faults.journal import Journal
 from tests.faults.past import Violation
 from tests.faults.rules import RULES
@@ -21,7 +21,7 @@ from tests.faults.rules import RULES
 
 def check(journal: Journal, redis: Redis) -> list[Violation]:
     """All that is wrong with the runs of a journal, which are over, and with what lies in their Redis."""
-    return [*check_runs(journal, redis), *keys.check(redis)]
+    return [*check_runs(journal, redis), *keys.check(redis), *limits.check(redis)]
 
 
 def check_runs(journal: Journal, redis: Redis, only: str | None = None) -> Iterator[Violation]:

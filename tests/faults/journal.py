@@ -31,6 +31,8 @@ class Line(Value):
     """The output that an accepted run must give."""
     agent: str = ""
     """On whose behalf a model was asked."""
+    round: int = 0
+    """For which of the agent's turns, from 0, by what came back for the calls before it; -1 if that is none."""
     until: float = 0.0
     """When the process that froze went on."""
 

@@ -1,4 +1,4 @@
-"""Says of each key in Redis whose it is: of a run, of a shard, of the fleet or of the broker; and that it goes with its owner."""
+"""Says of each key in Redis whose it is: of a run, a shard, the shared limits, the fleet or the broker; and that it goes with its owner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from redis import Redis
 
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.state.ledger import SHARDS, run_key, shard_key
+from orchestrator.state.limits import LIMITS_KEY
 from tests.faults.past import Violation
 
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
@@ -18,6 +19,11 @@ LASTING = re.compile(
     r"|cantata:workers"  # the fleet's: an entry goes when its worker is stale
     r"|_kombu\.binding.+|unacked|unacked_index|unacked_mutex"  # the broker's
     r"|(coordinator|agents|tools)(\x06\x16\d)?|.+\.celery\.pidbox"  # its queues, which are gone when they are empty
+)
+LIMITS = re.compile(
+    re.escape(LIMITS_KEY) + r":(held|late|holds"  # calls under way
+    r"|model:.+:(slots|line|asks|hold)"  # the limits that the suite sets; all of these expire
+    r"|budget:run:[^:]+)"
 )
 WORKING = ("leases", "ready", "due")
 
@@ -29,6 +35,8 @@ def check(redis: Redis) -> Iterator[Violation]:
         run = RUN_KEY.match(key)
         if run:
             yield from _check_run_key(redis, key, run[1], expires)
+        elif key.startswith(LIMITS_KEY) and not LIMITS.fullmatch(key):
+            yield Violation("", "", "no key of the shared limits but those of the suite's", repr(key))
         elif not expires and not LASTING.fullmatch(key):
             yield Violation("", "", "an owner or an expiry for each key", f"{key!r}, which has neither")
     for shard in range(SHARDS):

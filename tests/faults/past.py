@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 from pydantic import JsonValue
 from redis import Redis
 
 from orchestrator.results import chain_response, turn_result
 from orchestrator.state.ledger import Ledger
+from orchestrator.state.limits import LIMITS_KEY
 from tests.faults.journal import Journal, Line
 from tests.integration.state.invariants import ENDINGS, Picture, take
 
@@ -66,6 +69,8 @@ class Past:
     output: JsonValue
     hurt: Sequence[Line]
     """Who was frozen or killed."""
+    spent_tokens: int = 0
+    """What its budget says."""
 
     @property
     def name(self) -> str:
@@ -92,8 +97,8 @@ class Past:
 
     @cached_property
     def done(self) -> set[str]:
-        """The steps that ended well."""
-        return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type == "done"}
+        """The steps that ended well, also those that grew others to answer in their place."""
+        return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type in ("done", "grown")}
 
     def of_kind(self, kind: str) -> Iterator[str]:
         """The steps of a kind."""
@@ -101,9 +106,20 @@ class Past:
 
     def asked_by(self) -> Iterator[tuple[str, list[Line]]]:
         """The steps that ask a model, with the requests that came to it; in them the synthesizer calls itself `merge`."""
-        asking = {step: str(self.picture.spec(step)["work"]).removeprefix("agents:") for step in self.of_kind("agent.turn")}
-        asking |= dict.fromkeys(self.of_kind("team.synthesize"), "merge")
-        return ((step, [line for line in self.told.asked if line.agent == agent]) for step, agent in asking.items())
+        asking = {step: self._turn(step) for step in self.of_kind("agent.turn")}
+        asking |= dict.fromkeys(self.of_kind("team.synthesize"), ("merge", 0))
+        return ((step, [line for line in self.told.asked if (line.agent, line.round) == turn]) for step, turn in asking.items())
+
+    def _turn(self, step: str) -> tuple[str, int]:
+        """Whose turn a step is, and which of those within their instruction."""
+        spec = self.picture.spec(step)
+        params = cast("dict[str, int]", spec.get("params", {}))
+        return str(spec["work"]).removeprefix("agents:"), params.get("round", 0)
+
+    def tokens_of(self, step: str) -> int:
+        """What a step recorded to have used, read and written."""
+        usage = json.loads(self.picture.infos.get(step, "{}")).get("usage", {})
+        return int(usage.get("input_tokens", 0) + usage.get("output_tokens", 0))
 
     def was_frozen(self, pids: set[int], since: float, until: float) -> bool:
         """Whether one of these processes stood still at a time between: then it may not know that its step was given to another."""
@@ -131,7 +147,8 @@ def read(journal: Journal, redis: Redis, only: str | None = None) -> Iterator[Pa
             continue
         record = ledger.read(run_id)
         output = turn_result(record).output if record.kind == "turn" else chain_response(record).final_output
-        yield Past(told, picture, output, hurt)
+        spent = cast("str | None", redis.hget(f"{LIMITS_KEY}:budget:run:{run_id}", "tokens"))
+        yield Past(told, picture, output, hurt, int(spent or 0))
 
 
 def _told(lines: Sequence[Line]) -> dict[str, Told]:

@@ -11,7 +11,7 @@ from tests.faults.past import Past, Violation
 from tests.integration.state.invariants import ENDINGS
 
 CLOCK_S = 0.01  # the ledger's times are whole milliseconds, and a line is written a moment after its time was taken
-GIVEN_UP = ("lost", "released", "retry", "refused")
+GIVEN_UP = ("lost", "released", "retry", "refused", "waits")
 """The events that end an attempt and not the step."""
 
 Rule = Callable[[Past], Iterator[Violation]]
@@ -167,6 +167,22 @@ def was_asked_as_often_as_tried(past: Past) -> Iterator[Violation]:
             yield past.violation(step, f"its model asked 1 to {attempts} times, as it had {attempts} attempts", f"{len(asked)} times")
 
 
+def was_asked_for_its_turns_only(past: Past) -> Iterator[Violation]:
+    """A model that is asked is shown what the ledger knows: the results of the rounds before a turn of the run, all and once."""
+    known = [line for _, asked in past.asked_by() for line in asked]
+    for line in past.told.asked:
+        if line not in known:
+            yield past.violation("", "models asked for turns of the run", f"{line.agent} asked for round {line.round}, which is none")
+
+
+def was_charged_as_asked(past: Past) -> Iterator[Violation]:
+    """Its budget was charged for each turn that is recorded, and at most once more for each time that its model was asked in vain."""
+    least = sum(past.tokens_of(step) for step in past.picture.cells)
+    most = sum(past.tokens_of(step) * len(asked) for step, asked in past.asked_by())
+    if past.picture.status == "succeeded" and not least <= past.spent_tokens <= most:
+        yield past.violation("", f"{least} to {most} tokens charged to its budget", str(past.spent_tokens))
+
+
 def _words(line: Line) -> str:
     return f"attempt {line.attempt} in process {line.pid}"
 
@@ -184,8 +200,7 @@ RULES: tuple[Rule, ...] = (
     was_not_done_again,
     was_never_doubled,
     was_asked_as_often_as_tried,
+    was_asked_for_its_turns_only,
+    was_charged_as_asked,
 )
-"""All that is checked of a run.
-
-Its budgets will be one more rule: spent at most what was granted, and one call for each that was in flight.
-"""
+"""All that is checked of a run."""

@@ -10,30 +10,50 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from orchestrator.client import Client, Run
-from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Synthesizer, Team, Tool
+from orchestrator.models.definitions import (
+    Agent,
+    Budget,
+    Budgets,
+    Chain,
+    Defaults,
+    Definitions,
+    Limits,
+    Rates,
+    Synthesizer,
+    Team,
+    Tool,
+)
 from orchestrator.models.wire import ChainNode
 
 HERE = Path(__file__).parent
 AGENTS = ("ann", "bob", "cleo")
+HAND = "hand"
+"""The agent with tools."""
+FIRST_CALLS, SECOND_CALL = (1, 2), 5
+"""The values that its model has the tool take: two in the first round, one in the second; then it answers with what came back."""
 MODEL = "openai/gpt-4o-mini"
 MERGE = "merge <{user_input}> {agent_responses}"
 LINGERS = {"seconds": "input.linger_s"}
 ITEMS = 50
+CALLS_AT_ONCE = 50
+TOKENS_A_RUN = 10_000_000  # a run of the suite takes a few hundred
 NEVER_POISON = 100  # attempts; the suite may strike one step more often than a fleet would in a year
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape of run: a chain of these nodes, or a turn if there are none."""
+    """A shape of run: a chain of these nodes, or a turn if there are none, for an agent or the team."""
 
     name: str
     nodes: Sequence[ChainNode] = ()
     expected: JsonValue = None
+    agent: str | None = None
 
     def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> Run:
         """Submit one whose slow step takes `linger_s`. The same tag is the same run, however often it is told."""
         if not self.nodes:
-            return client.submit_turn(_text(tag, linger_s), team="all", idempotency_key=tag)
+            team = None if self.agent else "all"
+            return client.submit_turn(_text(tag, linger_s), team=team, agent=self.agent, idempotency_key=tag)
         given: dict[str, JsonValue] = {"journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
         request = {"nodes": [node.model_dump() for node in self.nodes], "entry_node": self.nodes[0].node_id, "initial_input": given}
         return client.submit_chain(request, idempotency_key=tag)
@@ -43,8 +63,15 @@ class Shape:
         if self.nodes:
             return self.expected
         text = _text(tag, linger_s)
+        if self.agent:
+            return answer_of_hand(f"{self.agent} <{text}>", [str(value + 1) for value in (*FIRST_CALLS, SECOND_CALL)])
         answers = {name: f"echo: {name} <{text}>" for name in AGENTS}
         return f"echo: merge <{text}> {json.dumps(answers, separators=(',', ':'))}"
+
+
+def answer_of_hand(asked: str, results: Sequence[str]) -> str:
+    """What the model of the agent with tools answers, which shows what came back for its calls."""
+    return f"{asked}: {' '.join(results)}"
 
 
 def _text(tag: str, linger_s: float) -> str:
@@ -139,7 +166,8 @@ def served_by(queue: str) -> Shape:
     return Shape(queue, nodes, 12)
 
 
-SHAPES = {shape.name: shape for shape in (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), Shape("broadcast"), _unserved())}
+TURNS = (Shape("broadcast"), Shape("agent", agent=HAND))
+SHAPES = {shape.name: shape for shape in (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), *TURNS, _unserved())}
 
 QUEUES = ("unserved", "apart", "recovery", "ahead", "behind", "old")
 """Queues that no worker of the usual stack serves."""
@@ -159,8 +187,13 @@ def definitions(*, version: int = 1) -> Definitions:
             **{queue: Tool(function="fault_tools:work", queue=queue) for queue in QUEUES},
             **{f"{queue}-stumble": Tool(function="fault_tools:stumble", queue=queue, retries=5) for queue in QUEUES},
         },
-        agents={name: Agent(model=MODEL, retries=10, instructions=[f"{name} <{{input}}>"]) for name in AGENTS},
+        agents={**{name: _agent(name) for name in AGENTS}, HAND: _agent(HAND, "work")},
         teams={"all": Team(mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10))},
         chains={"deployed": Chain(entry_node="told", nodes=[versioned])},
         defaults=Defaults(max_attempts=NEVER_POISON, timeout_s=600),
+        limits=Limits(models={MODEL: Rates(concurrency=CALLS_AT_ONCE)}, budgets=Budgets(run=Budget(tokens=TOKENS_A_RUN))),
     )
+
+
+def _agent(name: str, *tools: str) -> Agent:
+    return Agent(model=MODEL, retries=10, instructions=[f"{name} <{{input}}>"], tools=list(tools))

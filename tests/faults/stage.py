@@ -12,16 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 from orchestrator.client import Client, EmbeddedClient, Run
 from orchestrator.embedded import Process, worker_command
 from orchestrator.state import fleet
 from orchestrator.testing import Rule, ScriptedModels
 from orchestrator.testing.answers import JsonObject
+from orchestrator.testing.rules import ToolCall
 from tests.faults.journal import Journal
 from tests.faults.processes import children, family, is_frozen, until
-from tests.faults.shapes import Shape, definitions
+from tests.faults.shapes import FIRST_CALLS, HAND, SECOND_CALL, Shape, answer_of_hand, definitions
 
+ROUNDS = {0: 0, len(FIRST_CALLS): 1, len(FIRST_CALLS) + 1: 2}
+"""How many results of tools a model is shown → which turn it is asked for."""
 LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
 READY_S = 60.0  # a supervisor that had to start a worker often waits up to 30 s
 CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4)}
@@ -32,10 +36,13 @@ WORKERS = {"coordinator": "coordinator", "agents": "agents", "tools": "tools", *
 
 
 class Models(ScriptedModels):
-    """Writes into the journal who asked; the answer is the echo, and comes late for one agent of a run that lingers."""
+    """Writes into the journal who asked for which turn; the answer is the echo, and comes late for one agent of a run that lingers.
+
+    For the agent with tools it is calls of a tool, one of which lingers, then another, then what came back.
+    """
 
     def __init__(self, journal: Journal) -> None:
-        super().__init__([Rule(match="^bob <.* linger>$", delay_s=LINGER_S)])
+        super().__init__([Rule(match="^bob <.* linger>$", delay_s=LINGER_S), *_rules_of_hand(journal)])
         self._lines = journal
 
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
@@ -43,8 +50,30 @@ class Models(ScriptedModels):
         rule, entry = super().receive(body, authorization)
         asked = re.match(r"(\w+) <([^ >]+)", str(entry["text"]))
         assert asked, f"an agent of the suite asks as it was instructed, not {entry['text']!r}"
-        self._lines.write("asked", agent=asked[1], tag=asked[2])
+        results = _results(body)
+        self._lines.write("asked", agent=asked[1], tag=asked[2], round=ROUNDS.get(len(results), -1))
+        if asked[1] == HAND and not rule.tool_calls:
+            rule = rule.model_copy(update={"reply": answer_of_hand(str(entry["text"]), results)})
         return rule, entry
+
+
+def _rules_of_hand(journal: Journal) -> list[Rule]:
+    def calls(*values: int, last_s: float = 0.0) -> tuple[ToolCall, ...]:
+        given: list[JsonObject] = [{"journal": str(journal.path), "value": value} for value in values]
+        given[-1]["seconds"] = last_s
+        return tuple(ToolCall(name="work", arguments=each) for each in given)
+
+    return [
+        Rule(match=f"^{HAND} <.* linger>$", after_tools=0, tool_calls=calls(*FIRST_CALLS, last_s=LINGER_S)),
+        Rule(match=f"^{HAND} <", after_tools=0, tool_calls=calls(*FIRST_CALLS)),
+        Rule(match=f"^{HAND} <", after_tools=len(FIRST_CALLS), tool_calls=calls(SECOND_CALL)),
+    ]
+
+
+def _results(body: JsonObject) -> list[str]:
+    """What tools gave, as a model is shown it."""
+    messages = cast("list[JsonObject]", body["messages"])
+    return [str(message["content"]) for message in messages if message["role"] == "tool"]
 
 
 class Stage:

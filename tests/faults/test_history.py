@@ -11,22 +11,30 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator.models.graph import START
+from orchestrator.models.definitions import Limits, Rates
+from orchestrator.models.graph import START, Graph, Outcome
+from orchestrator.models.values import Usage
+from orchestrator.planning.strategies.agents import next_round
 from orchestrator.state.ledger import Begun, Ledger, run_key, shard_key, shard_of
+from orchestrator.state.limits import LIMITS_KEY, Ask, Limiter
+from tests.faults import limits
 from tests.faults.history import check
 from tests.faults.journal import Journal, Line, What
+from tests.faults.shapes import MODEL, definitions
 from tests.integration.state.play import Play, fan_in, row, work
 
 RUN = "sound"
 KEY, SHARD = run_key(RUN), shard_key(shard_of(RUN))
 PID = 4711
 OWNER = f"tools@here#{PID}"
+ROUND_TOKENS = 12, 8
+BUDGET, SLOTS = f"{LIMITS_KEY}:budget:run:{RUN}", f"{LIMITS_KEY}:model:{MODEL}:slots"
 
 Fields = dict[str, str]
 
 
 class World:
-    """A run that went well: a, then b (whose first attempt was handed back) and c, then their join; and an agent's turn."""
+    """A run that went well: a (whose first attempt was handed back), then b and c, then their join; and an agent's turn with a tool."""
 
     def __init__(self, redis: Redis, journal: Journal) -> None:
         self.redis = redis
@@ -40,9 +48,10 @@ class World:
         self.play.ledger.release(self._start("a"))
         for name in ("a", "b", "c", "join"):
             self._do(name)
-        begun = self.play.begin("turn", owner=OWNER)
-        journal.write("asked", tag="tag", agent="ann")
-        self.play.commit(begun, "hello")
+        self.limiter = Limiter(self.play.ledger)
+        self._ask("turn", lambda begun: next_round(begun.step_id, begun.spec, 1, [work("turn/t0", kind="tool.call")]))
+        self._do("turn/t0")
+        self._ask("turn/r1")
 
     def _start(self, step: str) -> Begun:
         begun = self.play.begin(step, owner=OWNER)
@@ -53,6 +62,20 @@ class World:
         begun = self._start(step)
         self.journal.write("finish", run_id=RUN, step_id=step, attempt=begun.attempt, pid=PID)
         self.play.commit(begun, 3)
+
+    def _ask(self, step: str, grow: Callable[[Begun], Graph] | None = None) -> None:
+        begun = self.play.begin(step, owner=OWNER)
+        number = int(str(begun.spec.params.get("round", 0)))
+        self.take(begun.lease)
+        self.journal.write("asked", tag="tag", agent="ann", round=number)
+        usage = Usage(input_tokens=ROUND_TOKENS[number], output_tokens=1, cost_usd=0.001)
+        self.limiter.settle(begun.lease, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
+        outcome = Outcome(output="hello", usage=usage, fragment=grow(begun) if grow else None)
+        self.play.ledger.commit(begun, outcome, output='"hello"', info={"usage": usage.model_dump(exclude_defaults=True)})
+
+    def take(self, holder: str, bounds: Limits | None = None) -> None:
+        """Take leave for a model call."""
+        self.limiter.take(Ask(holder=holder, model=MODEL, tokens=1000, usd=0.01), bounds or definitions().limits)
 
     # --- doctoring --------------------------------------------------------------------------------------------------
 
@@ -233,19 +256,78 @@ def test_two_attempts_at_once_are_found(world: World) -> None:
     assert "step a: expected one attempt at a time; found attempt 2 in process" in said(world)
 
 
-@pytest.mark.parametrize("times", [0, 2])
-def test_a_model_that_is_asked_too_often_or_never_is_found(world: World, times: int) -> None:
-    asked = world.journal.of("asked")
-    world.edit_journal(lambda lines: lines.remove(asked[0]))
-    world.edit_journal(lambda lines: lines.extend(asked * times))
+@pytest.mark.parametrize(("times", "number", "step"), [(0, 0, "turn"), (2, 0, "turn"), (2, 1, "turn/r1")])
+def test_a_model_that_is_asked_too_often_or_never_is_found(world: World, times: int, number: int, step: str) -> None:
+    asked = next(line for line in world.journal.of("asked") if line.round == number)
+    world.edit_journal(lambda lines: lines.remove(asked))
+    world.edit_journal(lambda lines: lines.extend([asked] * times))
 
-    assert f"step turn: expected its model asked 1 to 1 times, as it had 1 attempts; found {times} times" in said(world)
+    assert f"step {step}: expected its model asked 1 to 1 times, as it had 1 attempts; found {times} times" in said(world)
 
 
-def test_a_model_asked_after_the_outcome_is_found(world: World) -> None:
-    world.edit_journal(lambda lines: lines.append(world.journal.of("asked")[0].model_copy(update={"at": lines[-1].at + 2})))
+@pytest.mark.parametrize(("number", "step"), [(0, "turn"), (1, "turn/r1")])
+def test_a_model_asked_after_the_outcome_is_found(world: World, number: int, step: str) -> None:
+    asked = next(line for line in world.journal.of("asked") if line.round == number)
+    world.edit_journal(lambda lines: lines.append(asked.model_copy(update={"at": lines[-1].at + 2})))
 
-    assert "step turn: expected nothing done after its outcome; found ann asked 2.0" in said(world)
+    assert f"step {step}: expected nothing done after its outcome; found ann asked 2." in said(world)
+
+
+def test_a_model_that_is_shown_what_no_turn_of_the_run_knows_is_found(world: World) -> None:
+    world.journal.write("asked", tag="tag", agent="ann", round=-1)
+
+    assert "expected models asked for turns of the run; found ann asked for round -1, which is none" in said(world)
+
+
+@pytest.mark.parametrize("spent", [0, 21, 23])
+def test_a_budget_that_was_charged_too_little_or_too_much_is_found(world: World, spent: int) -> None:
+    world.redis.hset(BUDGET, "tokens", spent)
+
+    assert said(world) == f"run sound (sample tag): expected 22 to 22 tokens charged to its budget; found {spent}"
+
+
+def test_a_call_that_was_lost_on_the_way_may_be_charged_once_more(world: World) -> None:
+    world.edit_journal(lambda lines: lines.insert(0, world.journal.of("asked")[0]))
+    world.redis.hincrby(BUDGET, "tokens", 13)
+
+    assert "charged" not in said(world)
+
+
+def test_what_the_shared_limits_still_hold_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PATIENCE_S", 0.0)
+    world.take("sound|1|dead#1|turn")
+
+    found = said(world)
+
+    for entry, place in (
+        ("'sound|1|dead#1|turn'", f"{LIMITS_KEY}:held"),
+        ("'sound|1|dead#1|turn'", f"{LIMITS_KEY}:holds"),
+        ("'sound|1|dead#1|turn'", SLOTS),
+        ("1000 held_tokens", BUDGET),
+        ("10000000 held_nano", BUDGET),
+    ):
+        assert f"Redis: expected nothing reserved or held a lease after all runs are over; found {entry} in {place!r}" in found
+
+
+def test_who_still_waits_for_the_shared_limits_is_found(world: World) -> None:
+    bounds = Limits(models={MODEL: Rates(concurrency=1)})
+    world.redis.sadd(SLOTS, "nobody")
+    world.take("sound|1|dead#1|turn", bounds)
+
+    assert f"found 'sound|turn' in '{LIMITS_KEY}:model:{MODEL}:line'" in said(world)
+
+
+def test_a_call_that_died_a_lease_ago_is_given_up(world: World) -> None:
+    world.take("sound|1|dead#1|turn")
+    world.redis.zadd(f"{LIMITS_KEY}:held", {"sound|1|dead#1|turn": 1}, xx=True)
+
+    assert said(world) == ""
+
+
+def test_a_key_of_the_shared_limits_that_is_not_known_is_found(world: World) -> None:
+    world.redis.set(f"{LIMITS_KEY}:other", 1, ex=60)
+
+    assert f"expected no key of the shared limits but those of the suite's; found '{LIMITS_KEY}:other'" in said(world)
 
 
 def test_a_key_without_owner_or_expiry_is_found(world: World) -> None:

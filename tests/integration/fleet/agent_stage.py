@@ -20,6 +20,7 @@ PATIENCE_S = 40.0
 FUNCTIONS = ("agent_tools:price", "agent_tools:meet", "agent_tools:leak", "fleet_tools:slow", "fleet_tools:fail", "fleet_tools:add")
 TOOLS = {
     **{name.partition(":")[2]: Tool(function=name) for name in FUNCTIONS},
+    "echo": Tool(function="fleet_tools:echo"),
     "large": Tool(function="fleet_tools:large", description="A large text."),
     "hang": Tool(function="fleet_tools:slow", timeout_s=0.5),
 }
@@ -54,7 +55,7 @@ class Desk:
 
     def client(self, it: Agent, *, models: Mapping[str, Model] | None = None, **more: Any) -> Client:
         """A client whose definitions have the agent as `it`."""
-        tools = {**TOOLS, "echo": Tool(function="fleet_tools:echo")}
+        tools = {**TOOLS, **more.pop("tools", {})}
         agents = {"it": it, **more.pop("agents", {})}
         definitions = Definitions(folder=str(HERE), tools=tools, agents=agents, chains={"wrap": WRAP}, models=dict(models or {}), **more)
         return self._clients.enter_context(Client(self._url, config=definitions))

@@ -50,8 +50,7 @@ def test_what_goes_wrong_with_a_call_is_told_to_the_model(desk: Desk) -> None:
     ]
     desk.script(calls(*wrong), {"reply": "I tried"})
 
-    run = desk.start(agent(tools=["price", "fail", "hang"]))
-    result = run.result(PATIENCE_S)
+    result = desk.ask(agent(tools=["price", "fail", "hang"]))
 
     assert (result.status, result.output) == ("succeeded", "I tried")
     errors = [answer.get("error") for answer in desk.results()]
@@ -65,7 +64,6 @@ def test_what_goes_wrong_with_a_call_is_told_to_the_model(desk: Desk) -> None:
     assert "took longer than its 0.5 s" in errors[6]
     assert desk.results()[7] == {"item": "tea", "total": 5.0}
     assert len({message["tool_call_id"] for message in desk.messages() if message["role"] == "tool"}) == len(wrong)
-    assert {event.type for event in run.log()}.isdisjoint({"lost"})
 
 
 def test_a_hundred_calls_of_one_reply(desk: Desk) -> None:
@@ -350,6 +348,14 @@ def test_after_its_trials_a_reply_that_is_still_wrong_fails_the_run(desk: Desk) 
     assert result.error is not None
     assert result.error.code == "bad_reply"
     assert "after 1 corrections: the reply is not JSON" in result.error.message
+
+
+def test_a_schema_that_is_none_is_told_before_a_model_is_asked(desk: Desk) -> None:
+    result = desk.ask(agent(output={"schema": {"type": "objct"}}))
+
+    assert desk.requests() == []
+    assert result.error is not None
+    assert result.error.message == "'output.schema' of agent 'it' is no JSON schema: 'objct' is not valid under any of the given schemas"
 
 
 def test_an_agent_with_tools_is_told_the_schema_and_corrected_even_when_its_rounds_are_over(desk: Desk) -> None:

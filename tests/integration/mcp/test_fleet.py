@@ -14,6 +14,7 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.errors import ConfigError
 from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.testing import ScriptedModels
+from tests.integration.fleet.agent_stage import Desk, agent, call
 from tests.integration.fleet.conftest import Journal, ask, models, tool, until
 from tests.integration.mcp.conftest import HttpServer, by_command, is_alive, serving
 
@@ -175,3 +176,15 @@ def test_servers_end_with_the_stack(tmp_path: Path, models: ScriptedModels) -> N
 
     assert journal.of("stays")
     until(lambda: not is_alive(server), "the end of the server")
+
+
+def test_agents_call_tools_of_servers_natively_and_in_json(client: EmbeddedClient, models: ScriptedModels) -> None:
+    with Desk(client.redis_url, models) as desk:
+        desk.script({"after_tools": 0, "tool_calls": [call("files__add", a=1, b=2), call("files__ad", a=1)]}, {"reply": "3"})
+        assert desk.ask(agent(tools=["files"]), tools=client.definitions.tools).output == "3"
+        assert desk.results()[0] == {"result": 3}
+        assert "Did you mean 'files.add'" in desk.results()[1]["error"]
+
+        desk.script({"reply": {"response": "", "mcp": {"tool": "web", "method": "add", "params": {"a": 1}}}, "times": 1}, {"reply": "2"})
+        assert desk.ask(agent(tools=["web.add"], dialect="json"), tools=client.definitions.tools).output == "2"
+        assert desk.prompts()[-1].startswith("Tool result: ")

@@ -139,6 +139,10 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "teams.t.agents[0]: there is no agent 'zzz'; known are 'a', 'b'",
         ),
         ("defaults: {team: desk}", "defaults.team: there is no team 'desk'"),
+        (
+            "{agents: {a: {instructions: [{chain: c}]}}, chains: {c: {entry_node: n, nodes: [{node_id: n, kind: agent, name: a}]}}}",
+            "agents.a.instructions[0].chain: agent 'a' would ask itself by way of 'c', for ever",
+        ),
         ("{agents: {desk: {}}, defaults: {agent: dsek}}", "defaults.agent: there is no agent 'dsek'; did you mean 'desk'?"),
         (
             "{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: 'Merge {agent_response}'}}}}",

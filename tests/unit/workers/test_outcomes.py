@@ -88,3 +88,14 @@ def test_work_is_cheap_when_it_was_measured_so_or_is_declared_so() -> None:
     assert not costs.is_cheap(spec)
     assert costs.is_cheap(spec.model_copy(update={"cheap": True}))
     assert costs.is_cheap(Spec(kind="chain.branch", decides=True))
+
+
+def test_no_secret_of_the_environment_is_recorded_in_an_error_or_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "hunter2-hunter2")
+
+    failed = outcomes.failed(begun(), StepError("the token hunter2-hunter2 is wrong"))
+    done = outcomes.of(begun(), Outcome(warnings=("hunter2-hunter2 is old",)), limit_bytes=100, took_ms=0)
+
+    assert failed.outcome.error is not None
+    assert failed.outcome.error.message == "the token *** is wrong"
+    assert done.outcome.warnings == ("*** is old",)
