@@ -314,5 +314,5 @@ def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
     share = re.search(r"^(\d+) of 30 labels are those a person gave \(\d+%\)\.$", done.stdout, re.MULTILINE)
     assert share, done.stdout
     assert int(share.group(1)) >= 24
-    assert "it called order_status({\"order\": \"A-1042\"}) → left the warehouse on Monday" in done.stdout
+    assert 'it called order_status({"order": "A-1042"}) → left the warehouse on Monday' in done.stdout
     assert "submit runs show" in done.stdout

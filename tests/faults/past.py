@@ -110,10 +110,10 @@ class Past:
         asking |= dict.fromkeys(self.of_kind("team.synthesize"), ("merge", 0))
         return ((step, [line for line in self.told.asked if (line.agent, line.round) == turn]) for step, turn in asking.items())
 
-    def _turn(self, step: str) -> tuple[str, int]:
-        """Whose turn a step is, and which of those within their instruction."""
+    def _turn(self, step: str) -> tuple[str, JsonValue]:
+        """Whose turn a step is, and for which round."""
         spec = self.picture.spec(step)
-        params = cast("dict[str, int]", spec.get("params", {}))
+        params = cast("dict[str, JsonValue]", spec.get("params", {}))
         return str(spec["work"]).removeprefix("agents:"), params.get("round", 0)
 
     def tokens_of(self, step: str) -> int:
