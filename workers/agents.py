@@ -42,7 +42,7 @@ async def _ask(turn: Turn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     schema = await asyncio.to_thread(lambda: turn.shape.schema if turn.shape else None)  # it may import a user's module
     native = known if turn.agent.dialect == "native" else ()
     return await ask(
-        turn.work, turn.models(), turn.messages(known), stream=turn.agent.stream, timeout_s=turn.agent.timeout_s,
+        turn.work, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
         tools=native, tool_choice="none" if native and turn.is_closing else None, schema=None if known else schema,
         allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=turn.count("correction") > 0,
     )  # fmt: skip

@@ -18,8 +18,7 @@ from workers.work import Work, text_input
 
 def run_start(work: Work) -> Outcome:
     """Plans the run."""
-    inputs = work.begun.inputs
-    return start(str(inputs["@kind"]), inputs["@request"], work.definitions)
+    return start(work.begun.run_kind, work.begun.inputs["@request"], work.definitions)
 
 
 def chain_branch(work: Work) -> Outcome:

@@ -79,6 +79,11 @@ class Turn:
         """Whether what it gives is the agent's answer."""
         return self.number == len(self.agent.instructions) - 1
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether events tell of a reply while it comes. A streamed call takes three times the processor time, so chains go without."""
+        return self.work.begun.run_kind == "turn" if self.agent.stream is None else self.agent.stream
+
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     @property

@@ -172,7 +172,9 @@ class Agent(Value):
     response_mode: Literal["integrated", "streaming"] = Field(
         default="integrated", description="whether the model is asked again after a JSON call, or its reply and the result are the answer"
     )
-    stream: bool = Field(default=True, description="whether a turn's events tell of its model's reply while it comes")
+    stream: bool | None = Field(
+        default=None, description="whether events tell of its model's reply while it comes: in turns, if absent, and not in chains"
+    )
     chainbreakers: list[str] = Field(
         default_factory=list, description="module:name; called after each instruction with (step, output[, info]) → (stop, reason, output)"
     )

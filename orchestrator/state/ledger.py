@@ -102,6 +102,8 @@ class Begun:
     inputs: Mapping[str, JsonValue]
     definitions: str
     tenant: str = ""
+    run_kind: str = ""
+    """turn or chain."""
     asked_at: float = 0.0
     """When it was asked for, by this process's monotonic clock."""
 
@@ -570,13 +572,13 @@ class Ledger:
 
     def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
         """A step that was begun; None if its spec has fields that this worker does not know, and then it was handed back."""
-        step_id, attempt, spec, given, failures, flat, digest, tenant = cast(
-            "tuple[str, int, str, str, int, list[str], str, str]", tuple(answer)
+        step_id, attempt, spec, given, failures, flat, digest, tenant, kind = cast(
+            "tuple[str, int, str, str, int, list[str], str, str, str]", tuple(answer)
         )
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
-            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest, tenant, asked_at)
+            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest, tenant, kind, asked_at)
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None

@@ -256,6 +256,14 @@ def test_a_wrong_argument_is_told_as_the_page_of_tools_shows_it(here: Path) -> N
     assert shown.text in done.stderr
 
 
+def test_a_spent_budget_is_told_as_the_page_of_models_shows_it(here: Path) -> None:
+    shown = next(block for block in all_of("text") if block.page == "docs/models.md")
+
+    done = CliRunner().invoke(submit, ["chain", "thrice.yaml", "--config", "purse.yaml"])
+
+    assert shown.text.strip() in done.stderr
+
+
 def test_the_schema_of_a_function_is_what_the_page_of_tools_shows(here: Path) -> None:
     shown = next(block for block in all_of("text") if block.page == "docs/tools.md" and block.text.startswith("{"))
 

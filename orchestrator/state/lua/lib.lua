@@ -27,7 +27,7 @@
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant
+local R, run, status, definitions, tenant, kind_of_run
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -52,8 +52,8 @@ local specs = {}      -- decoded specs of this call, by text
 
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant')
-  status, definitions, tenant = known[1], known[2], known[3]
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind')
+  status, definitions, tenant, kind_of_run = known[1], known[2], known[3], known[4]
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -381,12 +381,10 @@ local function needs(s, text, spec)
     values[#values + 1] = out or 'null'
   end
   if spec.kind == 'run.start' then
-    local asked = redis.call('HMGET', R, 'kind', 'request')
-    values[#values + 1] = '@kind'; values[#values + 1] = cjson.encode(asked[1])
-    values[#values + 1] = '@request'; values[#values + 1] = asked[2]
+    values[#values + 1] = '@request'; values[#values + 1] = meta('request')
   end
   local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
-  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant}
+  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run}
 end
 
 -- Whether a step has been tried and waits for its next try.

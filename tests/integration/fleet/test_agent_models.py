@@ -185,13 +185,14 @@ def test_nothing_is_told_with_stream_off(desk: Desk) -> None:
     assert [request["stream"] for request in desk.requests()] == [False]
 
 
-def test_a_node_of_a_chain_is_told_too(desk: Desk) -> None:
+@pytest.mark.parametrize(("stream", "told"), [(True, [("ask", 1, "echo: go")]), (None, [])])
+def test_a_node_of_a_chain_is_told_if_its_agent_says_so(desk: Desk, stream: bool | None, told: list[tuple[str, int, str]]) -> None:
     nodes = [{"node_id": "ask", "kind": "agent", "name": "it", "input": {"text": "go"}}]
 
-    run = desk.client(agent()).submit_chain({"nodes": nodes, "entry_node": "ask"})
+    run = desk.client(agent(stream=stream)).submit_chain({"nodes": nodes, "entry_node": "ask"})
 
     assert run.result(PATIENCE_S).success
-    assert deltas(run) == [("ask", 1, "echo: go")]
+    assert deltas(run) == told
 
 
 def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(desk: Desk) -> None:
