@@ -19,7 +19,8 @@ from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
 from tests.integration.fleet.conftest import definitions, until
 
 PRICED = "openai/gpt-4o-mini"
-HOLD_S = 0.2
+HOLD_S = 0.3
+BUSY_S = 4.0  # what a busy machine may take more; whose turn came and who was not told would lose 5 s
 RELEASE_S = 8.0  # a lease of 5 s and a second look at the slot
 
 _numbers = count()
@@ -73,6 +74,16 @@ def so_far(run: Run) -> list[RunEvent]:
     return list(run.log(timeout_s=0.01))
 
 
+def warm(desk: Desk, model: str) -> None:
+    """Have both workers ask a model, so that they have loaded what they need."""
+    unlimited = desk.client(asks(model))
+    seen: set[str | None] = set()
+    while len(seen) < 2:
+        runs = submit(unlimited, 4)
+        results(runs)
+        seen |= workers(runs)
+
+
 def workers(runs: Sequence[Run]) -> set[str | None]:
     """The processes that began a turn of these runs."""
     return {event.worker for run in runs for event in so_far(run) if event.type == "started" and event.step == "it"}
@@ -83,15 +94,17 @@ def workers(runs: Sequence[Run]) -> set[str | None]:
 
 def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(desk: Desk, model: str) -> None:
     desk.script({"delay_s": HOLD_S})
-    client = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)}))
+    warm(desk, model)
+    before = len(desk.requests())
 
-    runs = submit(client, 20)
+    runs = submit(desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)})), 20)
     results(runs)
 
-    requests = desk.requests()
+    requests = desk.requests()[before:]
     took_s = max(request["until"] for request in requests) - min(request["at"] for request in requests)
     assert (len(requests), peak(requests), len(workers(runs))) == (20, 2, 2)
-    assert took_s < 1.75 * 20 / 2 * HOLD_S
+    assert took_s < 20 / 2 * HOLD_S + BUSY_S
+    assert sum(len(waits(run)) for run in runs) <= 2 * 20, "they are told, and do not come to look"
 
 
 def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(desk: Desk, client: EmbeddedClient, model: str) -> None:
