@@ -578,7 +578,8 @@ class Ledger:
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
-            return Begun(run_id, step_id, int(attempt), owner, _own_spec(spec), value, int(failures), inputs, digest, tenant, kind, asked_at)
+            own = _own_spec(spec)
+            return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, digest, tenant, kind, asked_at)
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None
