@@ -30,11 +30,15 @@ async def ask(
     async def asked(model: Model) -> llm.Reply:
         if errors:
             await asyncio.to_thread(_tell_of_fallback, work, model, errors[-1])
+        redis = work.process.ledger.redis
         try:
-            async with leave_to_ask(work, model, messages) as leave, Deltas(work) as deltas:
+            async with Deltas(work) as deltas:
                 options["on_delta"] = deltas.add if stream else None
-                leave.reply = await llm.cached(work.process.ledger.redis, model, messages, fresh=fresh, **options)
-                return leave.reply
+                if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
+                    return known  # it takes nothing of the limits
+                async with leave_to_ask(work, model, messages) as leave:
+                    leave.reply = await llm.cached(redis, model, messages, fresh=True, **options)
+                    return leave.reply
         except ModelError as error:
             errors.append(error)
             if error.retryable and left and model is models[0]:

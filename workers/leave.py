@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
 from orchestrator import faultpoints
 from orchestrator.errors import ModelError, MustWait, StepError
 from orchestrator.models.definitions import Budgets, Model
-from orchestrator.state.limits import Ask, Exhausted, Wait
+from orchestrator.state.limits import Ask, Exhausted, Granted, Sooner, Wait
 from workers import llm
 from workers.dialects.messages import Message
 from workers.work import Work
@@ -32,8 +33,8 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    leave, limiter = Leave(), work.process.limiter
-    match await asyncio.to_thread(limiter.take, _ask(work, model, messages), work.definitions.limits):
+    leave, ask = Leave(), _ask(work, model, messages)
+    match await asyncio.to_thread(_take, work, ask):
         case Wait() as wait:
             raise MustWait(wait.seconds, _told(wait))
         case Exhausted() as exhausted:
@@ -44,11 +45,11 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
         yield leave
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
-            await asyncio.to_thread(limiter.pause, model.model, error.retry_after_s)
+            await asyncio.to_thread(work.process.limiter.pause, model.model, error.retry_after_s)
         raise
     finally:
         work.process.drop_leave(work.begun.lease)
-        await asyncio.shield(asyncio.to_thread(_settle, work, leave.reply))
+        await asyncio.shield(asyncio.to_thread(_settle, work, ask, leave.reply))
 
 
 def _told(wait: Wait) -> str:
@@ -62,14 +63,37 @@ def _told(wait: Wait) -> str:
     return f"{why}; calls that come before: {wait.ahead}" if wait.ahead else why
 
 
-def _settle(work: Work, reply: llm.Reply | None) -> None:
+def _settle(work: Work, ask: Ask, reply: llm.Reply | None) -> None:
+    """Tell what a call used, and those whose turn comes sooner by that."""
     tokens = reply.usage.input_tokens + reply.usage.output_tokens if reply else 0
-    for sooner in work.process.limiter.settle(work.begun.lease, tokens=tokens, usd=reply.usage.cost_usd if reply else 0.0):
-        if sooner.seconds <= 0:
-            work.process.wake(sooner.run_id, sooner.step_id)
-        else:
-            work.process.ledger.sooner(sooner.run_id, sooner.step_id, sooner.seconds)
+    _hasten(work, ask, work.process.limiter.settle(ask.holder, tokens=tokens, usd=reply.usage.cost_usd if reply else 0.0))
     faultpoints.at("budget-settled")
+
+
+def _hasten(work: Work, ask: Ask, sooner: Iterable[Sooner]) -> None:
+    """Have steps come sooner; one that is over gives up its place to the next."""
+    process, told = work.process, deque(sooner)
+    while told:
+        each = told.popleft()
+        if each.seconds > 0:
+            process.ledger.sooner(each.run_id, each.step_id, each.seconds)
+        elif not process.wake(each.run_id, each.step_id):
+            told += process.limiter.forget(f"{each.run_id}|{each.step_id}", ask, work.definitions.limits)
+
+
+def _take(work: Work, ask: Ask) -> Granted | Wait | Exhausted:
+    """Take leave; before a wait, see that nobody waits ahead whose run is over: nobody else may come to tell."""
+    limiter, limits = work.process.limiter, work.definitions.limits
+    while True:
+        answer = limiter.take(ask, limits)
+        if not (isinstance(answer, Wait) and answer.ahead):
+            return answer
+        tickets = limiter.front(ask, limits)
+        over = [ticket for ticket in tickets if work.process.ledger.is_over(ticket.partition("|")[0])]
+        if not over:
+            return answer
+        for ticket in over:
+            _hasten(work, ask, limiter.forget(ticket, ask, limits))
 
 
 def _ask(work: Work, model: Model, messages: Sequence[Message]) -> Ask:

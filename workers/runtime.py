@@ -100,6 +100,8 @@ class Process:
         self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s)
         self._heart_redis = connect(redis_url, name=connection_name)
         self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
+        for ledger in (self.ledger, self._heart_ledger):
+            ledger.read_scripts()
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
         self._heart_limiter = Limiter(self._heart_ledger, lease_s=lease_s)
         self._leaves: set[str] = set()
@@ -169,9 +171,11 @@ class Process:
         with self._changed:
             self._leaves.discard(lease)
 
-    def wake(self, run_id: str, step_id: str) -> None:
-        """Send a step that waited for the shared limits, and need not any more."""
-        self._send(run_id, self.ledger.wake(run_id, step_id))
+    def wake(self, run_id: str, step_id: str) -> bool:
+        """Send a step that waited for the shared limits, and need not any more; False if it is over."""
+        word, ready = self.ledger.wake(run_id, step_id)
+        self._send(run_id, ready)
+        return word != "over"
 
     def pace(self) -> Pace:
         """How this process would batch work."""

@@ -343,6 +343,10 @@ class Ledger:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return cast(RunStatus, status)
 
+    def is_over(self, run_id: str) -> bool:
+        """Whether a run has ended, or is not known any more."""
+        return self.patiently(lambda: self.redis.hget(run_key(run_id), "status")) not in ("accepted", "running")
+
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
         """End a run; workers stop what they do for it within a renewal. Answers its status after that. Raises UnknownRunError."""
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
@@ -462,9 +466,10 @@ class Ledger:
         faultpoints.at("event-appended")
         return noted
 
-    def wake(self, run_id: str, step_id: str) -> tuple[Ready, ...]:
-        """Let a step that waits for its next try have it now; answers what to send."""
-        return _ready(self._call("wake", run_id, run_id, step_id, self._resend_ms))
+    def wake(self, run_id: str, step_id: str) -> tuple[str, tuple[Ready, ...]]:
+        """Let a step that waits for its next try have it now: ('woken' | 'over' | 'other', what to send)."""
+        word, sends = self._call("wake", run_id, run_id, step_id, self._resend_ms)
+        return word, _ready(sends)
 
     def sooner(self, run_id: str, step_id: str, seconds: float) -> None:
         """Let a step that waits for its next try have it so many seconds from now, if that is sooner."""
@@ -601,6 +606,13 @@ class Ledger:
             return cast("list", reply)  # type: ignore[type-arg]
 
         return self.patiently(call)
+
+    def read_scripts(self) -> None:
+        """Read all scripts now: a long-lived process must not meet those of a version that is installed over it."""
+        for file in _LUA.iterdir():
+            name = file.name.removesuffix(".lua")
+            if name not in ("lib", "grow") and not name.startswith("limits"):
+                self._script(name)
 
     def _script(self, name: str) -> tuple[str, str]:
         script = self._scripts.get(name)

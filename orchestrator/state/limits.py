@@ -7,7 +7,7 @@ to ask again, and asks under the same run and step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
@@ -131,8 +131,15 @@ class Limiter:
 
         `usd` is None if the price is unknown. Told late, after the holder was given up, it still counts as spent.
         """
-        flat = cast("list[str]", self._call("limits_settle", holder, str(tokens), _nano(usd)))
-        return [_sooner(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
+        return _all_sooner(self._call("limits_settle", holder, str(tokens), _nano(usd)))
+
+    def front(self, ask: Ask, limits: Limits, *, most: int = 20) -> list[str]:
+        """The tickets at the front of the lines that `ask` would stand in."""
+        return cast("list[str]", self._call("limits_front", str(most), *_rates(ask, limits)))
+
+    def forget(self, ticket: str, ask: Ask, limits: Limits) -> list[Sooner]:
+        """Take one that waits, and will never come, out of the lines that `ask` stands in; answers the steps whose turn comes sooner."""
+        return _all_sooner(self._call("limits_forget", ticket, *_rates(ask, limits)))
 
     def renew(self, holders: Iterable[str]) -> None:
         """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
@@ -165,6 +172,10 @@ class Limiter:
 
     def _text(self, name: str) -> str:
         return "\n".join((_LUA / f"{part}.lua").read_text() for part in ("limits_lib", name))
+
+
+def _all_sooner(flat: Sequence[str]) -> list[Sooner]:
+    return [_sooner(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
 
 
 def _sooner(ticket: str, wait_ms: int) -> Sooner:

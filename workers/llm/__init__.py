@@ -1,10 +1,10 @@
 """Asks models: through LiteLLM, with fallbacks, from a cache."""
 
-from workers.llm.caching import cached
+from workers.llm.caching import cached, recalled
 from workers.llm.calls import complete
 from workers.llm.fallbacks import ask
 from workers.llm.library import load
 from workers.llm.prices import most_usd
 from workers.llm.replies import Reply
 
-__all__ = ["Reply", "ask", "cached", "complete", "load", "most_usd"]
+__all__ = ["Reply", "ask", "cached", "complete", "load", "most_usd", "recalled"]

@@ -37,17 +37,23 @@ async def cached(redis: Redis, model: Model, messages: Messages, *, fresh: bool 
 
     With `fresh` it is not looked up, only remembered: for a reply that was of no use. A reply from the cache has cost nothing.
     """
-    if model.cache is None:
-        return await complete(model.model, messages, params=model.params, **options)
-    key = key_of(model, messages, **options)
-    if not fresh and (known := await asyncio.to_thread(_known, redis, key)):
-        if (on_delta := options.get("on_delta")) and known.text:
-            on_delta(known.text)
+    if not fresh and (known := await recalled(redis, model, messages, **options)):
         return known
     reply = await complete(model.model, messages, params=model.params, **options)
-    if reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
+    if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
+        key = key_of(model, messages, **options)
         await asyncio.to_thread(cache.remember, redis, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
     return reply
+
+
+async def recalled(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
+    """What a model with `cache` said to the same request before; None if it must be asked."""
+    if model.cache is None:
+        return None
+    known = await asyncio.to_thread(_known, redis, key_of(model, messages, **options))
+    if known and known.text and (on_delta := options.get("on_delta")):
+        on_delta(known.text)
+    return known
 
 
 def key_of(model: Model, messages: Messages, **options: Unpack[Options]) -> str:

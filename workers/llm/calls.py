@@ -6,6 +6,7 @@ LiteLLM neither retries nor falls back here: a failure is told as a ModelError, 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,10 @@ from workers.llm.failures import Failure, Setting, broken_off, empty, explain, s
 from workers.llm.library import load
 from workers.llm.messages import Messages
 from workers.llm.names import ToolNames
+from workers.llm.prices import most_usd
 from workers.llm.replies import Draft, Reply
+
+CHARACTERS_A_TOKEN = 4  # of English
 
 OnDelta = Callable[[str], object]
 """Is given each piece of text as it comes."""
@@ -103,7 +107,15 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
     if stream.received_finish_reason is None:  # LiteLLM makes one up where a connection just ends
         raise broken_off(model)
     with _explained(model, params):
-        return draft, _usage(model, litellm.stream_chunk_builder(chunks))
+        usage = _usage(model, litellm.stream_chunk_builder(chunks))
+    return draft, usage if usage.input_tokens or usage.output_tokens else _estimated(model, request, draft)
+
+
+def _estimated(model: str, request: Mapping[str, Any], draft: Draft) -> Usage:
+    """What a stream took whose provider does not tell."""
+    asked = len(json.dumps(request["messages"], ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+    answered = len(draft.text) // CHARACTERS_A_TOKEN + 1
+    return Usage(input_tokens=asked, output_tokens=answered, cost_usd=most_usd(model, asked, answered), model_calls=1)
 
 
 def _usage(model: str, response: Any) -> Usage:

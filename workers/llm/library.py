@@ -40,6 +40,7 @@ def _imported(home: Path) -> Any:
 
     litellm.suppress_debug_info = True
     litellm.telemetry = False
+    litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
     litellm.custom_provider_map = [{"provider": "local", "custom_handler": LocalModels(home.resolve())}]
     litellm.utils.custom_llm_setup()
     return litellm

@@ -38,6 +38,8 @@ local GRACE = 5000         -- how late one that waits may come back and still fi
 local SHORTEST_POLL = 250  -- ms between two looks for a slot; timers ring twice a second
 local USUAL_HOLD = 1000    -- how long a call takes (ms) while none has ended
 local LATE = 3600000       -- how long the cost of a call that was given up may still be told
+local MOST_HASTENED = 8     -- who are told in one call that their turn comes sooner
+local SOON = 500           -- what must be gained (ms) to be worth a word, but for those who may go at once: timers ring twice a second
 local MOST = 100           -- entries mended in one call, so that it stays short
 
 local width = window / BUCKETS
@@ -206,5 +208,23 @@ local function give_up_dead()
   for _, holder in ipairs(redis.call('ZRANGEBYSCORE', P .. ':late', '-inf', now, 'LIMIT', 0, MOST)) do
     redis.call('ZREM', P .. ':late', holder)
     redis.call('HDEL', P .. ':holds', holder)
+  end
+end
+
+-- Calls at the front of a line whose turn comes sooner than they were told. When a slot will be free nobody knows.
+local function hasten(limit, sooner)
+  if not front_of(limit) then return end
+  local line = redis.call('ZRANGE', limit.key .. ':line', 0, MOST_HASTENED - 1, 'WITHSCORES')
+  for i = 1, #line, 2 do
+    local asks, back_by, how = asked(limit, line[i])
+    local place = {calls = (i - 1) / 2, tokens = line[i + 1] - line[2], first_due = now, in_line = true}
+    local at, why = turn_of(limit, place, asks)
+    local wait = math.max(0, at - now)
+    if wait > 0 and (why == 'concurrency' or back_by - GRACE - at < SOON) then return end
+    if how == 'here' then
+      ask(limit, line[i], asks, now + wait + GRACE, wait > 0 and 'here' or 'called')
+      sooner[#sooner + 1] = line[i]
+      sooner[#sooner + 1] = wait
+    end
   end
 end

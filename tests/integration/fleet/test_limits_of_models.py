@@ -107,6 +107,20 @@ def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(desk: Des
     assert sum(len(waits(run)) for run in runs) <= 2 * 20, "they are told, and do not come to look"
 
 
+def test_runs_that_are_cancelled_while_they_wait_keep_nobody_else_waiting(desk: Desk, model: str) -> None:
+    desk.script({"delay_s": HOLD_S})
+    client = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=1)}))
+    runs = submit(client, 10)
+    until(lambda: sum(bool(waits(run)) for run in runs) >= 8, "most of them waiting", PATIENCE_S)
+    for run in runs:
+        run.cancel()
+
+    since = time.monotonic()
+    results(submit(client, 1))
+
+    assert time.monotonic() - since < HOLD_S + BUSY_S
+
+
 def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(desk: Desk, client: EmbeddedClient, model: str) -> None:
     went = desk.client(asks(model), limits=Limits(models={model: Rates(rpm=3, concurrency=3)}))
 

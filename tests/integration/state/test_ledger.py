@@ -984,7 +984,8 @@ def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger:
     play.commit(play.begin("a"), outcome=Outcome(status="wait", retry_in_s=60))
 
     assert sent(play.sweep()) == []
-    assert [step.step_id for step in ledger.wake("run", "a")] == ["a"]
+    word, ready = ledger.wake("run", "a")
+    assert (word, [step.step_id for step in ready]) == ("woken", ["a"])
     begun = play.begin("a")
 
     assert (begun.attempt, begun.failures, play.step("a").crashes) == (2, 0, 0)

@@ -261,6 +261,18 @@ def test_a_free_slot_goes_to_the_first_who_waits(stage: Stage) -> None:
     assert stage.ends("b") == ["c"]
 
 
+def test_who_will_never_come_gives_his_place_to_the_next(stage: Stage) -> None:
+    limits = on_model(concurrency=1)
+    stage.goes("a", limits)
+    for name in "bcd":
+        stage.waits(name, limits)
+    ask = Ask(holder("a"), MODEL, 1)
+    assert stage.ends("a") == ["b"]
+
+    assert [sooner.step_id for sooner in stage.forget("run|b", ask, limits)] == ["c"]
+    stage.goes("c", limits)
+
+
 def test_one_who_was_woken_is_not_woken_again(stage: Stage) -> None:
     limits = on_model(concurrency=2)
     for name in "abcd":
