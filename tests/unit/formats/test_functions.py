@@ -115,7 +115,8 @@ def test_a_module_that_python_cannot_read_is_told(folder: Path) -> None:
 
 def test_without_a_folder_only_what_is_installed_is_found(folder: Path) -> None:
     assert fault_of("json:dumps", folder=None) is None
-    assert fault_of("text_tools:count", folder=None) == "module 'text_tools' is not installed"
+    (folder / "only_here.py").touch()
+    assert fault_of("only_here:count", folder=None) == "module 'only_here' is not installed"
 
 
 def test_nothing_is_imported(folder: Path) -> None:

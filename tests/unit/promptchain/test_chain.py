@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_the_folders_given_come_before_that_of_the_script(tmp_path: Path, monkey
     script.touch()
     (tmp_path / "ask.md").write_text("beside")
     (tmp_path / "prompts").mkdir()
-    monkeypatch.setattr("__main__.__file__", str(script))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
 
     assert agent_of(PromptChain(GPT, ["ask.md"])).instructions == ["beside"]
     (tmp_path / "prompts" / "ask.md").write_text("given")
