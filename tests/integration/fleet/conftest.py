@@ -64,6 +64,14 @@ def models() -> Iterator[ScriptedModels]:
         yield server
 
 
+@pytest.fixture(scope="module", autouse=True)
+def asks_our_models(models: ScriptedModels) -> Iterator[None]:
+    """Stacks of this module ask our server, though tests of another folder may have named theirs since ours was started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_BASE", models.url)
+        yield
+
+
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
     """A client with a stack of its own, for all tests that leave it as they found it."""
