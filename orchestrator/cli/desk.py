@@ -59,19 +59,23 @@ class Desk:
 
     # --- submitting ---------------------------------------------------------------------------------------------------------
 
-    def submit_turn(self, text: str, *, team: str | None, agent: str | None, timeout_s: float | None) -> TurnRun:
+    def submit_turn(
+        self, text: str, *, team: str | None, agent: str | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
+    ) -> TurnRun:
         """Submit a turn. Its faults are told before anything is waited for."""
         faults = turns.check(Turn(text=text, team=team, agent=agent), self.definitions)
         if faults:
             raise ConfigError(faults, source="turn")
         self._warn_of_queues()
-        return self.client.submit_turn(text, team=team, agent=agent, timeout_s=timeout_s)
+        return self.client.submit_turn(text, team=team, agent=agent, timeout_s=timeout_s, labels=labels)
 
-    def submit_chain(self, file: str, *, given: dict[str, object] | None, timeout_s: float | None) -> ChainRun:
+    def submit_chain(
+        self, file: str, *, given: dict[str, object] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
+    ) -> ChainRun:
         """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
         request = changed(request_of(file, self.definitions), given=given, timeout_s=timeout_s)
         self._warn_of_queues()
-        return self.client.submit_chain(request)
+        return self.client.submit_chain(request, labels=labels)
 
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Leave a run to itself; print its id."""

@@ -14,6 +14,19 @@ configured = click.option("--config", metavar="FILE", help="The configuration; e
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 
 
+def pairs(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """The KEY=VALUE pairs that an option holds."""
+    for text in texts:
+        if not text.partition("=")[0] or "=" not in text:
+            raise click.BadParameter(f"expected KEY=VALUE, such as tenant=acme, not {text!r}")
+    return dict(tuple(text.split("=", 1)) for text in texts)  # type: ignore[misc]  # each has two parts
+
+
+labelled = click.option(
+    "--label", "labels", multiple=True, callback=pairs, metavar="KEY=VALUE", help="A label of the run; `tenant` says whose it is."
+)
+
+
 def json_value(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
     """The JSON that an option or argument holds."""
     try:

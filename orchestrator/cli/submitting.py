@@ -7,7 +7,7 @@ import sys
 import click
 
 from orchestrator.cli.door import opened
-from orchestrator.cli.options import SECONDS, as_json, configured, json_object
+from orchestrator.cli.options import SECONDS, as_json, configured, json_object, labelled
 
 detach = click.option("--detach", is_flag=True, help="Print the run's id and leave it to itself.")
 timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How long the run may take.")
@@ -19,14 +19,18 @@ timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How l
 @click.option("--agent", metavar="NAME", help="The agent to answer.")
 @configured
 @timeout
+@labelled
 @detach
 @as_json
-def turn(text: str, team: str | None, agent: str | None, config: str | None, timeout: float | None, detach: bool, as_json: bool) -> int:
+def turn(
+    text: str, team: str | None, agent: str | None, config: str | None, timeout: float | None, labels: dict[str, str],
+    detach: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
     with opened(config=config, as_json=as_json) as desk:
-        run = desk.submit_turn(text, team=team, agent=agent, timeout_s=timeout)
+        run = desk.submit_turn(text, team=team, agent=agent, timeout_s=timeout, labels=labels)
         return desk.detach(run) if detach else desk.attend(run)
 
 
@@ -35,13 +39,15 @@ def turn(text: str, team: str | None, agent: str | None, config: str | None, tim
 @click.option("--input", "given", callback=json_object, metavar="JSON|@FILE", help="The initial input, in place of the request's own.")
 @configured
 @timeout
+@labelled
 @detach
 @click.option("--events", is_flag=True, help="Print each event as a line of JSON before the response; implies --json.")
 @as_json
 def chain(
-    file: str, given: dict[str, object] | None, config: str | None, timeout: float | None, detach: bool, events: bool, as_json: bool
-) -> int:
+    file: str, given: dict[str, object] | None, config: str | None, timeout: float | None, labels: dict[str, str],
+    detach: bool, events: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Submit a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
     with opened(config=config, as_json=as_json or events) as desk:
-        run = desk.submit_chain(file, given=given, timeout_s=timeout)
+        run = desk.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
         return desk.detach(run) if detach else desk.attend(run, events=events)

@@ -392,6 +392,13 @@ def test_a_run_is_shown_with_its_steps(kept: Folder) -> None:
     assert {"@start", "list", "each/0", "each/1", "each/2", "last"} <= {step["step"] for step in steps}
 
 
+def test_a_run_has_the_labels_it_was_given(kept: Folder) -> None:
+    run_id = kept.detach("doubles", "--input", '{"count": 1}', "--label", "tenant=acme", "--label", "why=a=b")
+    kept.response(run_id)
+
+    assert kept.json("runs", "show", run_id)["labels"] == {"tenant": "acme", "why": "a=b"}
+
+
 def test_the_newest_runs_are_listed_first(kept: Folder) -> None:
     older = kept.detach("doubles", "--input", '{"count": 1}')
     newer = kept.detach("doubles", "--input", '{"count": 1}')
