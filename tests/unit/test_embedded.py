@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process of somebody else."""
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    while not ((known := identify(process.pid)) and known.command):  # the system shows it a moment after the start
+        time.sleep(0.001)
     yield process
     process.kill()
     process.wait()
