@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -16,16 +17,17 @@ from orchestrator import __version__, embedded, faultpoints
 from orchestrator import config as configuration
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue
-from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.errors import ConfigError, Fault, UnavailableError
 from orchestrator.formats import a2e
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
-from orchestrator.state import clock, events, fleet
+from orchestrator.state import clock, events, fleet, sessions
 from orchestrator.state.connection import check, connect
-from orchestrator.state.ledger import Ledger, RunRecord
+from orchestrator.state.ledger import Ledger, Place, RunRecord, shard_of
+from orchestrator.state.sessions import Sessions
 
 CLIENT_PATIENCE_S = 5.0
 COSTS_FRESH_S = 2.0
@@ -160,16 +162,22 @@ class Client:
         return definitions
 
     def submit_turn(
-        self, text: str, *, team: str | None = None, agent: str | None = None, timeout_s: float | None = None,
-        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+        self, text: str, *, team: str | None = None, agent: str | None = None, session: str | None = None, send_history: bool = False,
+        timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
-        """Submit a user turn. The same `idempotency_key` gives the same run. Raises ConfigError before anything runs."""
-        turn = Turn(text=text, team=team, agent=agent, timeout_s=timeout_s)
+        """Submit a user turn. The same `idempotency_key` gives the same run. Raises ConfigError before anything runs.
+
+        The turns of one `session`, which belongs to the tenant that the label `tenant` names, run in the order they were submitted, and
+        what is said in them is kept. With `send_history` what was said before stands before the text.
+        """
+        turn = Turn(text=text, team=team, agent=agent, session=session, send_history=send_history, timeout_s=timeout_s)
         faults = turns.check(turn, self.definitions)
+        if session is not None and (fault := sessions.fault_of(session)):
+            faults.append(Fault(fault, "session"))
         if faults:
             raise ConfigError(faults, source="turn")
-        run_id = self._accept("turn", turn.model_dump_json(exclude_defaults=True), timeout_s, idempotency_key, labels)
-        return TurnRun(self, run_id)
+        request = turn.model_dump_json(exclude_defaults=True)
+        return TurnRun(self, self._accept("turn", request, timeout_s, idempotency_key, labels, session=session))
 
     def submit_chain(
         self,
@@ -200,6 +208,11 @@ class Client:
         """The newest runs, without their steps."""
         return self.ledger.runs(most=most)
 
+    @property
+    def sessions(self) -> Sessions:
+        """The conversations of turns without a tenant; `sessions.of(tenant)` are those of a tenant."""
+        return Sessions(self.ledger)
+
     def fleet_warnings(self) -> list[str]:
         """What is to be said of the fleet now: usual queues that no worker serves, odd clocks, workers older than this client."""
         return fleet.worries(self.redis, ("coordinator", "agents", "tools"), __version__)
@@ -217,22 +230,32 @@ class Client:
 
     def _accept(
         self, kind: str, request: str, timeout_s: float | None, idempotency_key: str | None, labels: Mapping[str, str] | None,
-        queue: str = COORDINATOR,
+        queue: str = COORDINATOR, session: str | None = None,
     ) -> str:  # fmt: skip
         definitions = self.definitions
         if len(request.encode()) > definitions.limits.input_bytes:
             size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
-        run_id = _new_id() if idempotency_key is None else sha256(idempotency_key.encode()).hexdigest()[:16]
+        place = self._place(session, (labels or {}).get("tenant", ""))
+        run_id = _run_id(idempotency_key, place)
         accepted = self.ledger.accept(
             run_id, kind=kind, request=request, definitions=self._definitions_text,
             timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
-            max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
+            max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s, session=place,
         )  # fmt: skip
-        if accepted.new:
+        if accepted.word == "full":
+            most = definitions.sessions.max_waiting
+            raise ConfigError(f"{most} turns of session {session!r} wait already (sessions.max_waiting); let some end first", source=kind)
+        if accepted.word == "new":
             faultpoints.at("accepted")
             announce_run(self.app, run_id, queue, accepted.priority)
         return run_id
+
+    def _place(self, session: str | None, tenant: str) -> Place | None:
+        if session is None:
+            return None
+        kept = self.definitions.sessions
+        return Place(sessions.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
 
     @cached_property
     def _definitions_text(self) -> str:
@@ -263,9 +286,16 @@ class EmbeddedClient(Client):
         self.stack.stop()
 
 
-def _new_id() -> str:
-    """A run id that sorts by time: milliseconds, then chance."""
-    return f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
+def _run_id(idempotency_key: str | None, place: Place | None) -> str:
+    """A run id that sorts by time, milliseconds and then chance; or the one that belongs to a key. One in a session lies in its shard."""
+    for number in itertools.count():
+        if idempotency_key is None:
+            run_id = f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
+        else:
+            run_id = sha256(f"{idempotency_key}{number or ''}".encode()).hexdigest()[:16]
+        if place is None or shard_of(run_id) == sessions.shard_of_session(place.name):
+            return run_id
+    raise AssertionError
 
 
 def _stack_here() -> str:

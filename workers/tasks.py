@@ -13,6 +13,7 @@ from celery import Celery, Task
 
 from orchestrator import faultpoints
 from orchestrator.celeryapp import Carried, send
+from orchestrator.coordinator import send_ready
 from orchestrator.errors import UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
@@ -89,6 +90,7 @@ class Loop:
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._send(committed.sends, record.outcome.fragment)
+        send_ready(self._app, committed.following)
         faultpoints.at("successors-sent")
         following = committed.begun
         if following is not None and self._todo and following.step_id == self._todo[0]:

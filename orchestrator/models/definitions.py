@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, cast
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from orchestrator.models.instructions import FUNCTION, Instruction, Prompt
 from orchestrator.models.params import Params
@@ -149,6 +149,25 @@ class OutputSchema(Value):
         return self
 
 
+Role = Literal["user", "assistant", "system_error"]
+"""Who said an entry of a conversation: the user, an agent, or we, of a turn that failed."""
+
+
+class History(Value):
+    """What an agent sees of the conversation of its session."""
+
+    enabled: bool | None = Field(
+        default=None, description="whether it sees any: if absent, where it answers alone or is chosen, and not in pipelines and broadcasts"
+    )
+    max_tokens: int | None = Field(default=None, ge=1, description="the newest entries up to so many tokens; the team's bound if absent")
+    max_entries: int | None = Field(default=None, ge=1, description="the newest so many entries")
+    truncation_strategy: Literal["oldest_first", "keep_last"] = Field(
+        default="oldest_first", description="what goes when there is too much: the oldest entries, or all but the last"
+    )
+    include_types: list[Role] = Field(default_factory=lambda: ["user", "assistant"], description="whose entries it sees")
+    exclude_sources: list[str] = Field(default_factory=list, description="agents whose answers it does not see")
+
+
 class Agent(Value):
     """A model with a role: each instruction is one model turn, fed with the answer before it."""
 
@@ -184,6 +203,7 @@ class Agent(Value):
         default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them"
     )
     output: OutputSchema | None = Field(default=None, description="structured output of the last instruction")
+    history: History = Field(default_factory=History, description="what it sees of the conversation of its session")
     queue: QueueName = Field(default="agents", description="the queue whose workers ask its model")
     timeout_s: float = Field(default=60.0, gt=0, description="seconds one model call may take")
     retries: int = Field(
@@ -210,6 +230,65 @@ class Synthesizer(Value):
     retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure may pass")
 
 
+class Rule(Value):
+    """Chooses an agent without asking a model: by a pattern, or by a function."""
+
+    match: str | None = Field(default=None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
+    function: str | None = Field(
+        default=None, description="module:name, called with the text; gives the name of an agent, or true for `agent`", pattern=FUNCTION
+    )
+    agent: str | None = Field(default=None, description="who is chosen")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Rule:
+        if (self.match is None) == (self.function is None):
+            raise ValueError("a rule is either a 'match' or a 'function'")
+        if self.match is not None:
+            if self.agent is None:
+                raise ValueError("a rule with 'match' names the 'agent' that it chooses")
+            try:
+                re.compile(self.match)
+            except re.error as error:
+                raise ValueError(f"'match' is no regular expression: {error}") from None
+        return self
+
+
+Strategy = Literal["single_agent_dispatch", "static_plan", "dynamic_decomposition"]
+"""What a router decides: who answers, in what order agents work, or what is to be done next."""
+
+
+class Router(Value):
+    """Chooses among a team's agents: a model, or a function."""
+
+    models: list[str | Model] = Field(default_factory=list, max_length=1, description="one model; the default one if absent")
+    instructions: list[str | None] = Field(
+        default_factory=lambda: cast("list[str | None]", [None, "{input}"]),
+        description="as PromptChain writes it: null, the prompt that is made of the template, and what is asked of the model with it",
+    )
+    decision_prompt_template: str | None = Field(
+        default=None, description="what the model is asked; `{user_input}`, `{history}` and `{agent_details}` are filled in"
+    )
+    decision_prompt_templates: dict[Strategy, str] = Field(default_factory=dict, description="the same, by strategy")
+    params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
+    function: str | None = Field(
+        default=None, description="module:name, called with (user_input, history, agent_descriptions) in place of a model", pattern=FUNCTION
+    )
+    timeout_s: float = Field(default=30.0, gt=0, description="seconds a decision may take")
+    retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure of its model may pass")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Router:
+        if len(self.instructions) != 2 or self.instructions[0] is not None or not self.instructions[1]:
+            raise ValueError("'instructions' is [null, text]: the text says what is asked of the model with the prompt, such as '{input}'")
+        if self.function and (self.models or self.params or self.decision_prompt_template or self.decision_prompt_templates):
+            raise ValueError("a router is either a 'function' or a model with its template")
+        return self
+
+    def template(self, strategy: Strategy) -> str | None:
+        """The template for a strategy, if one was given."""
+        return self.decision_prompt_templates.get(strategy, self.decision_prompt_template)
+
+
 Mode = Literal["pipeline", "broadcast", "router", "round_robin", "conductor"]
 
 
@@ -217,25 +296,51 @@ class Team(Value):
     """Agents that answer user turns together."""
 
     description: str = Field(default="", description="what it is good at, for people")
-    mode: Mode = Field(description="how the agents work together")
+    mode: Mode = Field(description="how the agents work together; `round-robin` is `round_robin`")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
+    rules: list[Rule] = Field(default_factory=list, description="router: asked first, in order; the first that matches chooses")
+    router: Router | None = Field(default=None, description="router: who chooses where no rule does; the default model if absent")
+    strategy: Strategy = Field(default="single_agent_dispatch", description="router: what it decides")
+    default_agent: str | None = Field(default=None, description="router: who answers if the router does not choose")
+    max_internal_steps: int = Field(default=3, ge=1, le=1000, description="router: agents that may run in one turn")
+    auto_include_history: bool = Field(default=False, description="whether each agent's input begins with the conversation so far, as text")
+    max_history_tokens: int = Field(default=4000, ge=1, description="tokens of the conversation that router and agents are shown")
     synthesizer: Synthesizer | None = Field(
         default=None, description="broadcast: merges the answers; without it the answer is their JSON object"
     )
     min_responses: int | None = Field(default=None, ge=1, description="broadcast: go on when this many have answered")
     deadline_s: float | None = Field(default=None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
 
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _spelled(cls, mode: object) -> object:
+        return "round_robin" if mode == "round-robin" else mode
+
     @model_validator(mode="after")
     def _options_fit_the_mode(self) -> Team:
-        if self.mode != "broadcast":
-            for option in ("synthesizer", "min_responses", "deadline_s"):
-                if getattr(self, option) is not None:
-                    raise ValueError(f"{option!r} belongs to mode 'broadcast', not {self.mode!r}")
+        for option in self.model_fields_set & OPTIONS_OF_MODES.keys():
+            if self.mode != OPTIONS_OF_MODES[option] and getattr(self, option) is not None:
+                raise ValueError(f"{option!r} belongs to mode {OPTIONS_OF_MODES[option]!r}, not {self.mode!r}")
         if self.min_responses is not None and self.min_responses > len(self.agents):
             raise ValueError(f"'min_responses' is {self.min_responses} but the team has {len(self.agents)} agents")
-        if len(set(self.agents)) != len(self.agents) and self.mode == "broadcast":
-            raise ValueError("an agent is named twice in a broadcast")
+        if len(set(self.agents)) != len(self.agents) and self.mode in ("broadcast", "router"):
+            raise ValueError(f"an agent is named twice in a {self.mode}")
         return self
+
+    @model_validator(mode="after")
+    def _chosen_are_members(self) -> Team:
+        chosen = [("default_agent", self.default_agent), *((f"rules[{i}]", rule.agent) for i, rule in enumerate(self.rules))]
+        for place, name in chosen:
+            if name is not None and name not in self.agents:
+                raise ValueError(f"{place}: {name!r} is no agent of the team, which has {', '.join(map(repr, self.agents))}")
+        return self
+
+
+OPTIONS_OF_MODES: Mapping[str, Mode] = {
+    **dict.fromkeys(("rules", "router", "strategy", "default_agent", "max_internal_steps"), cast("Mode", "router")),
+    **dict.fromkeys(("synthesizer", "min_responses", "deadline_s"), cast("Mode", "broadcast")),
+}
+"""The options of a team that only one mode has."""
 
 
 class Chain(Value):
@@ -261,6 +366,14 @@ class Defaults(Value):
         le=10_000,
         description="items of one map on the way at once, so that it neither floods the broker nor starves others",
     )
+
+
+class Sessions(Value):
+    """How the conversations of sessions are kept."""
+
+    retention_s: float = Field(default=30 * 86400.0, gt=0, le=3650 * 86400, description="seconds one is kept after its last turn")
+    max_entries: int = Field(default=1000, ge=2, le=100_000, description="entries kept of one conversation; the oldest go")
+    max_waiting: int = Field(default=100, ge=1, le=10_000, description="turns of one session that may wait for their turn")
 
 
 class Rates(Value):
@@ -316,6 +429,7 @@ class Definitions(Value):
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
     defaults: Defaults = Field(default_factory=Defaults, description="what applies where nothing is said")
     limits: Limits = Field(default_factory=Limits, description="bounds on each run")
+    sessions: Sessions = Field(default_factory=Sessions, description="how conversations are kept")
 
     def model_of(self, name: str | None) -> Model:
         """The model called `name`, or the default one; a name not under `models` is a LiteLLM name."""

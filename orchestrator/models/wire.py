@@ -57,7 +57,28 @@ class Turn(Value):
     text: str = Field(description="what the user said")
     team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(default=None, description="the agent to answer")
+    session: str | None = Field(default=None, description="the conversation it belongs to; its turns run one after the other")
+    send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
     timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
+
+
+class HistoryEntry(Value):
+    """One entry of a conversation."""
+
+    role: Literal["user", "assistant", "system_error"] = Field(description="the user, an agent, or we, of a turn that failed")
+    content: str = Field(description="what was said; cut past 32 kB")
+    agent: str | None = Field(default=None, description="who answered")
+    ts: float = Field(description="Redis's clock, seconds since 1970")
+    run_id: str = Field(default="", description="the turn")
+
+
+class SessionInfo(Value):
+    """A conversation, without what was said."""
+
+    session: str = Field(description="its name")
+    entries: int = Field(description="how many are kept")
+    waiting: int = Field(description="turns under way or waiting")
+    last_used_at: float = Field(description="when a turn was last taken in, Redis's clock, seconds since 1970")
 
 
 class ChainError(Value):

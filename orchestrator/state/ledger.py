@@ -82,10 +82,29 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Whether a run is new, and the priority it got: the more runs of its tenant are under way, the later it has its turn."""
+    """What became of a run, and the priority it got: the more runs of its tenant are under way, the later it has its turn.
 
-    new: bool
+    `queued`: it is new, and waits behind others of its session. `full`: too many wait there already, so it was not taken in.
+    """
+
+    word: Literal["new", "queued", "known", "full"]
     priority: int
+
+    @property
+    def new(self) -> bool:
+        """Whether it was taken in by this call."""
+        return self.word in ("new", "queued")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The conversation that a turn belongs to, and how it is kept."""
+
+    name: str
+    """As `sessions.scoped` gives it."""
+    keep_s: float
+    max_entries: int
+    max_waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,8 @@ class Begun:
     tenant: str = ""
     run_kind: str = ""
     """turn or chain."""
+    session: str = ""
+    """The conversation a turn belongs to, as `sessions.scoped` names it."""
     asked_at: float = 0.0
     """When it was asked for, by this process's monotonic clock."""
 
@@ -138,6 +159,8 @@ class Committed:
     sends: tuple[Ready, ...]
     begun: Begun | None
     run_status: RunStatus | Literal[""]
+    following: tuple[tuple[str, Ready], ...] = ()
+    """First steps of runs whose turn came, since the run before them in their session is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +295,14 @@ def _ready_in(rows: Sequence[str], i: int) -> Ready:
     return Ready(rows[i + 2], _spec(rows[i + 3]), int(rows[i + 1]))
 
 
+def _ready_of_runs(rows: Sequence[str]) -> tuple[tuple[str, Ready], ...]:
+    return tuple((rows[i], _ready_in(rows, i)) for i in range(0, len(rows), 4))
+
+
 def _swept(answer: Sequence[list[str]]) -> Swept:
     sends, overdue, lost, fired, *fault = answer
     return Swept(
-        tuple((sends[i], _ready_in(sends, i)) for i in range(0, len(sends), 4)),
+        _ready_of_runs(sends),
         tuple((overdue[i], _ready_in(overdue, i), float(overdue[i + 4]) / 1000) for i in range(0, len(overdue), 5)),
         int(cast(int, lost)),
         int(cast(int, fired)),
@@ -300,11 +327,11 @@ class Ledger:
 
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
-        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
+        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S, session: Place | None = None,
     ) -> Accepted:  # fmt: skip
         """Take a run in; its first step waits on `queue`. Told again with the same id it changes nothing.
 
-        The label `tenant` says whose run it is.
+        The label `tenant` says whose run it is. The runs of a session, which lie in its shard, have their turns one after the other.
         """
         labels = labels or {}
         digest, call = sha256(definitions.encode()).hexdigest(), token_hex(4)
@@ -313,14 +340,19 @@ class Ledger:
             "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
             "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)),
         }  # fmt: skip
+        queueing: tuple[str | int, ...] = ("", 0, 0)
+        if session is not None:
+            keep_session_ms = int(session.keep_s * 1000)
+            queueing = (session.name, session.max_waiting, keep_session_ms)
+            fields |= {"session": session.name, "session_keep_ms": keep_session_ms, "session_entries": session.max_entries}
         flat = [str(item) for pair in fields.items() for item in pair]
         start = _step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
         for text in ("", definitions):
             fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, labels.get("tenant", ""), call)
-            word, priority = self._call("accept", run_id, *fixed, *flat)
+            word, priority = self._call("accept", run_id, *fixed, *queueing, *flat)
             if word != "undefined":
                 break
-        return Accepted(word == "new", int(priority))
+        return Accepted(word, int(priority))
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""
@@ -385,16 +417,15 @@ class Ledger:
         next_owner, asked_at = self._own(owner_of(begun.owner)), time.monotonic()
         if len(output.encode()) > BLOB_BYTES:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
-        word, sends, next_begun, run_status = self._call(
+        word, sends, next_begun, run_status, following = self._call(
             "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob,
             to_json(dict(info)), ",".join(outcome.takes), _usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
             _fragment_text(outcome.fragment) if outcome.fragment else "",
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
             to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner,
         )  # fmt: skip
-        return Committed(
-            word, _ready(sends), self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None, run_status
-        )
+        next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
+        return Committed(word, _ready(sends), next_step, run_status, _ready_of_runs(following))
 
     def sent_again(self, run_id: str, step_id: str) -> bool:
         """Note that a step nobody began gets a new message; False if somebody began it meanwhile."""
@@ -577,14 +608,14 @@ class Ledger:
 
     def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
         """A step that was begun; None if its spec has fields that this worker does not know, and then it was handed back."""
-        step_id, attempt, spec, given, failures, flat, digest, tenant, kind = cast(
-            "tuple[str, int, str, str, int, list[str], str, str, str]", tuple(answer)
+        step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session = cast(
+            "tuple[str, int, str, str, int, list[str], str, str, str, str]", tuple(answer)
         )
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
             own = _own_spec(spec)
-            return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, digest, tenant, kind, asked_at)
+            return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, digest, tenant, kind, session, asked_at)
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None

@@ -2,13 +2,14 @@
 -- ARGV: run, step, attempt, owner, status (done | failed | retry | wait), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
 --       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
 --       warnings (JSON list or ""), owner of a step begun by this call
--- Replies {word, sends {step, spec, ...}, begun or false, run status}; word: ok, again, stale, closed, gone.
+-- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of runs whose turn came};
+-- word: ok, again, stale, closed, gone.
 use(ARGV[1])
-if not status then return {'gone', {}, false, ''} end
+if not status then return {'gone', {}, false, '', {}} end
 local s = get(ARGV[2])
 local attempt = tonumber(ARGV[3])
 local resend_ms, lease_ms = tonumber(ARGV[12]), tonumber(ARGV[16])
-if not s then return {'gone', {}, false, status} end
+if not s then return {'gone', {}, false, status, {}} end
 
 local next_owner = ARGV[19]
 
@@ -54,12 +55,12 @@ local function told_again()
       for i = 0, #fragment.items.given - 1 do add(fragment.items.prefix .. '/' .. i) end
     end
   end
-  return {'again', sends, begun, status}
+  return {'again', sends, begun, status, {}}
 end
 
-if status ~= 'running' then return {'closed', {}, false, status} end
+if status ~= 'running' then return {'closed', {}, false, status, {}} end
 if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
-if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status} end
+if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status, {}} end
 
 if ARGV[10] ~= '' then
   local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(ARGV[10], '^(.-),(.-),(.-),(.-),(.-)$')
@@ -80,7 +81,7 @@ if ARGV[5] == 'retry' or ARGV[5] == 'wait' then
   redis.call('HSET', R .. ':info', s.id, ARGV[8])
   redis.call('ZADD', S .. ':due', now + tonumber(ARGV[11]), 'retry|' .. run .. '|' .. s.id)
   event(ARGV[5] == 'retry' and 'retry' or 'waits', s.id, attempt, nil, ARGV[8])
-  return {'ok', {}, begin_next(), status}
+  return {'ok', {}, begin_next(), status, {}}
 end
 if ARGV[5] == 'failed' then
   fail(s, 'failed', ARGV[8])
@@ -98,4 +99,4 @@ else
 end
 local ahead = ARGV[15] ~= '' and {queue = ARGV[14], cheap = ARGV[15], owner = next_owner, lease_ms = lease_ms} or nil
 local sends, begun = dispatch(resend_ms, ahead)
-return {'ok', sends, begun or begin_next(), status}
+return {'ok', sends, begun or begin_next(), status, following}

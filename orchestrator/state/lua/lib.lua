@@ -8,8 +8,12 @@
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
+--   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go when the session's retention is over
+-- Of a session X = S:session:<tenant>/<name>, in whose shard all its runs are:
+--   X:queue     list  its runs that are not over, the one under way first      lives while there are any
+--   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over
 -- Of a run R = S:run:<id>; all expire together when the run's retention is over:
---   R           hash   status, request, definitions, tenant, priority, counts, usage, error
+--   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
@@ -27,7 +31,7 @@
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run
+local R, run, status, definitions, tenant, kind_of_run, session
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -48,12 +52,13 @@ local settled = {}    -- steps whose in-edges need no more
 local ended = {}      -- steps that ended, though a list here may name them
 local unasked = {}    -- steps whose in-edges are resolved and none was taken: to be skipped
 local answered = {}   -- steps that wait for a signal which came before them: {step, value}
+local following = {}  -- first steps of runs whose turn came in this call: run, priority, step, spec text, ...
 local specs = {}      -- decoded specs of this call, by text
 
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind')
-  status, definitions, tenant, kind_of_run = known[1], known[2], known[3], known[4]
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session')
+  status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -113,6 +118,13 @@ local function answering(name)
   error('names of run ' .. run .. ' go in a circle at ' .. name)
 end
 
+-- The output of a step as JSON text.
+local function output_of(id)
+  local out = redis.call('HGET', R .. ':out', id)
+  if out and string.sub(out, 1, 1) == '@' then out = redis.call('HGET', R .. ':blobs', string.sub(out, 2)) end
+  return out or 'null'
+end
+
 local function edges_of(id)
   local text = redis.call('HGET', R .. ':edges', id)
   if not text then
@@ -132,6 +144,65 @@ local function forget(s)
     if s.attempt > 0 then redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id) end
     redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id)
   end
+end
+
+local function conversation_of(name) return S .. ':session:' .. name end
+
+-- Lets a run wait its turn in its session; replies its place, from 1.
+local function join_queue(name, keep_ms)
+  redis.call('ZREMRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms)
+  redis.call('ZADD', S .. ':sessions', now, name)
+  return redis.call('RPUSH', conversation_of(name) .. ':queue', run)
+end
+
+-- A text of at most 32 kB, cut between two characters.
+local function shortened(text)
+  local most = 32768
+  if #text <= most then return text end
+  while most > 0 and string.byte(text, most + 1) >= 128 and string.byte(text, most + 1) < 192 do most = most - 1 end
+  return string.sub(text, 1, most) .. '…'
+end
+
+-- Writes down what was said in a run of a session: what the user said, and what was answered or why nothing was.
+local function remember(word, error_json)
+  local kept = redis.call('HMGET', R, 'session_keep_ms', 'session_entries', 'request', 'terminals')
+  local history = conversation_of(session) .. ':history'
+  local function add(role, content, agent)
+    if content == '' then return end
+    redis.call('RPUSH', history, cjson.encode({role = role, content = shortened(content), agent = agent, ts = now / 1000, run_id = run}))
+  end
+  add('user', cjson.decode(kept[3]).text)
+  if word == 'succeeded' then
+    local terminals = cjson.decode(kept[4])
+    local last = answering(terminals[#terminals])
+    local out = output_of(last)
+    local _, _, spec = spec_of(last)
+    add('assistant', string.sub(out, 1, 1) == '"' and cjson.decode(out) or out, string.match(spec.work or '', '^agents:(.*)$'))
+  else
+    add('system_error', cjson.decode(error_json).error.message)
+  end
+  redis.call('LTRIM', history, -tonumber(kept[2]), -1)
+  redis.call('PEXPIRE', history, kept[1])
+end
+
+-- A run of a session is over: what was said is written down, and the next one has its turn.
+local function leave_queue(word, error_json)
+  local queue = conversation_of(session) .. ':queue'
+  local had_its_turn = redis.call('LINDEX', queue, 0) == run
+  redis.call('LREM', queue, 1, run)
+  if not had_its_turn then return end
+  remember(word, error_json)
+  local next_run = redis.call('LINDEX', queue, 0)
+  if not next_run then return end
+  local ended_run = run
+  use(next_run)
+  local s = get('@start')
+  s.word, s.owner = 'sent', string.format('%d', now)
+  put(s)
+  redis.call('ZADD', S .. ':ready', now + 1000, run .. '|@start') -- soon, since not everyone who ends a run can send a message
+  local text = spec_of('@start')
+  for _, item in ipairs({run, tonumber(meta('priority')), '@start', text}) do following[#following + 1] = item end
+  use(ended_run)
 end
 
 -- Ends the run: what is not over is skipped, working keys go, the rest expires after the retention.
@@ -157,6 +228,7 @@ local function close(word, error_json)
   for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, unasked, answered = {}, {}, {}
+  if session then leave_queue(word, error_json) end
 end
 
 local function is_over() return status ~= 'running' end
@@ -374,17 +446,14 @@ end
 local function needs(s, text, spec)
   local values = {}
   for name, ref in pairs(spec.reads or {}) do
-    local id = string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref)
-    local out = redis.call('HGET', R .. ':out', id)
-    if out and string.sub(out, 1, 1) == '@' then out = redis.call('HGET', R .. ':blobs', string.sub(out, 2)) end
     values[#values + 1] = name
-    values[#values + 1] = out or 'null'
+    values[#values + 1] = output_of(string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref))
   end
   if spec.kind == 'run.start' then
     values[#values + 1] = '@request'; values[#values + 1] = meta('request')
   end
   local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
-  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run}
+  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or ''}
 end
 
 -- Whether a step has been tried and waits for its next try.

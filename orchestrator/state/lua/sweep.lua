@@ -15,6 +15,8 @@ local function flush()
   for i = 1, #list, 2 do
     add(sends, list[i], list[i + 1])
   end
+  for _, item in ipairs(following) do sends[#sends + 1] = item end
+  following = {}
   fresh, unasked, answered, settled, ended = {}, {}, {}, {}, {}
 end
 

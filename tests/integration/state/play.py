@@ -8,7 +8,7 @@ from typing import cast
 from orchestrator.models.graph import START, Edge, Graph, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import RunStatus
-from orchestrator.state.ledger import Ahead, Begun, Committed, Ledger, StepRecord, Swept, shard_key, shard_of, to_json
+from orchestrator.state.ledger import Ahead, Begun, Committed, Ledger, Place, StepRecord, Swept, shard_key, shard_of, to_json
 
 
 def work(step_id: str, **spec: object) -> Step:
@@ -43,14 +43,18 @@ class Play:
         max_attempts: int = 3,
         max_steps: int = 100_000,
         retention_s: float = 60,
+        text: str | None = None,
+        session: Place | None = None,
     ) -> None:
         self.ledger = ledger
         self.run_id = run_id
         self.shard = shard_key(shard_of(run_id))
-        self.new = ledger.accept(
-            run_id, kind="turn", request="{}", definitions="{}", timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
-            retention_s=retention_s,
-        ).new  # fmt: skip
+        request = "{}" if text is None else to_json({"text": text})
+        self.accepted = ledger.accept(
+            run_id, kind="turn", request=request, definitions="{}", timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
+            retention_s=retention_s, session=session,
+        )  # fmt: skip
+        self.new = self.accepted.new
 
     def plan(self, *steps: Step, edges: tuple[Edge, ...] = (), terminals: tuple[str, ...] = (), ahead: Ahead | None = None) -> Committed:
         """Have the run's first step grow these."""

@@ -1,0 +1,124 @@
+"""Conversations: what was said in the turns of a session, oldest first. `lua/lib.lua` lists their keys and writes them when a turn ends.
+
+A session lives in one shard, and the runs of its turns lie in that shard too. So one script ends a run, writes down what was said, and
+gives the next one its turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from typing import cast
+from urllib.parse import quote, unquote
+
+from orchestrator.models.wire import HistoryEntry, SessionInfo
+from orchestrator.state.ledger import SHARDS, Ledger, shard_key, shard_of
+
+LONGEST_NAME = 200  # characters
+PAGE = 50  # entries in one read: at most 32 kB each
+
+
+def fault_of(name: str) -> str | None:
+    """What is wrong with a session's name, if anything."""
+    if not name.strip():
+        return "the session's name is empty"
+    if len(name) > LONGEST_NAME:
+        return f"the session's name has {len(name)} characters; {LONGEST_NAME} are the most"
+    if not name.isprintable():
+        return "the session's name has characters that cannot be printed, such as line ends"
+    return None
+
+
+def scoped(tenant: str, name: str) -> str:
+    """A session as keys have it: of one tenant, and without any odd characters."""
+    return f"{quote(tenant, safe='')}/{quote(name, safe='')}"
+
+
+def shard_of_session(scope: str) -> int:
+    """The shard that a session lives in, with all runs of its turns."""
+    return shard_of(scope)
+
+
+class Sessions:
+    """The conversations of one tenant. Raises ValueError for a name that cannot be one."""
+
+    def __init__(self, ledger: Ledger, tenant: str = "") -> None:
+        self._ledger = ledger
+        self._tenant = tenant
+
+    def of(self, tenant: str) -> Sessions:
+        """Those of another tenant."""
+        return Sessions(self._ledger, tenant)
+
+    def history(self, session: str, most: int | None = None) -> list[HistoryEntry]:
+        """What was said, oldest first: the newest `most` entries, or all that are kept."""
+        entries: list[HistoryEntry] = []
+        for entry in self.newest_first(session):
+            if most is not None and len(entries) >= most:
+                break
+            entries.append(entry)
+        return entries[::-1]
+
+    def newest_first(self, session: str) -> Iterator[HistoryEntry]:
+        """What was said, newest first, read as far as it is wanted."""
+        key, lrange = _key(self._scope(session), "history"), self._ledger.redis.lrange
+        for start in count(0, PAGE):
+            texts = cast("list[str]", self._ledger.patiently(partial(lrange, key, -start - PAGE, -start - 1)))
+            yield from (HistoryEntry.model_validate(json.loads(text)) for text in reversed(texts))
+            if len(texts) < PAGE:
+                return
+
+    def waiting(self, session: str) -> list[str]:
+        """The runs of its turns that are not over: the one under way, then those that wait."""
+        key = _key(self._scope(session), "queue")
+        return cast("list[str]", self._ledger.patiently(partial(self._ledger.redis.lrange, key, 0, -1)))
+
+    def clear(self, session: str) -> int:
+        """Forget what was said; answers how many entries that were. A turn under way goes on, and is written down when it ends."""
+        scope = self._scope(session)
+
+        def call() -> tuple[int, int]:
+            with self._ledger.redis.pipeline(transaction=True) as pipe:
+                pipe.llen(_key(scope, "history"))
+                pipe.delete(_key(scope, "history"))
+                return cast("tuple[int, int]", tuple(pipe.execute()))
+
+        return self._ledger.patiently(call)[0]
+
+    def list(self, most: int = 100) -> list[SessionInfo]:
+        """The conversations that were used last, newest first."""
+        redis, prefix = self._ledger.redis, f"{quote(self._tenant, safe='')}/"
+
+        def fetch() -> list[list[tuple[str, float]]]:
+            with redis.pipeline(transaction=False) as pipe:
+                for shard in range(SHARDS):
+                    pipe.zrevrange(f"{shard_key(shard)}:sessions", 0, -1, withscores=True)
+                return cast("list[list[tuple[str, float]]]", pipe.execute())
+
+        pairs = [pair for pairs in self._ledger.patiently(fetch) for pair in pairs if pair[0].startswith(prefix)]
+        newest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]
+
+        def fetch_lengths() -> list[int]:
+            with redis.pipeline(transaction=False) as pipe:
+                for scope, _ in newest:
+                    pipe.llen(_key(scope, "history"))
+                    pipe.llen(_key(scope, "queue"))
+                return cast("list[int]", pipe.execute())
+
+        lengths = self._ledger.patiently(fetch_lengths)
+        return [
+            SessionInfo(session=unquote(scope.removeprefix(prefix)), entries=entries, waiting=waiting, last_used_at=at_ms / 1000)
+            for (scope, at_ms), entries, waiting in zip(newest, lengths[::2], lengths[1::2], strict=True)
+            if entries or waiting
+        ]
+
+    def _scope(self, session: str) -> str:
+        if fault := fault_of(session):
+            raise ValueError(fault)
+        return scoped(self._tenant, session)
+
+
+def _key(scope: str, part: str) -> str:
+    return f"{shard_key(shard_of_session(scope))}:session:{scope}:{part}"
