@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.agentchain import AgentChain
     from orchestrator.client import ChainRun, Client, Run, TurnRun
     from orchestrator.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
+    from orchestrator.memory import MemoryBank
     from orchestrator.models.values import ToolContext
     from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult
     from orchestrator.planning.tool_calls import get_function_name_from_tool_call
-    from orchestrator.promptchain import AgenticStepProcessor, PromptChain
+    from orchestrator.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
     from orchestrator.tooling import tool, tools_of
 
 __version__ = "0.1.0"
@@ -21,6 +23,9 @@ _HOMES = {
     "Client": "client", "Run": "client", "TurnRun": "client", "ChainRun": "client",
     # chains of prompts and functions, written in Python
     "PromptChain": "promptchain", "AgenticStepProcessor": "promptchain", "get_function_name_from_tool_call": "planning.tool_calls",
+    "AgentChain": "agentchain",
+    # what is remembered
+    "MemoryBank": "memory", "create_memory_chain": "promptchain", "memory_function": "promptchain",
     # what goes in and comes out
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
     "RunResult": "models.wire", "RunEvent": "models.wire",
@@ -31,6 +36,7 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
+    "AgentChain",
     "AgenticStepProcessor",
     "CantataError",
     "ChainEvent",
@@ -40,6 +46,7 @@ __all__ = [
     "ChainRun",
     "Client",
     "ConfigError",
+    "MemoryBank",
     "PromptChain",
     "Run",
     "RunError",
@@ -49,7 +56,9 @@ __all__ = [
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",
+    "create_memory_chain",
     "get_function_name_from_tool_call",
+    "memory_function",
     "tool",
     "tools_of",
 ]

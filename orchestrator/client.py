@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ from orchestrator import __version__, embedded, faultpoints
 from orchestrator import config as configuration
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue
-from orchestrator.errors import ConfigError, Fault, UnavailableError
+from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats import a2e
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
@@ -26,7 +26,8 @@ from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.state import clock, events, fleet, sessions
 from orchestrator.state.connection import check, connect
-from orchestrator.state.ledger import Ledger, Place, RunRecord, shard_of
+from orchestrator.state.ledger import Ledger, Place, RunRecord, StepRecord, shard_of
+from orchestrator.state.memory import MemoryBank
 from orchestrator.state.sessions import Sessions
 
 CLIENT_PATIENCE_S = 5.0
@@ -52,6 +53,10 @@ class Run:
     def record(self) -> RunRecord:
         """All that is known of it."""
         return self._client.ledger.read(self.run_id)
+
+    def steps(self, step_ids: Sequence[str]) -> Mapping[str, StepRecord]:
+        """What is known of some of its steps, by id; unknown ones are left out."""
+        return self._client.ledger.records(self.run_id, step_ids)
 
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Its events as they come, from after `from_offset` (from the start if None), until it is over."""
@@ -126,7 +131,7 @@ class Client:
         self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None
     ) -> None:
         settings = configuration.settings()
-        self.redis_url = redis_url or settings.redis_url or _stack_here()
+        self.redis_url = redis_url or settings.redis_url or embedded.url_here()
         self._config = config
         self.redis = connect(self.redis_url)
         self.warnings = check(self.redis, url=self.redis_url).warnings
@@ -213,6 +218,11 @@ class Client:
         """The conversations of turns without a tenant; `sessions.of(tenant)` are those of a tenant."""
         return Sessions(self.ledger)
 
+    @property
+    def memory(self) -> MemoryBank:
+        """What is remembered without a tenant; `memory.of(tenant=..., session=...)` is another's."""
+        return MemoryBank(self.ledger)
+
     def fleet_warnings(self) -> list[str]:
         """What is to be said of the fleet now: usual queues that no worker serves, odd clocks, workers older than this client."""
         return fleet.worries(self.redis, ("coordinator", "agents", "tools"), __version__)
@@ -296,13 +306,6 @@ def _run_id(idempotency_key: str | None, place: Place | None) -> str:
         if place is None or shard_of(run_id) == sessions.shard_of_session(place.name):
             return run_id
     raise AssertionError
-
-
-def _stack_here() -> str:
-    stack = embedded.attach()
-    if stack is None:
-        raise UnavailableError("nothing to talk to: set REDIS_URL, or start a stack in this folder with `submit up`")
-    return stack.url
 
 
 def _at_most(seconds: float, give_up: float | None) -> float:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator import config as configuration
-from orchestrator.cli import words
+from orchestrator import words
 from orchestrator.cli.desk import tell
 from orchestrator.cli.door import opened
 from orchestrator.cli.main import FAILED, Told

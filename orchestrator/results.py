@@ -27,7 +27,7 @@ def turn_result(run: RunRecord) -> RunResult:
     return RunResult(
         run_id=run.run_id,
         status=run.status,
-        output=last.output if last and last.state == "done" else None,
+        output=last.output if last and last.state == "done" else told.get("last_output"),
         error=run.error,
         usage=run.usage,
         agents=list(agents),

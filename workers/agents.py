@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from orchestrator.errors import StepError
 from orchestrator.models.graph import Outcome
@@ -55,10 +55,11 @@ def _outcome(turn: Turn, reply: llm.Reply, known: Sequence[ToolSchema], ms: floa
     if not (is_json or said.calls):
         said = Said(reply.text)  # to a model that calls natively, a JSON object is an answer like any other
     another = _another(turn, reply, said, known)
-    done = (another or Round()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms})
+    told: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
+    done = (another or Round()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **told})
     outcome = _round(turn, done) if another else _end(turn, said, done)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, **({"cached": True} if reply.cached else {})}
-    warnings = () if turn.uses_input or turn.rounds else (_unused(turn),)
+    warnings = () if turn.rounds else tuple(_odd(turn))
     if reply.finish_reason in NOT_WHOLE:
         warnings = (*warnings, f"a reply to agent {turn.name!r} is not whole: the model stopped for {reply.finish_reason!r}")
     return outcome.model_copy(update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings})
@@ -130,5 +131,10 @@ def _is_empty(response: JsonValue) -> bool:
     return response is None or (isinstance(response, str) and not response.strip())
 
 
-def _unused(turn: Turn) -> str:
-    return f"instruction {turn.number + 1} of agent {turn.name!r} has no {{input}}, so its input is not used"
+def _odd(turn: Turn) -> Iterator[str]:
+    """What is to be said of an instruction once."""
+    what = f"instruction {turn.number + 1} of agent {turn.name!r}"
+    if not turn.uses_input:
+        yield f"{what} has no {{input}}, so its input is not used"
+    for name in turn.forgotten:
+        yield f"{what}: nothing is remembered under {{{name}}}, so it is left empty"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers import agents, decisions, mcp, rows, teams, tools
+from workers import agents, conversations, decisions, mcp, remembering, routing, rows, teams, tools
 from workers.work import Handler
 
 HANDLERS: dict[str, Handler] = {
@@ -13,11 +13,19 @@ HANDLERS: dict[str, Handler] = {
     "agent.turn": agents.agent_turn,
     "agent.run": decisions.agent_run,
     "agent.function": rows.agent_function,
+    "agent.memory": remembering.agent_memory,
     "agent.break": rows.agent_break,
     "agent.end": rows.agent_end,
     "team.run": decisions.team_run,
+    "team.rules": routing.team_rules,
+    "team.ask": routing.team_ask,
+    "team.call": routing.team_call,
+    "team.route": routing.team_route,
+    "team.reply": routing.team_reply,
+    "team.next": routing.team_next,
     "team.synthesize": teams.team_synthesize,
     "team.collect": teams.team_collect,
+    "history.block": conversations.history_block,
     "chain.branch": decisions.chain_branch,
     "chain.map": decisions.chain_map,
     "chain.gather": decisions.chain_gather,

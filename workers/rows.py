@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from orchestrator.models.definitions import Agent
 from orchestrator.models.graph import Outcome
-from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, Prompt
+from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Prompt
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.planning.strategies.agents import STOP
 from orchestrator.state.ledger import to_json
@@ -126,8 +126,12 @@ def _text(output: str | None) -> str:
 def _type_of(instruction: Instruction) -> str:
     if isinstance(instruction, str | Prompt):
         return "model"
-    return "function" if isinstance(instruction, FunctionStep) else "agentic_step" if isinstance(instruction, AgenticStep) else "chain"
+    if isinstance(instruction, FunctionStep | MemoryStep):
+        return "function"
+    return "agentic_step" if isinstance(instruction, AgenticStep) else "chain"
 
 
 def _shown_input(instruction: Instruction, before: JsonValue) -> JsonValue:
+    if isinstance(instruction, MemoryStep):
+        return f"Function: memory of {instruction.memory}"
     return f"Function: {instruction.function.partition(':')[2]}" if isinstance(instruction, FunctionStep) else before

@@ -22,8 +22,9 @@ from orchestrator import faultpoints
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import Tool
 from orchestrator.models.graph import Outcome
-from orchestrator.models.values import JsonValue, ToolContext, Usage
+from orchestrator.models.values import JsonValue, Usage
 from workers import memory, schemas
+from workers.remembering import Context
 from workers.schemas import CONTEXT as CONTEXT
 from workers.schemas import Function
 from workers.work import Work
@@ -45,8 +46,7 @@ def tool_call(work: Work) -> Outcome:
     by_model = work.params.get("asked_by") == "model"
     arguments = _with_values(tool, schemas.bind(function, tool, work.node_input) if by_model else work.node_input)
     if schemas.wants_context(function):
-        begun = work.begun
-        arguments = {**arguments, CONTEXT: ToolContext(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt)}
+        arguments = {**arguments, CONTEXT: Context.of(work)}
     _check_arguments(tool.function, function, arguments)
     faultpoints.at("tool-started")
     output = call(work, tool.function, function, arguments)

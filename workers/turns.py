@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import Agent, Model, Tool, mcp_tool
-from orchestrator.models.instructions import AgenticStep, FunctionStep, Nested, Prompt
+from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
 from orchestrator.models.values import JsonValue, ToolSchema
+from orchestrator.models.wire import HistoryEntry
 from orchestrator.planning import templates
 from orchestrator.planning.strategies.agents import tools_of
-from workers import mcp, schemas, tools
+from workers import conversations, mcp, remembering, schemas, tools
 from workers.dialects.messages import Message, conversation
 from workers.dialects.rounds import Answer, Round
 from workers.shapes import Shape
@@ -25,6 +26,7 @@ OBJECTIVE = (
     "Your objective: {objective}\n\nWork towards it step by step, with the tools you have if they help. "
     "When it is reached, answer without calling a tool: that answer is what you are judged by."
 )
+ROLES = {"user": "user", "assistant": "assistant", "system_error": "system"}
 ANSWER = "Your answer is JSON, and nothing else, that fits this JSON schema:"
 JSON_TOOLS = (
     'To call a tool, reply with a JSON object only: {"response": "what you are about to do", '
@@ -39,6 +41,10 @@ class Turn:
     work: Work
     rounds: tuple[Round, ...]
     answers: tuple[tuple[Answer, ...], ...]
+    memory: Mapping[str, str | None] = field(default_factory=dict)
+    """What the placeholders of its templates name, as it was in the first round."""
+    said_before: Sequence[HistoryEntry] = ()
+    """What its model is told of the session's conversation."""
 
     @classmethod
     def read(cls, work: Work) -> Turn:
@@ -50,7 +56,9 @@ class Turn:
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
         came = dict(zip(calls, map(_answer, ledger.outputs(run_id, calls), ledger.infos(run_id, calls)), strict=True)) if calls else {}
         answers = tuple(tuple(came[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True))
-        return cls(work, rounds, answers)
+        turn = cls(work, rounds, answers)
+        memory = rounds[0].memory if rounds else remembering.recall(work, turn._templates())
+        return replace(turn, memory=memory, said_before=conversations.shown_to_agent(work))
 
     @property
     def name(self) -> str:
@@ -71,7 +79,7 @@ class Turn:
     def instruction(self) -> str | Prompt | AgenticStep:
         """What is asked for."""
         instruction = self.agent.instructions[self.number]
-        assert not isinstance(instruction, FunctionStep | Nested)
+        assert not isinstance(instruction, FunctionStep | MemoryStep | Nested)
         return instruction
 
     @property
@@ -147,9 +155,23 @@ class Turn:
             found += [each.model_copy(update={"name": f"{server}.{each.name}"}) for each in wanted]
         return tuple({tool.name: tool for tool in found}.values())
 
+    def _templates(self) -> list[str]:
+        """The texts whose placeholders may name memories."""
+        shown = self.agent.instructions[: self.number] if "@first" in self.work.begun.inputs else []
+        return [self.agent.system or "", *map(_template, [*shown, self.instruction])]
+
+    @cached_property
+    def _remembered(self) -> dict[str, str]:
+        return {name: text or "" for name, text in self.memory.items()}
+
+    @property
+    def forgotten(self) -> list[str]:
+        """The placeholders that name memories which are not there."""
+        return [name for name, text in self.memory.items() if text is None]
+
     @cached_property
     def _prompt(self) -> tuple[str, bool]:
-        return _asked(self.instruction, text_input(self.work))
+        return _asked(self.instruction, text_input(self.work), self._remembered)
 
     @property
     def uses_input(self) -> bool:
@@ -158,17 +180,18 @@ class Turn:
 
     def messages(self, known: Sequence[ToolSchema]) -> list[Message]:
         """The conversation so far."""
-        system = [self.agent.system or ""]
+        system = [templates.fill(self.agent.system or "", self._remembered)]
         mode = "minimal"
         if isinstance(self.instruction, AgenticStep):
             mode = self.instruction.history_mode
-            system.append(templates.fill(OBJECTIVE, {"objective": self.instruction.objective}))
+            system.append(templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._remembered)}))
         if self.agent.dialect == "json" and known and not self.is_closing:
             system.append("\n".join([JSON_TOOLS, *(_line(tool) for tool in known)]))
         if self.shape and known:  # not every provider takes tools and a schema at once
             system.append(f"{ANSWER}\n{_json(self.shape.schema)}")
         told = "\n\n".join(part for part in system if part)
         base: list[Message] = [{"role": "system", "content": told}] if told else []
+        base += [{"role": ROLES[entry.role], "content": entry.content} for entry in self.said_before]
         base += self._earlier()
         base.append({"role": "user", "content": self._prompt[0]})
         return conversation(base, self.rounds, self.answers, mode=mode)  # type: ignore[arg-type]  # one of the three
@@ -182,8 +205,8 @@ class Turn:
         before = inputs["@first"]
         for number, instruction in enumerate(self.agent.instructions[: self.number]):
             output = inputs[f"@earlier/{number}"]
-            if not isinstance(instruction, FunctionStep | Nested):
-                asked, _ = _asked(instruction, _text(before))
+            if not isinstance(instruction, FunctionStep | MemoryStep | Nested):
+                asked, _ = _asked(instruction, _text(before), self._remembered)
                 messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(output)}]
             before = output
         return messages
@@ -211,11 +234,23 @@ def _answer(output: str | None, info: Mapping[str, JsonValue]) -> Answer:
     return Answer(value=json.loads(output) if output else None)
 
 
-def _asked(instruction: str | Prompt | AgenticStep, text: str) -> tuple[str, bool]:
-    """What an instruction asks of a model, given its input, and whether it uses that."""
+def _asked(instruction: str | Prompt | AgenticStep, text: str, remembered: Mapping[str, str]) -> tuple[str, bool]:
+    """What an instruction asks of a model, given its input and the memories it names, and whether it uses the input."""
     if isinstance(instruction, AgenticStep):
         return text, True
-    return templates.instruct(instruction.prompt if isinstance(instruction, Prompt) else instruction, text)
+    return templates.instruct(_template(instruction), text, remembered)
+
+
+def _template(instruction: Instruction) -> str:
+    """The text of an instruction that has one."""
+    match instruction:
+        case str():
+            return instruction
+        case Prompt():
+            return instruction.prompt
+        case AgenticStep():
+            return instruction.objective
+    return ""
 
 
 def _text(value: JsonValue) -> str:

@@ -90,10 +90,13 @@ def _order(name: str) -> tuple[int, str]:
 def text_input(work: Work) -> str:
     """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON."""
     if "@text" in work.begun.inputs:
-        value = work.begun.inputs["@text"]
-        return value if isinstance(value, str) else to_json(value)
+        return as_text(work.begun.inputs["@text"])
     node_input = work.node_input
     if len(node_input) == 1 and next(iter(node_input)) in ("input", "text"):
-        value = next(iter(node_input.values()))
-        return value if isinstance(value, str) else to_json(value)
+        return as_text(next(iter(node_input.values())))
     return to_json(node_input)
+
+
+def as_text(value: JsonValue) -> str:
+    """An output as a text: itself, or as JSON."""
+    return value if isinstance(value, str) else to_json(value)

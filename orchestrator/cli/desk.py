@@ -13,7 +13,8 @@ from typing import Self
 
 import click
 
-from orchestrator.cli import lines, screen, words
+from orchestrator import words
+from orchestrator.cli import lines, screen
 from orchestrator.cli.main import FAILED, INTERRUPTED
 from orchestrator.cli.requests import changed, definitions_of, request_of
 from orchestrator.cli.view import View, planned
@@ -59,22 +60,29 @@ class Desk:
 
     # --- submitting ---------------------------------------------------------------------------------------------------------
 
-    def submit_turn(
-        self, text: str, *, team: str | None, agent: str | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
-    ) -> TurnRun:
-        """Submit a turn. Its faults are told before anything is waited for."""
+    def check(self, text: str, *, team: str | None, agent: str | None) -> None:
+        """Raise ConfigError for the faults of a turn, before anything is waited for."""
         faults = turns.check(Turn(text=text, team=team, agent=agent), self.definitions)
         if faults:
             raise ConfigError(faults, source="turn")
-        self._warn_of_queues()
-        return self.client.submit_turn(text, team=team, agent=agent, timeout_s=timeout_s, labels=labels)
+
+    def submit_turn(
+        self, text: str, *, team: str | None, agent: str | None, session: str | None = None, send_history: bool = False,
+        timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
+    ) -> TurnRun:  # fmt: skip
+        """Submit a turn. Its faults are told before anything is waited for."""
+        self.check(text, team=team, agent=agent)
+        self.warn_of_queues()
+        return self.client.submit_turn(
+            text, team=team, agent=agent, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
+        )
 
     def submit_chain(
         self, file: str, *, given: dict[str, object] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
         """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
         request = changed(request_of(file, self.definitions), given=given, timeout_s=timeout_s)
-        self._warn_of_queues()
+        self.warn_of_queues()
         return self.client.submit_chain(request, labels=labels)
 
     def detach(self, run: TurnRun | ChainRun) -> int:
@@ -132,7 +140,8 @@ class Desk:
         if "client" in self.__dict__:
             self.client.close()
 
-    def _warn_of_queues(self) -> None:
+    def warn_of_queues(self) -> None:
+        """Tell of queues that no worker serves, if the workers are not our own."""
         if self._stack is None:  # the workers of our own are there, but may not have said so yet
             for message in self.client.fleet_warnings():
                 tell(f"warning: {message}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import words
+from orchestrator import words
 from orchestrator.cli.view import ENDS, EXITS, Seen, View, apply
 from orchestrator.models.graph import START
 from orchestrator.models.wire import RunEvent

@@ -24,12 +24,16 @@ STATUSES = (
 COMMANDS = {
     "turn": ("submitting", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
     "chain": ("submitting", "Submit a chain request and show its outcome."),
+    "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("documents", "Show the graph and the canvas of a chain or a turn, without running it."),
     "check": ("documents", "Report every fault of a configuration or a chain request."),
     "runs": ("runs", "List, show, follow, cancel runs; read their results; send them signals."),
+    "sessions": ("sessions", "List, show and clear conversations."),
+    "memory": ("memory", "Read, keep and forget what is remembered."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),
     "status": ("stacks", "Show what runs: the stack of this folder, and the workers on its Redis."),
     "down": ("stacks", "Stop the stack of this folder."),
+    "gateway": ("gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
     "worker": ("worker", "Serve queues, here or on another machine, until told to stop."),
 }
 """Command → the module it is in, and what it does."""

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli import words
+from orchestrator import words
 from orchestrator.cli.rows import Row, rows
 from orchestrator.cli.view import Seen, View, apply, learn, unknown
 from orchestrator.models.values import JsonValue

@@ -9,7 +9,8 @@ from datetime import datetime
 import click
 from rich.console import Console
 
-from orchestrator.cli import screen, words
+from orchestrator import words
+from orchestrator.cli import screen
 from orchestrator.cli.desk import Desk, result_of, tell
 from orchestrator.cli.main import FAILED, INTERRUPTED, WRONG
 from orchestrator.cli.view import apply, learn, unknown

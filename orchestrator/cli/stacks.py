@@ -8,8 +8,7 @@ import time
 
 import click
 
-from orchestrator import embedded
-from orchestrator.cli import words
+from orchestrator import embedded, words
 from orchestrator.cli.door import service_url
 from orchestrator.cli.main import UNAVAILABLE
 from orchestrator.cli.options import as_json, configured
@@ -21,14 +20,17 @@ from orchestrator.state.connection import check, connect
 @click.command()
 @configured
 @click.option("--no-flower", is_flag=True, help="Start no Flower, which shows the tasks in a browser.")
+@click.option("--no-gateway", is_flag=True, help="Start no gateway, which answers over HTTP and WebSockets.")
 @click.option("--agents", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Processes for model turns.")
 @click.option("--tools", type=click.IntRange(1), metavar="N", help="Processes for tools; one a processor if absent.")
 @as_json
-def up(config: str | None, no_flower: bool, agents: int, tools: int | None, as_json: bool) -> int:
+def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools: int | None, as_json: bool) -> int:
     """Start a stack in this folder and keep it running."""
     stack = embedded.attach()
     if stack is None:
-        stack = embedded.Stack.start(agents=agents, tools=tools, flower=not no_flower, config=config, keep=True)
+        stack = embedded.Stack.start(
+            agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True
+        )  # fmt: skip
         said = "the stack runs"
     else:
         said = "a stack runs already"
@@ -38,6 +40,8 @@ def up(config: str | None, no_flower: bool, agents: int, tools: int | None, as_j
     click.echo(f"{said} in {stack.home.path}; submit down stops it")
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
+    if stack.gateway_url:
+        click.echo(f"gateway: {stack.gateway_url}")
     if os.environ.get("REDIS_URL"):
         click.echo("REDIS_URL is set, so commands here talk to that Redis, not to this stack", err=True)
     return 0
@@ -88,6 +92,8 @@ def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
         click.echo(f"  {process.name:12}  pid {process.pid:<8}  {lasted:>12}  {', '.join(process.queues)}".rstrip())
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
+    if stack.gateway_url:
+        click.echo(f"gateway: {stack.gateway_url}")
     if workers:
         click.echo("workers that take work now:")
     for worker in workers:

@@ -1,6 +1,6 @@
 """The embedded stack: Valkey and the workers in processes of their own, for one command or kept running by `submit up`.
 
-    Stack.start(...) ──stdin──▶ supervisor ──▶ valkey-server, coordinator, agents, tools, flower
+    Stack.start(...) ──stdin──▶ supervisor ──▶ valkey-server, coordinator, agents, tools, flower, gateway
                                     │
                                     └── .cantata/stack.json: who runs, and where
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.inside import announce_ready, stack_is_gone
-from orchestrator.embedded.plan import flower_command, worker_command
+from orchestrator.embedded.plan import GATEWAY_PORT, flower_command, gateway_command, worker_command
 from orchestrator.embedded.record import Process
-from orchestrator.embedded.stack import Stack, StackStatus, attach, down, status
+from orchestrator.embedded.stack import Stack, StackStatus, attach, down, status, url_here
 
 __all__ = [
+    "GATEWAY_PORT",
     "Home",
     "Process",
     "Stack",
@@ -25,7 +26,9 @@ __all__ = [
     "attach",
     "down",
     "flower_command",
+    "gateway_command",
     "stack_is_gone",
     "status",
+    "url_here",
     "worker_command",
 ]

@@ -17,6 +17,7 @@ from orchestrator.embedded.valkey import find_server, server_command, server_url
 COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
 AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
 FLOWER_PORT = 5555
+GATEWAY_PORT = 8800
 
 KEEP = b"k"  # on the supervisor's standard input: the stack shall outlive its command
 ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps are done again
@@ -46,6 +47,7 @@ class Plan:
     home: str
     socket: str
     flower_url: str | None
+    gateway_url: str | None
     environment: dict[str, str]
     """What the children see beside the environment of the command."""
     server: Service
@@ -61,11 +63,14 @@ class Plan:
         return cls(**found, server=services[0], services=services[1:])
 
 
-def make_plan(home: Home, *, agents: int, tools: int, flower: bool, config: str | Path | None, command: WorkerCommand) -> Plan:
-    """A server, a coordinator, `agents` workers for model turns, one worker with `tools` processes, and Flower if wanted."""
+def make_plan(
+    home: Home, *, agents: int, tools: int, flower: bool, gateway: bool, config: str | Path | None, command: WorkerCommand
+) -> Plan:
+    """A server, a coordinator, `agents` workers for model turns, one worker with `tools` processes, Flower and a gateway if wanted."""
     socket_path = home.make_socket()
     url = server_url(socket_path)
-    port = _free_port() if flower else None
+    port = _free_port(FLOWER_PORT) if flower else None
+    gateway_port = _free_port(GATEWAY_PORT) if gateway else None
     environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
     if config is not None:
         environment["CANTATA_CONFIG"] = str(config)
@@ -73,9 +78,10 @@ def make_plan(home: Home, *, agents: int, tools: int, flower: bool, config: str 
         home=str(home.path),
         socket=str(socket_path),
         flower_url=None if port is None else f"http://127.0.0.1:{port}",
+        gateway_url=None if gateway_port is None else f"http://127.0.0.1:{gateway_port}",
         environment=environment,
         server=Service(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
-        services=(*_workers(agents, tools, command), *_flowers(url, port)),
+        services=(*_workers(agents, tools, command), *_flowers(url, port), *_gateways(gateway_port)),
     )
 
 
@@ -88,6 +94,11 @@ def flower_command(url: str, port: int) -> list[str]:
     """The command line of Flower: on loopback, nothing kept on disk, no broker API to ask (Redis has none), a quiet log."""
     celery = [*PYTHON, "-m", "celery", "-A", "orchestrator.celeryapp:app", "-b", url]
     return [*celery, "flower", "--address=127.0.0.1", f"--port={port}", "--persistent=False", "--broker_api=", "--logging=warning"]
+
+
+def gateway_command(port: int) -> list[str]:
+    """The command line of the gateway, on loopback; it finds its Redis and its configuration in the environment."""
+    return [*PYTHON, "-m", "orchestrator.cli", "gateway", "--port", str(port)]
 
 
 def cores() -> int:
@@ -108,12 +119,17 @@ def _flowers(url: str, port: int | None) -> Iterable[Service]:
         yield Service("flower", (), flower_command(url, port), announces=False)
 
 
-def _free_port() -> int:
-    """Flower's usual port, or any other if that is taken."""
+def _gateways(port: int | None) -> Iterable[Service]:
+    if port is not None:
+        yield Service("gateway", (), gateway_command(port))
+
+
+def _free_port(usual: int) -> int:
+    """The usual port, or any other if that is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", FLOWER_PORT))
+            probe.bind(("127.0.0.1", usual))
         except OSError:
             probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -49,6 +49,9 @@ class Record:
     flower_url: str | None
     processes: tuple[Process, ...]
     """The supervisor's children."""
+    is_ending: bool = False
+    """Whether it stops what runs, and will be gone soon."""
+    gateway_url: str | None = None
 
     def is_current(self) -> bool:
         """The supervisor that wrote this still runs."""
@@ -71,6 +74,8 @@ def read_record(home: Home) -> Record | None:
             bool(found["kept"]),
             found["flower_url"],
             tuple(_read_process(each) for each in found["processes"]),
+            bool(found.get("is_ending")),
+            found.get("gateway_url"),
         )
     except FileNotFoundError:
         return None

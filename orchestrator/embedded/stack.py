@@ -44,6 +44,7 @@ class Stack:
         agents: int = 1,
         tools: int | None = None,
         flower: bool = False,
+        gateway: bool = False,
         config: str | Path | None = None,
         keep: bool = False,
         command: WorkerCommand = worker_command,
@@ -54,7 +55,7 @@ class Stack:
         `agents` counts the processes for model turns, `tools` (one a core, if not given) the slots of the worker for tools. Without `keep`
         it ends with the calling process, however that ends. Raises UnavailableError if there is no server, or another stack in the folder.
         """
-        stack = cls.launch(home, agents=agents, tools=tools, flower=flower, config=config, command=command)
+        stack = cls.launch(home, agents=agents, tools=tools, flower=flower, gateway=gateway, config=config, command=command)
         try:
             stack.wait_ready(timeout_s)
             if keep:
@@ -72,13 +73,15 @@ class Stack:
         agents: int = 1,
         tools: int | None = None,
         flower: bool = False,
+        gateway: bool = False,
         config: str | Path | None = None,
         command: WorkerCommand = worker_command,
     ) -> Self:
         """Begin to start a stack: `url` is known at once, so the caller can load what it needs meanwhile; then `wait_ready`."""
         home = home if isinstance(home, Home) else Home(home)
         home.prepare()
-        plan = make_plan(home, agents=agents, tools=cores() if tools is None else tools, flower=flower, config=config, command=command)
+        slots = cores() if tools is None else tools
+        plan = make_plan(home, agents=agents, tools=slots, flower=flower, gateway=gateway, config=config, command=command)
         return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan))
 
     def wait_ready(self, timeout_s: float = READY_S) -> None:
@@ -110,6 +113,12 @@ class Stack:
         """Where Flower's pages are; none if it was not wanted."""
         record = read_record(self.home)
         return None if record is None else record.flower_url
+
+    @property
+    def gateway_url(self) -> str | None:
+        """Where its gateway is asked; none if it was not wanted."""
+        record = read_record(self.home)
+        return None if record is None else record.gateway_url
 
     def __enter__(self) -> Self:
         return self
@@ -154,6 +163,7 @@ class StackStatus:
     """Whether it outlives the command that started it."""
     url: str | None = None
     flower_url: str | None = None
+    gateway_url: str | None = None
     processes: tuple[Process, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -179,13 +189,22 @@ def attach(home: Home | str | Path | None = None) -> Stack | None:
     return Stack(home, server_url(record.socket), supervisor=record.supervisor.identity)
 
 
+def url_here() -> str:
+    """Where the Redis of the stack that is kept in this folder is. Raises UnavailableError if there is none."""
+    stack = attach()
+    if stack is None:
+        raise UnavailableError("nothing to talk to: set REDIS_URL, or start a stack in this folder with `submit up`")
+    return stack.url
+
+
 def status(home: Home | str | Path | None = None) -> StackStatus:
     """What runs in this folder."""
     home = home if isinstance(home, Home) else Home(home)
     record = read_record(home)
     if record is None or not record.is_current():
         return StackStatus(str(home.path), running=False)
-    return StackStatus(str(home.path), True, record.kept, server_url(record.socket), record.flower_url, tuple(_all_processes(record)))
+    processes = tuple(_all_processes(record))
+    return StackStatus(str(home.path), True, record.kept, server_url(record.socket), record.flower_url, record.gateway_url, processes)
 
 
 def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:

@@ -33,6 +33,7 @@ LIFELINE, REPLIES, LOG = 0, 1, 2
 
 PING_S = 0.003  # between two looks whether the server answers
 LOCK_S = 2.0  # to wait for a command that clears up in this folder
+ENDING_S = ORPHAN_GRACE_S + SERVER_STOP_S  # to wait for a stack whose command is gone: someone may start the command again at once
 STOP_LIMIT_S = 60.0  # for the workers after SIGTERM, if no second one comes
 
 
@@ -55,6 +56,7 @@ class Supervisor:
         lock = _take_lock(self._home)
         try:
             clear_record(self._home)
+            self._home.make_socket()  # again: the stack that we waited for has cleared up
             self._write_record()
             self._start()
             _reply("ready", pid=os.getpid())
@@ -93,6 +95,7 @@ class Supervisor:
         if not self._is_stopping():  # an error
             self._ask_stop(0.0)
         _log("stack_stops", grace_s=round(self._grace_left(), 1))
+        self._write_record()
         for child in self._workers:
             child.ask_to_end()
         while any(child.is_running() for child in self._workers) and self._grace_left() > 0:
@@ -197,7 +200,8 @@ class Supervisor:
         assert me
         supervisor = Process("supervisor", (), me, self._started_s)
         processes = tuple(child.describe() for child in self._children() if child.running)
-        record = Record(supervisor, self._plan.socket, self._is_kept, self._plan.flower_url, processes)
+        plan = self._plan
+        record = Record(supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url)
         try:
             record.write(self._home)
         except OSError as error:  # the disk is full, say; the stack goes on
@@ -217,11 +221,12 @@ def main() -> None:
 
 
 def _take_lock(home: Home) -> int:
-    give_up = time.monotonic() + LOCK_S
+    since = time.monotonic()
     while (lock := home.try_lock()) is None:
         other = read_record(home)
         is_current = other is not None and other.is_current()
-        if is_current or time.monotonic() > give_up:
+        patience_s = LOCK_S if not (other and is_current) else ENDING_S if other.is_ending else 0.0
+        if time.monotonic() - since > patience_s:
             held = f"its supervisor is process {other.supervisor.pid}" if other and is_current else "it is just starting or stopping"
             raise UnavailableError(
                 f"another stack is running in {str(home.path)!r} ({held}): "

@@ -16,16 +16,18 @@ from orchestrator.formats.functions import fault_of
 from orchestrator.formats.marks import KeyPath, find, step
 from orchestrator.formats.texts import read_texts
 from orchestrator.models.definitions import Definitions
+from orchestrator.models.values import JsonValue
 
 _Name = tuple[str, str]
 """A section and a name in it."""
 
-_MODES = ("pipeline", "broadcast")
-_LATER_MODES = ("router", "round_robin", "conductor")
+_MODES = ("pipeline", "broadcast", "router", "round_robin")
+_LATER_MODES = ("conductor",)
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
 _SKILLS = ("skills", "agents", "teams", "chains")  # what a node of kind `skill` may name
 _REFERENCES: Mapping[str, str] = {
     "teams.*.agents.*": "agents",
+    "agents.*.history.exclude_sources.*": "agents",
     "agents.*.instructions.*.agent": "agents",
     "agents.*.instructions.*.chain": "chains",
     "defaults.team": "teams",
@@ -38,15 +40,19 @@ _MODELS = (
     "agents.*.models.*",
     "agents.*.instructions.*.model_name",
     "teams.*.synthesizer.model",
+    "teams.*.router.models.*",
     "defaults.model",
 )
 _FUNCTIONS = (
     "tools.*.function", "skills.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*", "agents.*.output.class",
+    "teams.*.rules.*.function", "teams.*.router.function",
 )  # fmt: skip
 _AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
 _ASKS = {"agents.*.instructions.*.agent": "agents", "agents.*.instructions.*.chain": "chains", "teams.*.agents.*": "agents"}
 _NODES_ASK = {"agent": ("agents", "teams"), "skill": ("agents", "teams", "chains"), "chain": ("chains",)}
-_TEXTS = ("agents.*.system", "agents.*.instructions.*", "teams.*.synthesizer.prompt")
+_DECISIONS = ("teams.*.router.decision_prompt_template", "teams.*.router.decision_prompt_templates.*")
+_ASKED = ("{user_input}", "{initial_user_request}", "{last_step_output}")  # one of them must be in a decision template
+_TEXTS = ("agents.*.system", "agents.*.instructions.*", "teams.*.synthesizer.prompt", *_DECISIONS)
 
 
 def load_definitions(document: Document, *, folder: Path | None = None) -> Definitions:
@@ -156,6 +162,24 @@ def _check_synthesizers(document: Document, folder: Path | None) -> Iterator[Fau
             yield document.fault(path, "the prompt has no '{agent_responses}', so it would not tell what the agents said")
 
 
+def _check_routers(document: Document, folder: Path | None) -> Iterator[Fault]:
+    for pattern in _DECISIONS:
+        for path, template in _texts(document, pattern):
+            if not any(gap in template for gap in _ASKED):
+                yield document.fault(path, "the template has no '{user_input}', so it would not tell what is asked")
+    asking = {path[1] for path, team in find(document.data, "teams.*") if _asks_a_model(team)}
+    for path, name in _texts(document, "teams.*.agents.*"):
+        agent = step(step(document.data, "agents"), name)
+        if path[1] in asking and isinstance(agent, dict) and not str(agent.get("description") or "").strip():
+            yield document.fault(path, f"agent {name!r} has no description, so the router cannot know what it is good at")
+
+
+def _asks_a_model(team: JsonValue) -> bool:
+    """Whether a team's agents are chosen by a model, which knows them by their descriptions."""
+    router = step(team, "router")
+    return step(team, "mode") == "router" and step(router, "function") is None and not (router is None and step(team, "default_agent"))
+
+
 def _check_models(document: Document, folder: Path | None) -> Iterator[Fault]:
     for pattern in _MODELS:
         for path, name in _texts(document, pattern):
@@ -179,6 +203,7 @@ _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
     _check_nesting,
     _check_modes,
     _check_synthesizers,
+    _check_routers,
     _check_models,
     _check_functions,
     check_parameters,

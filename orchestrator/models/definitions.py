@@ -299,7 +299,10 @@ class Team(Value):
     mode: Mode = Field(description="how the agents work together; `round-robin` is `round_robin`")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
     rules: list[Rule] = Field(default_factory=list, description="router: asked first, in order; the first that matches chooses")
-    router: Router | None = Field(default=None, description="router: who chooses where no rule does; the default model if absent")
+    router: Router | None = Field(
+        default=None,
+        description="router: who chooses where no rule does; if absent the default agent answers, or the default model chooses",
+    )
     strategy: Strategy = Field(default="single_agent_dispatch", description="router: what it decides")
     default_agent: str | None = Field(default=None, description="router: who answers if the router does not choose")
     max_internal_steps: int = Field(default=3, ge=1, le=1000, description="router: agents that may run in one turn")
@@ -323,6 +326,8 @@ class Team(Value):
                 raise ValueError(f"{option!r} belongs to mode {OPTIONS_OF_MODES[option]!r}, not {self.mode!r}")
         if self.min_responses is not None and self.min_responses > len(self.agents):
             raise ValueError(f"'min_responses' is {self.min_responses} but the team has {len(self.agents)} agents")
+        if self.rules and self.strategy != "single_agent_dispatch":
+            raise ValueError(f"'rules' choose one agent; they do not fit the strategy {self.strategy!r}")
         if len(set(self.agents)) != len(self.agents) and self.mode in ("broadcast", "router"):
             raise ValueError(f"an agent is named twice in a {self.mode}")
         return self

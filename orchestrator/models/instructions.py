@@ -1,4 +1,4 @@
-"""What an agent is told to do, one after the other: prompts, functions, agentic steps, other agents and chains."""
+"""What an agent is told to do, one after the other: prompts, functions, memory functions, agentic steps, other agents and chains."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ class FunctionStep(Value):
     function: str = Field(
         description="module:name, importable from the configuration's folder; takes the text, or nothing", pattern=FUNCTION
     )
+
+
+class MemoryStep(Value):
+    """A memory function between the prompts: lines of the text before it that begin with MEMORY are done and answered."""
+
+    memory: str = Field(min_length=1, max_length=256, description="the namespace that its commands read and write")
 
 
 class AgenticStep(Value):
@@ -55,8 +61,10 @@ class Nested(Value):
         return self
 
 
-_KEYS = {"prompt": "prompt", "function": "function", "objective": "agentic", "agent": "nested", "chain": "nested"}
-_TYPES: dict[type, str] = {str: "text", Prompt: "prompt", FunctionStep: "function", AgenticStep: "agentic", Nested: "nested"}
+_KEYS = {"prompt": "prompt", "function": "function", "memory": "memory", "objective": "agentic", "agent": "nested", "chain": "nested"}
+_TYPES: dict[type, str] = {
+    str: "text", Prompt: "prompt", FunctionStep: "function", MemoryStep: "memory", AgenticStep: "agentic", Nested: "nested",
+}  # fmt: skip
 
 
 def _kind_of(value: Any) -> str | None:
@@ -76,12 +84,13 @@ Instruction = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[Prompt, Tag("prompt")]
     | Annotated[FunctionStep, Tag("function")]
+    | Annotated[MemoryStep, Tag("memory")]
     | Annotated[AgenticStep, Tag("agentic")]
     | Annotated[Nested, Tag("nested")],
     Discriminator(
         _kind_of,
         custom_error_type="instruction",
-        custom_error_message="expected a text, or a mapping with `function`, `objective`, `agent`, `chain`, or `prompt` and `tools`",
+        custom_error_message="expected a text, or a mapping with `prompt`, `function`, `memory`, `objective`, `agent` or `chain`",
     ),
     BeforeValidator(_pair),
 ]

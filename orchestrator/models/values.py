@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from orchestrator.models.memory import Memory
+
 __all__ = ["ErrorInfo", "JsonValue", "ToolCall", "ToolContext", "ToolSchema", "Usage", "Value"]
 
 
@@ -64,8 +66,14 @@ class ToolContext(Value):
     run_id: str
     step_id: str
     attempt: int = Field(description="from 1; above it, an earlier attempt failed or its worker died")
+    session: str | None = Field(default=None, description="the session of the turn, if it belongs to one")
 
     @property
     def idempotency_key(self) -> str:
         """The same in every attempt of this step, and of no other: for effects that must not happen twice."""
         return f"{self.run_id}:{self.step_id}"
+
+    @property
+    def memory(self) -> Memory:
+        """The memories of the run's tenant; `memory.of(session=context.session)` are those of its session. Only in a worker."""
+        raise NotImplementedError("only the context that a worker gives has a memory; a test may override `memory` in a class of its own")

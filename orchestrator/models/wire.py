@@ -143,7 +143,7 @@ class RunResult(Value):
 
     run_id: str = Field(description="the run")
     status: RunStatus = Field(description="how the run stands")
-    output: JsonValue = Field(default=None, description="the answer; never an error text")
+    output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
     error: ErrorInfo | None = Field(default=None, description="why it failed")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")

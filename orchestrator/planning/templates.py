@@ -33,6 +33,11 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda gap: values.get(gap[1], gap[0]), template)
 
 
+def names(template: str) -> list[str]:
+    """What stands in braces in a template, each once."""
+    return list(dict.fromkeys(_PLACEHOLDER.findall(template)))
+
+
 def instruct(instruction: str, text: str, values: Mapping[str, str] | None = None) -> tuple[str, bool]:
     """The prompt that an instruction makes of its input, and whether it uses the input at all.
 

@@ -9,5 +9,6 @@ Only `runs` acts; the rest is data.
 
 from orchestrator.promptchain.chain import PromptChain
 from orchestrator.promptchain.instructions import AgenticStepProcessor
+from orchestrator.promptchain.memory import create_memory_chain, memory_function
 
-__all__ = ["AgenticStepProcessor", "PromptChain"]
+__all__ = ["AgenticStepProcessor", "PromptChain", "create_memory_chain", "memory_function"]

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError
 from orchestrator.functionnames import name_of, shared_folder
 from orchestrator.models.definitions import Agent, Definitions, Tool
-from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, Nested, Prompt
+from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunResult, Turn
 from orchestrator.promptchain.fields import valid
 from orchestrator.promptchain.instructions import models_for, script_folder, text_of
-from orchestrator.promptchain.runs import Call, show_logs
+from orchestrator.promptchain.runs import Call, answer_of, log_event, show_logs
+from orchestrator.promptchain.servers import McpHelper
 from orchestrator.promptchain.toolbox import Toolbox
 
 CHAIN = "chain"
@@ -28,6 +29,7 @@ class PromptChain:
 
     `models` are names or `{"name", "params"}`: one for all texts, or one for each. A text with some tools of its own is
     `(text, [names])`. `timeout_s` bounds a whole run (300 if None), `step_timeout_s` one model call or function.
+    `labels` are those of its runs; `tenant` says whose they are.
 
     The work is done by the workers at REDIS_URL, or of the stack that `submit up` keeps in this folder; else a stack is started that ends
     with this process. Raises ValueError for what does not fit together, ConfigError for a function that no worker could import.
@@ -46,12 +48,13 @@ class PromptChain:
         *,
         timeout_s: float | None = None,
         step_timeout_s: float = STEP_S,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         if step_timeout_s <= 0:
             raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
         self._toolbox = Toolbox(mcp_servers or ())
         self._functions: dict[str, Path | None] = {}
-        self._prompt_folders = _prompt_folders(additional_prompt_dirs or ())
+        self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
         self._instructions = [self._read(each) for each in instructions]
         if not self._instructions:
             raise ValueError("there are no instructions")
@@ -62,11 +65,17 @@ class PromptChain:
         self._turn = valid(Turn, "PromptChain", {"text": "{input}", "agent": CHAIN, "timeout_s": timeout_s})
         self._step_timeout_s = step_timeout_s
         self._verbose = verbose
+        self._labels = dict(labels or {})
         self.last_result: RunResult | None = None
         """How the last run ended: its id, status, usage and more."""
         self._agent(CHAIN)  # what is wrong with it is told now
         if verbose:
             show_logs()
+
+    @property
+    def timeout_s(self) -> float | None:
+        """What bounds a whole run, if it was given."""
+        return self._turn.timeout_s
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -99,14 +108,13 @@ class PromptChain:
         if not isinstance(text, str):
             raise ValueError(f"the input of a chain is a text, not {text!r}")
         verbose = any(chain._verbose for _, chain in self._with_nested(CHAIN))
-        return Call(self.definitions, self._turn.model_copy(update={"text": text}), verbose=verbose)
+        return Call(
+            self.definitions, self._turn.model_copy(update={"text": text}), labels=self._labels, watch=log_event if verbose else None
+        )
 
     def _answer(self, result: RunResult) -> Any:
         self.last_result = result
-        if result.status != "succeeded":
-            message, code = (result.error.message, result.error.code) if result.error else (f"the run is {result.status}", result.status)
-            raise RunError(message, run_id=result.run_id, status=result.status, code=code)
-        return result.output
+        return answer_of(result)
 
     # --- tools ------------------------------------------------------------------------------------------------------
 
@@ -118,22 +126,18 @@ class PromptChain:
         """Let the models call a function. Without a schema they are told its signature and docstring. Raises ValueError or ConfigError."""
         self._toolbox.register(func)
 
+    @property
+    def mcp_helper(self) -> McpHelper | None:
+        """Asks whether the MCP servers of the chain answer; None if it has none. Workers connect to them by themselves."""
+        has_servers = any(tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values())
+        return McpHelper(lambda: self.definitions) if has_servers else None
+
     # --- definitions ------------------------------------------------------------------------------------------------
 
     @property
     def definitions(self) -> Definitions:
         """What a configuration would say: the chain is its agent `chain`. Raises ConfigError."""
-        agents: dict[str, Agent] = {}
-        tools: dict[str, Tool] = {}
-        functions: dict[str, Path | None] = {}
-        for name, chain in self._with_nested(CHAIN):
-            agents[name] = chain._agent_with_tools(name)
-            for called, tool in chain._toolbox.tools().items():
-                if tools.setdefault(called, tool) != tool:
-                    raise ConfigError(f"tool {called!r} is one thing in a chain and another in a chain within it", source="PromptChain")
-            functions |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
-        folder = shared_folder(functions) or script_folder()  # commands of MCP servers run there
-        return Definitions(folder=str(folder), agents=agents, tools=tools)
+        return definitions_of({CHAIN: self})
 
     def _with_nested(self, name: str) -> Iterator[tuple[str, PromptChain]]:
         yield name, self
@@ -167,9 +171,9 @@ class PromptChain:
         match given:
             case str():
                 return text_of(given, self._prompt_folders)
-            case PromptChain() if given._turn.timeout_s:
+            case PromptChain() if given.timeout_s:
                 raise ValueError("timeout_s is for a whole run: give it to the outermost chain only")
-            case PromptChain() | AgenticStep():
+            case PromptChain() | AgenticStep() | MemoryStep():
                 return given
             case (str() as text, list() | tuple() as tools):
                 names = [tool if isinstance(tool, str) else self._toolbox.register(tool) for tool in tools]
@@ -184,7 +188,33 @@ class PromptChain:
         return name
 
 
-def _prompt_folders(given: Sequence[str]) -> list[Path]:
+def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None) -> Definitions:
+    """What a configuration would say of chains: each is an agent, and so is each chain within it. Raises ConfigError.
+
+    `functions` are named by others that go with them, as `name_of` names them.
+    """
+    agents: dict[str, Agent] = {}
+    tools: dict[str, tuple[str, Tool]] = {}
+    places = dict(functions or {})
+    for root, outer in chains.items():
+        for name, chain in outer._with_nested(root):
+            if name in agents:
+                raise ConfigError(f"agent {name!r} is also what the chain within {root!r} is called; rename one", source="PromptChain")
+            agents[name] = chain._agent_with_tools(name)
+            for called, tool in chain._toolbox.tools().items():
+                owner, known = tools.setdefault(called, (root, tool))
+                if known != tool:
+                    where = (
+                        "a chain and another in a chain within it" if owner == root else f"agent {owner!r} and another in agent {root!r}"
+                    )
+                    raise ConfigError(f"tool {called!r} is one thing in {where}", source="PromptChain")
+            places |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
+    folder = shared_folder(places) or script_folder()  # commands of MCP servers run there
+    return Definitions(folder=str(folder), agents=agents, tools={name: tool for name, (_, tool) in tools.items()})
+
+
+def prompt_folders(given: Sequence[str]) -> list[Path]:
+    """Where the files of prompts are looked for: in the folders given, then beside the script. Raises ValueError."""
     folders = [Path(folder) for folder in given]
     for folder in folders:
         if not folder.is_dir():

@@ -7,14 +7,16 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from orchestrator.client import Client, TurnRun
 from orchestrator.config import settings
 from orchestrator.embedded import attach
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.functionnames import IN_WORKER
 from orchestrator.models.definitions import Definitions
+from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent, RunResult, Turn
 
 MOST_AT_ONCE = 200
@@ -26,14 +28,20 @@ _clients: dict[tuple[str | None, str | None], Client] = {}
 _making = threading.Lock()
 _waiting = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="promptchain")
 
+Watch = Callable[[TurnRun, RunEvent], None]
+"""Is told each event of a run, in the thread that waits for it."""
+
 
 class Call:
     """A turn that is asked and waited for. It may be called off from another thread."""
 
-    def __init__(self, definitions: Definitions, turn: Turn, *, verbose: bool) -> None:
+    def __init__(
+        self, definitions: Definitions, turn: Turn, *, labels: Mapping[str, str] | None = None, watch: Watch | None = None
+    ) -> None:
         self._definitions = definitions
         self._turn = turn
-        self._verbose = verbose
+        self._labels = labels
+        self._watch = watch
         self._run: TurnRun | None = None
         self._is_off = False
 
@@ -61,18 +69,30 @@ class Call:
             self._run.cancel()
 
     def _result(self) -> RunResult:
-        turn = self._turn
-        client = _shared_client().with_definitions(self._definitions)
-        self._run = run = client.submit_turn(turn.text, agent=turn.agent, timeout_s=turn.timeout_s)
+        client = shared_client().with_definitions(self._definitions)
+        self._run = run = client.submit_turn(**self._turn.model_dump(exclude_defaults=True), labels=self._labels)
         if self._is_off:  # meanwhile
             run.cancel()
-        if self._verbose:
+        if self._watch:
             for event in run.events():
-                log.info("%s", _line(event))
+                self._watch(run, event)
         result = run.result()
         for warning in result.warnings:
             log.warning("run %s: %s", run.run_id, warning)
         return result
+
+
+def answer_of(result: RunResult) -> JsonValue:
+    """What a run answered. Raises RunError if it did not succeed."""
+    if result.status != "succeeded":
+        message, code = (result.error.message, result.error.code) if result.error else (f"the run is {result.status}", result.status)
+        raise RunError(message, run_id=result.run_id, status=result.status, code=code)
+    return result.output
+
+
+def log_event(_: TurnRun, event: RunEvent) -> None:
+    """Log what happened in a run."""
+    log.info("%s", _line(event))
 
 
 def show_logs() -> None:
@@ -82,7 +102,7 @@ def show_logs() -> None:
         log.addHandler(logging.StreamHandler())
 
 
-def _shared_client() -> Client:
+def shared_client() -> Client:
     """The client at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that ends with this process."""
     if os.environ.get(IN_WORKER):
         raise ConfigError(

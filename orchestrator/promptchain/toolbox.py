@@ -50,7 +50,11 @@ class Toolbox:
         if lonely:
             message = f"no function belongs to the {_named('schema', lonely)}: give it to register_tool_function"
             raise ConfigError(message, source="PromptChain")
-        return {**self._tools, **{name: Tool(mcp=server) for name, server in self._servers.items()}}
+        return {**self._tools, **self.servers()}
+
+    def servers(self) -> dict[str, Tool]:
+        """The MCP servers, by name."""
+        return {name: Tool(mcp=server) for name, server in self._servers.items()}
 
     def functions(self) -> Iterable[Function]:
         """All functions."""

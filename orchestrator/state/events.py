@@ -26,7 +26,7 @@ Reply = TypeVar("Reply")
 def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
     """Events with an offset above `after`, oldest first, without waiting."""
     entries = cast("list[tuple[str, dict[str, str]]]", redis.xrange(f"{run_key(run_id)}:log", min=f"(0-{after}", max="+", count=most))
-    return [_event(run_id, entry_id, fields) for entry_id, fields in entries]
+    return [event_of(run_id, entry_id, fields) for entry_id, fields in entries]
 
 
 def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[RunEvent]:
@@ -41,7 +41,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
         if not entries and not _patiently(lambda: redis.exists(key)):
             raise UnknownRunError(f"run {run_id!r} is not known here any more")
         for entry_id, fields in entries:
-            event = _event(run_id, entry_id, fields)
+            event = event_of(run_id, entry_id, fields)
             after = event.seq
             yield event
             if event.type == "closed":
@@ -80,7 +80,8 @@ def _patiently(call: Callable[[], Reply]) -> Reply:
             time.sleep(AGAIN_S)
 
 
-def _event(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
+def event_of(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
+    """The event that an entry of a run's stream is."""
     return RunEvent(
         seq=int(entry_id.split("-")[1]),
         run_id=run_id,

@@ -63,12 +63,7 @@ class Sessions:
 
     def newest_first(self, session: str) -> Iterator[HistoryEntry]:
         """What was said, newest first, read as far as it is wanted."""
-        key, lrange = _key(self._scope(session), "history"), self._ledger.redis.lrange
-        for start in count(0, PAGE):
-            texts = cast("list[str]", self._ledger.patiently(partial(lrange, key, -start - PAGE, -start - 1)))
-            yield from (HistoryEntry.model_validate(json.loads(text)) for text in reversed(texts))
-            if len(texts) < PAGE:
-                return
+        return newest_first(self._ledger, self._scope(session))
 
     def waiting(self, session: str) -> list[str]:
         """The runs of its turns that are not over: the one under way, then those that wait."""
@@ -118,6 +113,16 @@ class Sessions:
         if fault := fault_of(session):
             raise ValueError(fault)
         return scoped(self._tenant, session)
+
+
+def newest_first(ledger: Ledger, scope: str) -> Iterator[HistoryEntry]:
+    """What was said in the session with this scoped name, newest first, read as far as it is wanted."""
+    key = _key(scope, "history")
+    for start in count(0, PAGE):
+        texts = cast("list[str]", ledger.patiently(partial(ledger.redis.lrange, key, -start - PAGE, -start - 1)))
+        yield from (HistoryEntry.model_validate(json.loads(text)) for text in reversed(texts))
+        if len(texts) < PAGE:
+            return
 
 
 def _key(scope: str, part: str) -> str:

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.cli import words
+from orchestrator import words
 from orchestrator.cli.main import COMMANDS, Told, submit
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
 from orchestrator.cli.requests import with_lines

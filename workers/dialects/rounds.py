@@ -22,6 +22,9 @@ class Round(Value):
     note: str = Field(default="", description="what the model is told next: a nudge, a correction, a bound that is reached")
     ms: float = Field(default=0.0, description="how long the model took")
     usage: Usage = Field(default_factory=Usage, description="what the model took")
+    memory: dict[str, str | None] = Field(
+        default_factory=dict, description="of the first round: what placeholders of the prompt name, so that it stays the same"
+    )
     errors: tuple[str, ...] = Field(default=(), description="what went wrong meanwhile and was borne")
 
     def to_json(self) -> JsonValue:

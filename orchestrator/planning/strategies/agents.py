@@ -7,7 +7,7 @@ from typing import cast
 
 from orchestrator.models.definitions import Agent, Definitions, mcp_tool
 from orchestrator.models.graph import RAW, Edge, Graph, Spec, Step
-from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, Nested, Prompt
+from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
 from orchestrator.models.values import JsonValue
 
 STOP = "stop"
@@ -45,7 +45,7 @@ def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
 
 def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec) -> Graph:
     """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower."""
-    row = _Row(name, definitions, grower, {"retries": spec.retries, "timeout_s": spec.timeout_s})
+    row = _Row(name, definitions, grower, {"retries": spec.retries, "timeout_s": spec.timeout_s}, spec.params.get("history"))
     for number in range(len(definitions.agents[name].instructions)):
         row.add(number)
     return row.graph()
@@ -54,12 +54,13 @@ def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Sp
 class _Row:
     """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
 
-    def __init__(self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object]) -> None:
+    def __init__(self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], history: JsonValue) -> None:
         self._name = name
         self._definitions = definitions
         self._agent = definitions.agents[name]
         self._grower = grower
         self._own = own
+        self._history = history
         self._steps: list[Step] = []
         self._edges: list[Edge] = []
         self._text = f"{RAW}{grower}"
@@ -97,9 +98,14 @@ class _Row:
         instruction, reads = self._agent.instructions[number], {"@text": self._text}
         if isinstance(instruction, FunctionStep):
             return self._function("agent.function", f"functions:{instruction.function}", number, reads)
+        if isinstance(instruction, MemoryStep):
+            params: dict[str, JsonValue] = {"namespace": instruction.memory}
+            return Spec(kind="agent.memory", work=f"memory:{instruction.memory}", reads=reads, params=params, decides=True)
         if isinstance(instruction, Nested):
             return self._nested(instruction)
-        return _turn(self._name, self._agent, {**reads, **self._earlier(instruction)}, number).model_copy(update=dict(self._own))
+        seen: dict[str, JsonValue] = {"history": self._history} if self._history else {}
+        self._history = None  # the first that asks a model is told the conversation
+        return _turn(self._name, self._agent, {**reads, **self._earlier(instruction)}, number, seen).model_copy(update=dict(self._own))
 
     def _earlier(self, instruction: Instruction) -> dict[str, str]:
         """The input of the row and what came of its instructions so far, where the model is shown them."""

@@ -1,16 +1,16 @@
-"""User turns: an agent alone, a pipeline, a broadcast."""
+"""User turns: an agent alone, or a team in one of its modes."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.models.definitions import Definitions, Team
 from orchestrator.models.graph import RAW, START, Edge, Graph, Step
 from orchestrator.models.wire import Turn
-from orchestrator.planning.strategies.agents import agent_step
+from orchestrator.planning.strategies import routing
+from orchestrator.planning.strategies.members import Member, member, row
 
 SYNTHESIZER_PATIENCE_S = 30.0
 
@@ -22,6 +22,8 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
         faults.append(Fault("the text is empty; say what you want", "text"))
     if turn.text.encode("utf-8", "ignore").decode() != turn.text:
         faults.append(Fault("the text is not UTF-8", "text"))
+    if turn.send_history and not turn.agent:
+        faults.append(Fault("only an agent that is named can be sent the history", "send_history"))
     if turn.team and turn.agent:
         faults.append(Fault("name a team or an agent, not both", "team"))
     for kind, name, known in (("team", turn.team, definitions.teams), ("agent", turn.agent, definitions.agents)):
@@ -43,8 +45,8 @@ def plan(turn: Turn, definitions: Definitions) -> Graph:
     if kind == "team":
         graph, last = _team(name, definitions, prefix="", text=text)
     else:
-        last = name
-        graph = Graph(steps=(agent_step(name, name, definitions.agents[name], text),))
+        alone = member(name, name, definitions, text, is_chosen=True, before_text=turn.send_history)
+        graph, last = Graph(steps=alone.steps, edges=alone.edges), alone.last
     return graph.model_copy(update={"terminals": (last,)})
 
 
@@ -61,22 +63,29 @@ def _team(name: str, definitions: Definitions, *, prefix: str, text: str) -> tup
 
 def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """A row: each agent gets only the answer before it; the first failure ends it."""
-    ids = [f"{prefix}{_numbered(team.agents, position)}" for position in range(len(team.agents))]
-    texts = [text, *ids[:-1]]
-    steps = tuple(
-        agent_step(step_id, agent, definitions.agents[agent], before,
-                   params={"failure": f"Pipeline failed at step {position + 1} ({agent}): "})
-        for position, (step_id, agent, before) in enumerate(zip(ids, team.agents, texts, strict=True))
-    )  # fmt: skip
-    return Graph(steps=steps, edges=_row(ids)), ids[-1]
+    members: list[Member] = []
+    for position, agent in enumerate(team.agents):
+        members.append(
+            member(
+                f"{prefix}{_numbered(team.agents, position)}", agent, definitions, members[-1].last if members else text, team=name,
+                before_text=team.auto_include_history, params={"failure": f"Pipeline failed at step {position + 1} ({agent}): "},
+            )
+        )  # fmt: skip
+    steps = [step for each in members for step in each.steps]
+    return Graph(steps=tuple(steps), edges=row([step.id for step in steps])), steps[-1].id
 
 
 def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """A fan and a join: all at once; a failed agent is an answer that says so."""
-    members = {agent: f"{prefix}{agent}" for agent in team.agents}
-    agents = tuple(agent_step(step_id, agent, definitions.agents[agent], text, on_error="skip") for agent, step_id in members.items())
-    join = _join(name, team, members, prefix, text)
-    return Graph(steps=(*agents, join), edges=tuple(Edge(source=step_id, target=join.id) for step_id in members.values())), join.id
+    members = {
+        agent: member(
+            f"{prefix}{agent}", agent, definitions, text, team=name, before_text=team.auto_include_history, on_error="skip"
+        )
+        for agent in team.agents
+    }  # fmt: skip
+    join = _join(name, team, {agent: each.last for agent, each in members.items()}, prefix, text)
+    edges = [edge for each in members.values() for edge in (*each.edges, Edge(source=each.last, target=join.id))]
+    return Graph(steps=(*(step for each in members.values() for step in each.steps), join), edges=tuple(edges)), join.id
 
 
 def _join(name: str, team: Team, members: Mapping[str, str], prefix: str, text: str) -> Step:
@@ -96,12 +105,13 @@ def _join(name: str, team: Team, members: Mapping[str, str], prefix: str, text: 
 
 Builder = Callable[[str, Team, Definitions, str, str], tuple[Graph, str]]
 
-MODES: dict[str, Builder] = {"pipeline": _pipeline, "broadcast": _broadcast}
+MODES: dict[str, Builder] = {
+    "pipeline": _pipeline,
+    "broadcast": _broadcast,
+    "router": routing.router,
+    "round_robin": routing.round_robin,
+}
 """How a team's mode becomes a graph and the step that holds its answer."""
-
-
-def _row(ids: list[str]) -> tuple[Edge, ...]:
-    return tuple(Edge(source=source, target=target) for source, target in pairwise(ids))
 
 
 def _numbered(names: list[str], position: int) -> str:

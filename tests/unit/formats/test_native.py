@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError
 from orchestrator.formats.documents import Document, parse
 from orchestrator.formats.native import load_definitions
-from orchestrator.models.definitions import Definitions, Mode
+from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 
 WHOLE = """\
@@ -203,11 +202,61 @@ def test_a_fault_is_told_with_its_place(folder: Path, text: str, fault: str) -> 
     assert faults_of(text, folder) == [f"line 1: {fault.replace('{folder}', str(folder))}"]
 
 
-@pytest.mark.parametrize("mode", sorted(set(get_args(Mode)) - {"pipeline", "broadcast"}))
-def test_a_mode_that_is_not_built_yet_is_refused(mode: str) -> None:
-    assert faults_of(f"agents: {{a: {{}}}}\nteams:\n  t:\n    mode: {mode}\n    agents: [a]\n") == [
-        f"line 4: teams.t.mode: mode {mode!r} is not available in this version; use 'pipeline' or 'broadcast'"
+def test_a_mode_that_is_not_built_yet_is_refused() -> None:
+    assert faults_of("agents: {a: {}}\nteams:\n  t:\n    mode: conductor\n    agents: [a]\n") == [
+        "line 4: teams.t.mode: mode 'conductor' is not available in this version; "
+        "use 'pipeline' or 'broadcast' or 'router' or 'round_robin'"
     ]
+
+
+ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    mode: router\n    agents: [a, b]\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ("    default_agent: c\n", "line 3: teams.t: default_agent: 'c' is no agent of the team, which has 'a', 'b'"),
+        ("    rules: [{match: x, agent: c}]\n", "line 3: teams.t: rules[0]: 'c' is no agent of the team, which has 'a', 'b'"),
+        ("    rules: [{match: x}]\n", "line 6: teams.t.rules[0]: a rule with 'match' names the 'agent' that it chooses"),
+        ("    rules: [{agent: a}]\n", "line 6: teams.t.rules[0]: a rule is either a 'match' or a 'function'"),
+        (
+            "    rules: [{match: '(', agent: a}]\n",
+            "line 6: teams.t.rules[0]: 'match' is no regular expression: missing ), unterminated subpattern at position 0",
+        ),
+        (
+            "    router: {decision_prompt_template: 'whom?'}\n",
+            "line 6: teams.t.router.decision_prompt_template: the template has no '{user_input}', so it would not tell what is asked",
+        ),
+        (
+            "    router: {instructions: ['{input}']}\n",
+            "line 6: teams.t.router: 'instructions' is [null, text]: the text says what is asked of the model with the prompt, "
+            "such as '{input}'",
+        ),
+        ("    synthesizer: {prompt: '{agent_responses}'}\n", "line 3: teams.t: 'synthesizer' belongs to mode 'broadcast', not 'router'"),
+        (
+            "    strategy: static_plan\n    rules: [{match: x, agent: a}]\n",
+            "line 3: teams.t: 'rules' choose one agent; they do not fit the strategy 'static_plan'",
+        ),
+    ],
+)
+def test_a_fault_of_a_router_is_told_with_its_place(options: str, fault: str) -> None:
+    assert faults_of(ROUTER + options) == [fault]
+
+
+def test_a_router_that_is_a_model_must_know_what_agents_are_good_at() -> None:
+    teams = "\nteams: {t: {mode: router, agents: [a, b]%s}}"
+    nameless = "agents: {a: {}, b: {description: B}}"
+    assert faults_of(nameless + teams % "") == [
+        "line 2: teams.t.agents[0]: agent 'a' has no description, so the router cannot know what it is good at"
+    ]
+    assert load(nameless + teams % ", default_agent: a, rules: [{match: x, agent: b}]").teams["t"].default_agent == "a"
+
+
+def test_both_spellings_of_round_robin_are_read() -> None:
+    modes = [
+        load(f"agents: {{a: {{}}}}\nteams: {{t: {{mode: {mode}, agents: [a]}}}}").teams["t"].mode for mode in ("round_robin", "round-robin")
+    ]
+    assert modes == ["round_robin", "round_robin"]
 
 
 def test_a_tool_may_share_its_name_with_an_agent(folder: Path) -> None:
@@ -223,7 +272,7 @@ agents:
   a: {system: "file: gone.md", modle: x}
   b: 7
 teams:
-  t: {mode: router, agents: [c]}
+  t: {mode: conductor, agents: [c]}
   u: {mode: pipeline}
 tools:
   word: {function: "text_tools:wrod_count"}

@@ -38,6 +38,11 @@ def duration(ms: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def speaker(role: str, agent: str | None) -> str:
+    """Who said an entry of a conversation."""
+    return {"user": "you", "system_error": "error"}.get(role) or line(agent or "answer")
+
+
 def clock(at_ms: int) -> str:
     """The time of day here."""
     return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S")

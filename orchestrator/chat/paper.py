@@ -1,0 +1,147 @@
+"""What a chat writes on: a terminal that is written to as answers come, or plain lines for programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import click
+
+from orchestrator import words
+from orchestrator.chat.telling import Told
+from orchestrator.models.values import ErrorInfo
+from orchestrator.models.wire import HistoryEntry, RunResult
+from orchestrator.results import answer_text
+
+LOOKS: Mapping[str, dict[str, Any]] = {
+    "speaker": {"fg": "cyan", "bold": True},
+    "void": {"fg": "yellow"},
+    "note": {"dim": True},
+    "warning": {"fg": "yellow"},
+    "error": {"fg": "red"},
+}
+MOST_LINE = 300
+
+
+class Paper(Protocol):
+    """Where a chat writes."""
+
+    def tell(self, told: Told) -> None:
+        """Something of a turn, while it goes on."""
+
+    def end(self, result: RunResult, *, has_told: bool) -> None:
+        """How a turn ended; `has_told` says that its answer was told while it came."""
+
+    def say(self, text: str) -> None:
+        """What a command answers."""
+
+    def remark(self, text: str) -> None:
+        """Something aside."""
+
+    def refuse(self, text: str, *, code: str) -> None:
+        """Why a line has no answer."""
+
+    def recall(self, entry: HistoryEntry) -> None:
+        """Something that was said before."""
+
+
+class Screen:
+    """A terminal: only ever written on, so that what is said stays where it is and can be scrolled back to."""
+
+    def __init__(self) -> None:
+        self._is_in_line = False
+        self._speaker = ""
+        self._has_colours = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+    def tell(self, told: Told) -> None:
+        match told.what:
+            case "speaker":
+                self._speaker = told.text
+                self._name(told.text)
+            case "piece":
+                self._write(told.text)
+            case "void":
+                self._line(f"⟲ taken back: {told.text}", "void")
+            case what:
+                self._line(words.line(told.text, MOST_LINE), what)
+
+    def end(self, result: RunResult, *, has_told: bool) -> None:
+        if result.output is not None and not has_told:
+            self._name(result.agents[-1] if result.agents else "answer")
+            self._write(words.clean(answer_text(result.output)))
+        if result.status == "cancelled":
+            self._line("cancelled", "void")
+        elif result.error:
+            self._line(words.line(result.error.message, 2000), "error")
+        used = words.usage(result.usage)
+        self._line(" · ".join(part for part in (words.duration(result.duration_ms), used) if part), "note")
+
+    def say(self, text: str) -> None:
+        self._line(words.clean(text))
+
+    def remark(self, text: str) -> None:
+        self._line(words.clean(text), "note")
+
+    def refuse(self, text: str, *, code: str) -> None:
+        self._line(words.line(text, 2000), "error")
+
+    def recall(self, entry: HistoryEntry) -> None:
+        self._line(f"{words.speaker(entry.role, entry.agent)}: {words.clean(entry.content)}", "note")
+
+    def _name(self, speaker: str) -> None:
+        self._end_line()
+        self._write(self._styled(f"{words.line(speaker)}: ", "speaker"))
+
+    def _line(self, text: str, look: str = "") -> None:
+        self._end_line()
+        self._write(f"{self._styled(text, look)}\n")
+
+    def _end_line(self) -> None:
+        if self._is_in_line:
+            self._write("\n")
+
+    def _styled(self, text: str, look: str) -> str:
+        return click.style(text, **LOOKS[look]) if look and self._has_colours else text
+
+    def _write(self, text: str) -> None:
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._is_in_line = not text.endswith("\n")
+
+
+class Lines:
+    """Plain lines: answers on standard output, all else on standard error; or a JSON object for each turn."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+
+    def tell(self, told: Told) -> None:
+        if told.what == "warning" and not self._as_json:
+            click.echo(f"warning: {words.line(told.text, MOST_LINE)}", err=True)
+
+    def end(self, result: RunResult, *, has_told: bool) -> None:
+        if self._as_json:
+            click.echo(result.model_dump_json())
+            return
+        if result.output is not None:
+            click.echo(words.clean(answer_text(result.output)))
+        if result.error:
+            click.echo(f"error: {words.line(result.error.message, 2000)} ({result.error.code})", err=True)
+
+    def say(self, text: str) -> None:
+        click.echo(words.clean(text), err=self._as_json)
+
+    def remark(self, text: str) -> None:
+        click.echo(words.clean(text), err=True)
+
+    def refuse(self, text: str, *, code: str) -> None:
+        if self._as_json:
+            click.echo(RunResult(run_id="", status="failed", error=ErrorInfo(code=code, message=text)).model_dump_json())
+        else:
+            click.echo(f"error: {words.line(text, 2000)}", err=True)
+
+    def recall(self, entry: HistoryEntry) -> None:
+        self.say(f"{words.speaker(entry.role, entry.agent)}: {words.clean(entry.content)}")

@@ -1,0 +1,82 @@
+"""Puts the gateway together: layers, routes, and the task that reads events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI
+
+from orchestrator import __version__
+from orchestrator.client import Client
+from orchestrator.gateway import bodies, chat, faults, routes
+from orchestrator.gateway.access import Access, Tokens
+from orchestrator.gateway.bounds import Bounded, Paced
+from orchestrator.gateway.edge import Edge
+from orchestrator.gateway.service import Service
+from orchestrator.state.pace import Pace
+from orchestrator.state.streams import Streams, connect_async
+
+REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
+PER_S = 100.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
+BURST_S = 10.0  # seconds of that pace may come at once
+
+ABOUT = "Turns, chains, sessions and memory. A run goes on whether or not anyone is connected; its events can be read from any offset."
+
+
+def create_app(
+    client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None
+) -> FastAPI:
+    """The gateway as an ASGI application. Without tokens everybody who may ask is the tenant of runs without a label."""
+    redis = connect_async(client.redis_url)
+    streams = Streams(redis)
+    service = Service(client, streams)
+    pace = Pace(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        reading = asyncio.create_task(streams.run())
+        try:
+            yield
+        finally:
+            streams.end()
+            with suppress(asyncio.CancelledError):
+                await reading
+            service.close()
+            await redis.aclose()
+
+    app = FastAPI(
+        title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )  # the pages that FastAPI would serve load scripts from elsewhere
+    app.state.service, app.state.pace = service, pace
+    app.include_router(routes.probes)
+    app.include_router(routes.router)
+    app.include_router(chat.router)
+    faults.install(app)
+    app.add_middleware(Bounded, most_bytes=request_bytes)
+    app.add_middleware(Paced, pace=pace)
+    app.add_middleware(Access, tokens=tokens)
+    app.add_middleware(Edge)  # the outermost
+    _describe(app, has_tokens=tokens is not None)
+    return app
+
+
+def _describe(app: FastAPI, *, has_tokens: bool) -> None:
+    """Have the OpenAPI document show what FastAPI cannot know: bodies that we read ourselves, and tokens."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = made()
+            components = document.setdefault("components", {})
+            for model in bodies.ASKED:
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
+            if has_tokens:
+                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"token": []}]
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document

@@ -1,0 +1,60 @@
+"""An agent at work in a turn: one step, or two where its input begins with the conversation so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Edge, Step
+from orchestrator.models.values import JsonValue
+from orchestrator.planning.history import MOST_TOKENS
+from orchestrator.planning.strategies.agents import agent_step
+
+
+class Member(NamedTuple):
+    """The steps of one agent, in a row; the last is called by the name that was asked for."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def first(self) -> str:
+        """The step to put edges to."""
+        return self.steps[0].id
+
+    @property
+    def last(self) -> str:
+        """The step that gives its answer."""
+        return self.steps[-1].id
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Those between its steps."""
+        return row([step.id for step in self.steps])
+
+
+def member(
+    step_id: str, name: str, definitions: Definitions, text: str, *, team: str | None = None, is_chosen: bool = False,
+    before_text: bool = False, params: Mapping[str, JsonValue] | None = None, **more: object,
+) -> Member:  # fmt: skip
+    """An agent that answers a text, and what it sees of the conversation of the turn's session, if there is one.
+
+    With `before_text` that stands before its input; else, if it `is_chosen` or its own settings say so, its model is told it as messages.
+    """
+    agent = definitions.agents[name]
+    most = agent.history.max_tokens or (definitions.teams[team].max_history_tokens if team else MOST_TOKENS)
+    wants = is_chosen if agent.history.enabled is None else agent.history.enabled
+    if before_text and agent.history.enabled is not False:
+        block = Step(
+            id=f"{step_id}/@asked", kind="history.block", work=f"history:{name}", reads={"@text": text},
+            params={**(params or {}), "agent": name, "history": most}, decides=True,
+        )  # fmt: skip
+        return Member((block, agent_step(step_id, name, agent, block.id, params=params, **more)))
+    seen = {"history": most} if wants else {}
+    return Member((agent_step(step_id, name, agent, text, params={**seen, **(params or {})}, **more),))
+
+
+def row(ids: list[str]) -> tuple[Edge, ...]:
+    """Each before the next."""
+    return tuple(Edge(source=source, target=target) for source, target in pairwise(ids))

@@ -1,0 +1,16 @@
+-- Puts an item behind a list, or makes one of it. Told twice it is done once.
+-- ARGV: scope, namespace, key, mark, item, the most bytes the list may have
+-- Replies {"ok", items}, {"other", the first character of what is there} if that is no list, or {"large", bytes}.
+local mark = ARGV[4]
+local done = told(mark)
+if done then return {'ok', tonumber(done)} end
+local place = place_of(ARGV[1], ARGV[2])
+local packed = known(place, ARGV[3])
+local items, list = '0', '[]'
+if packed then items, list = string.match(packed, '^%S+ (%S+) (.*)$') end
+if items == '-' then return {'other', string.sub(list, 1, 1)} end
+list = string.sub(list, 1, -2) .. (items == '0' and '' or ',') .. ARGV[5] .. ']'
+if #list > tonumber(ARGV[6]) then return {'large', #list} end
+items = string.format('%d', items + 1)
+put(place, ARGV[3], mark, items, list, 'keep')
+return {'ok', tonumber(tell(mark, items))}

@@ -1,0 +1,88 @@
+-- Put before every script of the memory bank: how memories lie in Redis.
+-- KEYS[1] = T, cantata:{memory:<tenant>}: all memories of a tenant are in one slot. Names in keys are percent-encoded.
+--
+-- Of a scope S, which is T for the tenant and T:session:<session> for one of its sessions:
+--   S:values:<namespace>  hash    key -> mark items value: the mark of the last write, how many items a list has (else -), JSON text
+--   S:ends:<namespace>    zset    key -> when it ends (ms); keys that stay are not in it
+--   S:namespaces          zset    namespace -> when the last of its keys ends, inf if one stays
+--   S:ttls                hash    namespace -> how long its keys live if they are given no time of their own (ms)   stays
+-- Of a write:
+--   T:told:<mark>         string  what it was answered, so that it is not done twice                                expires after two minutes
+--
+-- Redis 7 and Valkey expire whole keys only, so each reader holds a memory against its end. Those that ended are removed by later writes to their
+-- namespace; what has only keys that end expires with the last of them.
+
+local T = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local TOLD = 120000 -- ms; longer than anybody has patience with a Redis that is away, and the last call of his may take
+local MOST = 100    -- memories removed in one call, so that it stays short
+
+local function place_of(scope, namespace)
+  local S = T .. scope
+  return {name = namespace, values = S .. ':values:' .. namespace, ends = S .. ':ends:' .. namespace, all = S .. ':namespaces', ttls = S .. ':ttls'}
+end
+
+-- When a memory ends, if it does; and whether it has.
+local function end_of(place, key)
+  local ends = tonumber(redis.call('ZSCORE', place.ends, key))
+  return ends, ends ~= nil and ends <= now
+end
+
+local function known(place, key)
+  local _, is_over = end_of(place, key)
+  return not is_over and redis.call('HGET', place.values, key)
+end
+
+local function count_of(place)
+  return redis.call('HLEN', place.values) - redis.call('ZCOUNT', place.ends, '-inf', now)
+end
+
+local function expire(key, at)
+  if at == 'inf' then redis.call('PERSIST', key) else redis.call('PEXPIREAT', key, at) end
+end
+
+-- Removes what has ended, and has Redis remove the rest when the last of it ends.
+local function tidy(place)
+  local past = redis.call('ZRANGEBYSCORE', place.ends, '-inf', now, 'LIMIT', 0, MOST)
+  if #past > 0 then
+    redis.call('HDEL', place.values, unpack(past))
+    redis.call('ZREM', place.ends, unpack(past))
+  end
+  local kept = redis.call('HLEN', place.values)
+  if kept == 0 then
+    redis.call('ZREM', place.all, place.name)
+  else
+    local last = 'inf'
+    if kept == redis.call('ZCARD', place.ends) then last = redis.call('ZRANGE', place.ends, -1, -1, 'WITHSCORES')[2] end
+    expire(place.values, last)
+    expire(place.ends, last)
+    redis.call('ZADD', place.all, last, place.name)
+  end
+  redis.call('ZREMRANGEBYSCORE', place.all, '-inf', now)
+  local last = redis.call('ZRANGE', place.all, -1, -1, 'WITHSCORES')[2]
+  if last then expire(place.all, last) end
+end
+
+-- Keeps a memory for so many ms; without a number as long as it was to be kept before, and a new one as long as its namespace says.
+local function put(place, key, mark, items, value, ttl)
+  local ends, is_over = end_of(place, key)
+  local is_new = is_over or redis.call('HEXISTS', place.values, key) == 0
+  if ttl == 'keep' and not is_new then
+    ttl = nil
+  else
+    ttl = tonumber(ttl) or tonumber(redis.call('HGET', place.ttls, place.name))
+    ends = ttl and now + ttl
+  end
+  redis.call('HSET', place.values, key, string.format('%s %s ', mark, items) .. value)
+  if ends then redis.call('ZADD', place.ends, ends, key) else redis.call('ZREM', place.ends, key) end
+  tidy(place)
+end
+
+local function told(mark) return redis.call('GET', T .. ':told:' .. mark) end
+
+local function tell(mark, answer)
+  redis.call('SET', T .. ':told:' .. mark, answer, 'PX', TOLD)
+  return answer
+end

@@ -1,0 +1,13 @@
+-- Keeps a memory if it is still what the writer saw. Told twice it is done once.
+-- ARGV: scope, namespace, key, mark, the mark it is to have now ("*" any, "" it is to be absent), ms to live ("" as its namespace says, "keep" as
+--       before), items, value
+-- Replies "ok", or "changed" if it is not what was expected.
+local mark, expected = ARGV[4], ARGV[5]
+if told(mark) then return 'ok' end
+local place = place_of(ARGV[1], ARGV[2])
+if expected ~= '*' then
+  local packed = known(place, ARGV[3])
+  if (packed and string.match(packed, '^%S+') or '') ~= expected then return 'changed' end
+end
+put(place, ARGV[3], mark, ARGV[7], ARGV[8], ARGV[6])
+return tell(mark, 'ok')

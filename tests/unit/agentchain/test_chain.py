@@ -1,0 +1,368 @@
+"""An AgentChain is what a configuration would say, and what does not fit together is told when it is built."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import AgentChain, ConfigError, PromptChain
+from orchestrator.models.definitions import History, Model, Router, Rule, Synthesizer, Team
+from orchestrator.models.instructions import Nested
+
+GPT = "openai/gpt-4o-mini"
+NAME = f"{__name__}:"
+TEMPLATE = 'Choose for {user_input}: {"chosen_agent": "<agent_name>"}'
+ROUTER = {"models": [GPT], "instructions": [None, "{input}"], "decision_prompt_template": TEMPLATE}
+DESCRIPTIONS = {"ann": "adds", "bob": "writes"}
+
+
+async def choose(user_input: str, history: list[dict[str, str]], agent_descriptions: dict[str, str]) -> str:
+    return '{"chosen_agent": "ann"}'
+
+
+def choose_at_once(user_input: str, history: list[dict[str, str]], agent_descriptions: dict[str, str]) -> dict[str, str]:
+    return {"chosen_agent": "ann"}
+
+
+def choose_blindly(user_input: str) -> str:
+    return ""
+
+
+def is_long(text: str) -> bool:
+    return len(text) > 100
+
+
+def look_up(word: str) -> str:
+    return word
+
+
+def agents(*names: str) -> dict[str, PromptChain]:
+    return {name: PromptChain([GPT], [f"{name}: {{input}}"]) for name in names or ("ann", "bob")}
+
+
+def chain(**given: Any) -> AgentChain:
+    return AgentChain(**{"agents": agents(), "agent_descriptions": DESCRIPTIONS, "router": ROUTER, **given})
+
+
+def team_of(made: AgentChain) -> Team:
+    return made.definitions.teams["team"]
+
+
+# What it is
+
+
+def test_a_chain_is_a_team_of_its_agents() -> None:
+    made = chain(max_internal_steps=5, max_history_tokens=100, default_agent="bob", auto_include_history=True)
+
+    assert team_of(made) == Team(
+        mode="router",
+        agents=["ann", "bob"],
+        router=Router(models=[GPT], decision_prompt_template=TEMPLATE),
+        default_agent="bob",
+        max_internal_steps=5,
+        max_history_tokens=100,
+        auto_include_history=True,
+        strategy="single_agent_dispatch",
+        rules=[],
+    )
+    assert {name: (agent.description, agent.instructions) for name, agent in made.definitions.agents.items()} == {
+        "ann": ("adds", ["ann: {input}"]),
+        "bob": ("writes", ["bob: {input}"]),
+    }
+
+
+def test_the_same_chain_has_the_same_definitions() -> None:
+    assert chain().definitions == chain().definitions
+
+
+@pytest.mark.parametrize("mode", ["pipeline", "round_robin", "round-robin", "broadcast"])
+def test_other_modes_need_no_router(mode: str) -> None:
+    assert team_of(chain(router=None, execution_mode=mode)).mode == mode.replace("-", "_")
+
+
+def test_extra_keys_of_a_router_are_parameters_of_its_model() -> None:
+    model = {"name": "openai/gpt-4o", "params": {"max_tokens": 50}}
+
+    router = team_of(chain(router={**ROUTER, "models": [model], "temperature": 0, "timeout_s": 5})).router
+
+    assert router is not None
+    assert router.models == [Model(model="openai/gpt-4o", params={"max_tokens": 50})]
+    assert (router.params, router.timeout_s) == ({"temperature": 0}, 5)
+
+
+@pytest.mark.parametrize("function", [choose, choose_at_once])
+def test_a_router_may_be_a_function_with_or_without_async(function: Any) -> None:
+    assert team_of(chain(router=function)).router == Router(function=f"{NAME}{function.__name__}")
+
+
+def test_rules_are_patterns_and_functions() -> None:
+    made = chain(rules=[(r"(?i)\bsum\b", "ann"), (is_long, "bob"), choose_blindly])
+
+    assert team_of(made).rules == [
+        Rule(match=r"(?i)\bsum\b", agent="ann"),
+        Rule(function=f"{NAME}is_long", agent="bob"),
+        Rule(function=f"{NAME}choose_blindly"),
+    ]
+
+
+def test_a_strategy_has_its_own_template() -> None:
+    router = {**ROUTER, "decision_prompt_templates": {"static_plan": "Plan {user_input}"}}
+    del router["decision_prompt_template"]
+
+    assert team_of(chain(router=router, router_strategy="static_plan")).strategy == "static_plan"
+    with pytest.raises(ValueError, match="there is no template for the strategy 'dynamic_decomposition'"):
+        chain(router=router, router_strategy="dynamic_decomposition")
+
+
+def test_a_synthesizer_merges_a_broadcast() -> None:
+    config = {"model": GPT, "prompt": "Merge {agent_responses}", "params": {"temperature": 0}}
+
+    made = chain(router=None, execution_mode="broadcast", synthesizer_config=config)
+
+    assert team_of(made).synthesizer == Synthesizer(model=GPT, prompt="Merge {agent_responses}", params={"temperature": 0})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"prompt": "{agent_responses}"}, "synthesizer_config has no 'model'"),
+        ({"model": GPT}, "synthesizer_config has no 'prompt'"),
+        ({"model": GPT, "prompt": "Merge"}, "has no '{agent_responses}'"),
+        ([], ""),
+    ],
+)
+def test_with_an_invalid_synthesizer_the_answers_stand_unmerged(config: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = chain(router=None, execution_mode="broadcast", synthesizer_config=config)
+
+    assert team_of(made).synthesizer is None
+    assert said in caplog.text
+
+
+def test_what_the_mode_does_not_use_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    chain(execution_mode="pipeline", max_internal_steps=3, synthesizer_config={"model": GPT, "prompt": "{agent_responses}"})
+
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == 2
+    assert "router is used in mode 'router' only, and this is 'pipeline'" in told[0]
+    assert "synthesizer_config is used in mode 'broadcast' only" in told[1]
+
+
+def test_agents_see_of_the_conversation_what_their_settings_say() -> None:
+    settings = {"ann": {"max_tokens": 9, "truncation_strategy": "keep_last", "exclude_sources": ["bob"]}, "bob": {"enabled": False}}
+
+    found = chain(agent_history_configs=settings).definitions.agents
+
+    assert found["ann"].history == History(enabled=True, max_tokens=9, truncation_strategy="keep_last", exclude_sources=["bob"])
+    assert found["bob"].history == History(enabled=False)
+
+
+def test_chains_within_agents_are_agents_too() -> None:
+    inner = PromptChain([GPT], ["inner {input}"])
+
+    made = chain(agents={"ann": PromptChain([GPT], [inner, "outer {input}"]), **agents("bob")})
+
+    assert list(made.definitions.agents) == ["ann", "ann.1", "bob"]
+    assert made.definitions.agents["ann"].instructions[0] == Nested(agent="ann.1")
+    assert team_of(made).agents == ["ann", "bob"]
+
+
+def test_prompts_in_files_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
+    for name, text in {"ask.md": "Ask: {input}", "route.txt": TEMPLATE}.items():
+        (tmp_path / name).write_text(text)
+    own = {"ann": PromptChain([GPT, GPT], ["ask.md", ("ask.md", [])]), **agents("bob")}
+
+    made = chain(agents=own, router={**ROUTER, "decision_prompt_template": "route.txt"}, additional_prompt_dirs=[str(tmp_path)])
+
+    first, second = made.definitions.agents["ann"].instructions
+    assert (first, getattr(second, "prompt", None)) == ("Ask: {input}", "Ask: {input}")
+    assert team_of(made).router == Router(models=[GPT], decision_prompt_template=TEMPLATE)
+
+
+# The conversation
+
+
+def test_the_conversation_has_a_name_that_is_made_up_if_it_is_not_given() -> None:
+    assert chain(session="mine").session == "mine"
+    assert chain(cache_config={"name": "mine"}).session == "mine"
+    assert chain().session != chain().session
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cache_config": {"path": "/tmp"}}, "'path' has no meaning here: conversations are kept in Redis"),
+        ({"cache_config": {"nmae": "x"}}, "cache_config: unknown key 'nmae'; did you mean 'name'?"),
+        ({"session": "a", "cache_config": {"name": "b"}}, "are the same thing: give one"),
+        ({"session": "a\nb"}, "characters that cannot be printed"),
+        ({"session": " "}, "the session's name is empty"),
+    ],
+)
+def test_a_name_that_no_conversation_can_have_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        chain(**given)
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"agents": {}}, r"At least one agent must be provided\."),
+        ({"agents": None}, r"At least one agent must be provided\."),
+        ({"agent_descriptions": None}, "agent_descriptions is missing"),
+        ({"agent_descriptions": {"ann": "adds"}}, "agent_descriptions has none for 'bob'"),
+        ({"agent_descriptions": {**DESCRIPTIONS, "bbo": "?"}}, "there is no agent 'bbo'; did you mean 'bob'?"),
+        ({"agent_descriptions": {**DESCRIPTIONS, "bob": None}}, "the description of agent 'bob' is a text, not None"),
+        ({"agents": {"": PromptChain(GPT, ["a"])}}, "an agent's name is a text that is not empty"),
+        ({"agents": {"a/b": PromptChain(GPT, ["a"])}}, "has no '/' in it"),
+        ({"agents": {"@a": PromptChain(GPT, ["a"])}}, "begins with neither '@' nor '='"),
+        ({"agents": {"ann": PromptChain(GPT, ["a"], timeout_s=5)}}, "timeout_s is for a whole turn: give it to the AgentChain"),
+        ({"execution_mode": "rooter"}, "execution_mode 'rooter' is not known; did you mean 'router'?"),
+        ({"execution_mode": "supervisor"}, "known are 'router', 'pipeline', 'round_robin', 'broadcast'"),
+        ({"router": None}, "execution_mode 'router' needs a router"),
+        ({"router": {}}, "router: 'models' is a list of exactly one model, not None"),
+        ({"router": {**ROUTER, "models": [GPT, GPT]}}, "router: 'models' is a list of exactly one model"),
+        ({"router": {**ROUTER, "models": []}}, "router: 'models' is a list of exactly one model"),
+        ({"router": {**ROUTER, "instructions": ["{input}"]}}, r"router: 'instructions' must be \[None, '\{input\}'\]"),
+        ({"router": {**ROUTER, "instructions": ["a", "{input}"]}}, "router: 'instructions' must be"),
+        ({"router": {**ROUTER, "instructions": [None, None]}}, "router: 'instructions' must be"),
+        ({"router": {**ROUTER, "decision_prompt_template": None}}, "there is no template for the strategy"),
+        ({"router": {**ROUTER, "decision_prompt_template": {}}}, "'decision_prompt_template' is a text, not {}"),
+        ({"router": {**ROUTER, "decision_prompt_templates": "x"}}, "'decision_prompt_templates' is a dict by strategy"),
+        ({"router": {**ROUTER, "decision_prompt_templates": {"statik_plan": "x"}}}, "did you mean 'static_plan'?"),
+        ({"router": {**ROUTER, "decision_promt_template": "x"}}, "unknown key 'decision_promt_template'; did you mean"),
+        ({"router": {**ROUTER, "store_steps": True}}, "router: unknown key 'store_steps'"),
+        ({"router": {**ROUTER, "api_key": "sk"}}, "'api_key' does not belong in a configuration"),
+        ({"router_strategy": "plan"}, "router_strategy 'plan' is not known"),
+        ({"default_agent": "eve"}, "default_agent: there is no agent 'eve'"),
+        ({"max_internal_steps": 0}, "AgentChain: max_internal_steps: Input should be greater"),
+        ({"max_history_tokens": 0}, "AgentChain: max_history_tokens: Input should be greater"),
+        ({"timeout_s": 0}, "AgentChain: timeout_s: Input should be greater"),
+        ({"rules": ["ann"]}, r"rule 1 is \(pattern, agent\), \(function, agent\) or a function, not 'ann'"),
+        ({"rules": [("(", "ann")]}, "rule 1: 'match' is no regular expression"),
+        ({"rules": [("a", "eve")]}, r"rules\[0\]: 'eve' is no agent of the team"),
+        ({"additional_prompt_dirs": ["no/where"]}, "there is no folder 'no/where'"),
+        ({"agent_history_configs": {"eve": {}}}, "agent_history_configs: there is no agent 'eve'"),
+        ({"agent_history_configs": {"ann": {"max_token": 5}}}, "unknown key 'max_token'; did you mean 'max_tokens'?"),
+        ({"agent_history_configs": {"ann": {"truncation_strategy": "some"}}}, "truncation_strategy: Input should be"),
+        ({"agent_history_configs": {"ann": {"exclude_sources": ["eve"]}}}, "exclude_sources: there is no agent 'eve'"),
+    ],
+)
+def test_what_does_not_fit_is_told_when_it_is_built(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        chain(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"router": "module:function"}, "a router is a dict or a function"),
+        ({"router": dict}, "a router is a dict or a function"),
+        ({"router": choose_blindly}, r"must take \(user_input, history, agent_descriptions\)"),
+        ({"agents": {"ann": "a chain"}}, "agent 'ann' is a PromptChain, not 'a chain'"),
+        ({"max_steps": 3}, "AgentChain has no parameter 'max_steps'"),
+        ({"execution_mod": "router"}, "has no parameter 'execution_mod'; did you mean 'execution_mode'?"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_a_type_error(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        chain(**given)
+
+
+def test_a_router_that_no_worker_could_import_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a lambda has no name"):
+        chain(router=lambda user_input, history, agent_descriptions: "")
+
+
+def test_a_tool_that_is_another_in_another_agent_is_refused() -> None:
+    own = agents()
+    for name, agent in own.items():
+        agent.add_tools([{"name": "look_up", "description": name}])
+        agent.register_tool_function(look_up)
+
+    with pytest.raises(ConfigError, match="tool 'look_up' is one thing in agent 'ann' and another in agent 'bob'"):
+        _ = chain(agents=own).definitions
+
+
+def test_agents_may_share_a_tool() -> None:
+    own = agents()
+    for agent in own.values():
+        agent.register_tool_function(look_up)
+
+    definitions = chain(agents=own).definitions
+
+    assert (list(definitions.tools), definitions.agents["bob"].tools) == (["look_up"], ["look_up"])
+
+
+def test_an_agent_is_not_called_as_the_chain_within_another() -> None:
+    own = {"ann": PromptChain([GPT], [PromptChain([GPT], ["a"]), "b"]), **agents("ann.1")}
+
+    with pytest.raises(ConfigError, match=r"agent 'ann\.1' is also what the chain within 'ann' is called|is also what"):
+        _ = chain(agents=own, agent_descriptions={"ann": "", "ann.1": ""}).definitions
+
+
+# Agents that come and go
+
+
+def test_agents_come_and_go() -> None:
+    made = chain(agent_history_configs={"ann": {"max_tokens": 5}})
+
+    made.add_agent("cleo", PromptChain([GPT], ["cleo: {input}"]), "knows")
+    made.remove_agent("ann")
+
+    assert list(made.agents) == ["bob", "cleo"]
+    assert dict(made.agent_descriptions) == {"bob": "writes", "cleo": "knows"}
+    assert team_of(made).agents == ["bob", "cleo"]
+    with pytest.raises(ValueError, match="there is an agent 'bob' already"):
+        made.add_agent("bob", PromptChain([GPT], ["a"]), "")
+    with pytest.raises(ValueError, match="remove_agent: there is no agent 'ann'"):
+        made.remove_agent("ann")
+
+
+def test_an_agent_that_is_needed_does_not_go() -> None:
+    made = chain(default_agent="bob")
+
+    with pytest.raises(ValueError, match="default_agent: 'bob' is no agent of the team"):
+        made.remove_agent("bob")
+    assert list(made.agents) == ["ann", "bob"]
+
+
+def test_without_agents_nobody_answers() -> None:
+    made = chain(router=None, execution_mode="round_robin")
+    for name in DESCRIPTIONS:
+        made.remove_agent(name)
+
+    with pytest.raises(ValueError, match=r"No agents configured for round_robin\."):
+        asyncio.run(made.process_input("hi"))
+
+
+def test_the_agents_are_not_changed_behind_its_back() -> None:
+    given: Mapping[str, PromptChain] = agents()
+    made = chain(agents=given)
+
+    with pytest.raises(TypeError):
+        made.agents["eve"] = given["ann"]  # type: ignore[index]
+
+
+# Turns
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", r"Input cannot be empty\."), (" \n", "cannot be empty"), (3, "the input is a text, not 3")]
+)
+def test_what_is_no_text_is_refused_before_anything_runs(text: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        asyncio.run(chain().process_input(text))
+    with pytest.raises(ValueError, match=said):
+        asyncio.run(chain().run_agent_direct("ann", text))
+
+
+def test_an_unknown_agent_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match="there is no agent 'eve'; the agents are 'ann', 'bob'"):
+        asyncio.run(chain().run_agent_direct("eve", "hi"))

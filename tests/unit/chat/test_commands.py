@@ -1,0 +1,27 @@
+"""Lines of a chat that are for the chat itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.chat.commands import COMMANDS, Command, command_of, help_text
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("/help", Command("help", "")),
+        (" /HISTORY 5 ", Command("history", "5")),
+        ("/memory set city New York", Command("memory", "set city New York")),
+        ("/nonsense", Command("nonsense", "")),
+        ("hello /help", None),
+        ("/etc/passwd is a file", None),
+        ("/", None),
+    ],
+)
+def test_a_line_is_a_command_if_it_is_a_slash_and_a_word(line: str, command: Command | None) -> None:
+    assert command_of(line) == command
+
+
+def test_help_names_every_command() -> None:
+    assert [name for name in COMMANDS if f"/{name}" not in help_text()] == []

@@ -1,0 +1,193 @@
+"""What a reader is told of a turn's events."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from orchestrator.chat.telling import Telling, Told
+from orchestrator.models.graph import Spec
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RunEvent
+from orchestrator.state.ledger import StepRecord
+
+
+class Turn:
+    """A turn as its events come."""
+
+    def __init__(self) -> None:
+        self.telling = Telling()
+        self._seqs = count(1)
+
+    def happens(self, step: StepRecord | None, kind: str, attempt: int = 1, **detail: JsonValue) -> list[Told]:
+        event = RunEvent(
+            seq=next(self._seqs), run_id="r", at_ms=0, type=kind, step=step.step_id if step else None, attempt=attempt, detail=detail
+        )
+        self.telling.hear(event, step)
+        return self.telling.take()
+
+    def says(self, step: StepRecord, *texts: str) -> list[Told]:
+        return [told for text in texts for told in self.happens(step, "delta", text=text)]
+
+
+def step(
+    step_id: str, kind: str = "agent.turn", work: str | None = None, output: JsonValue = None, on_error: str = "abort", **info: JsonValue
+) -> StepRecord:
+    known: dict[str, JsonValue] = {"agent": step_id, "input": info.pop("input", None)}
+    spec = Spec.model_validate({"kind": kind, "work": f"agents:{step_id}" if work is None else work, "on_error": on_error, "params": known})
+    return StepRecord(step_id, "running", 1, 0, 0, "", spec, output, info)
+
+
+def text_of(told: list[Told]) -> str:
+    return "".join(each.text for each in told if each.what == "piece")
+
+
+ANN = step("ann")
+
+
+def test_an_answer_is_told_as_it_comes_after_the_name_of_who_gives_it() -> None:
+    turn = Turn()
+
+    told = [*turn.happens(ANN, "started"), *turn.says(ANN, "Cats ", "sleep."), *turn.happens(step("ann", output="Cats sleep."), "done")]
+
+    assert told == [Told("speaker", "ann"), Told("piece", "Cats "), Told("piece", "sleep.")]
+    assert turn.telling.has_told("Cats sleep.")
+    assert not turn.telling.has_told("Dogs sleep.")
+
+
+def test_an_answer_that_did_not_come_in_pieces_is_told_when_it_is_there() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    told = turn.happens(step("ann", output={"sum": 3}), "done")
+
+    assert text_of(told) == '{\n  "sum": 3\n}'
+    assert turn.telling.has_told('{\n  "sum": 3\n}')
+
+
+def test_what_a_lost_attempt_said_is_taken_back_and_the_answer_told_anew() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+    turn.says(ANN, "Cats sl")
+
+    told = turn.happens(ANN, "lost")
+    again = [*turn.happens(ANN, "started", attempt=2), *turn.says(ANN, "Cats sleep.")]
+
+    assert [each.what for each in told] == ["void", "speaker"]
+    assert again == [Told("piece", "Cats sleep.")]
+    assert turn.telling.has_told("Cats sleep.")
+
+
+def test_an_attempt_that_said_nothing_is_not_taken_back() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    told = turn.happens(ANN, "retry", error={"message": "overloaded"})
+
+    assert told == [Told("note", "ann: overloaded; the attempt failed, another follows")]
+
+
+def test_agents_that_work_at_once_speak_one_after_the_other() -> None:
+    turn = Turn()
+    bob = step("bob")
+    turn.happens(ANN, "started")
+    turn.happens(bob, "started")
+
+    assert turn.says(bob, "Dogs bark.") == []
+    assert turn.happens(step("bob", output="Dogs bark."), "done") == []
+    assert turn.says(ANN, "Cats sleep.") == [Told("piece", "Cats sleep.")]
+    assert turn.happens(step("ann", output="Cats sleep."), "done") == [Told("speaker", "bob"), Told("piece", "Dogs bark.")]
+
+
+def test_what_was_held_back_of_a_void_attempt_is_never_told() -> None:
+    turn = Turn()
+    bob = step("bob")
+    turn.happens(ANN, "started")
+    turn.happens(bob, "started")
+    turn.says(bob, "Dogs b")
+    turn.happens(bob, "lost")
+    turn.says(bob, "Dogs bark.")
+
+    told = turn.happens(step("ann", output="Cats sleep."), "done")
+
+    assert text_of(told[told.index(Told("speaker", "bob")) :]) == "Dogs bark."
+
+
+def test_calls_of_tools_are_told_aside() -> None:
+    turn = Turn()
+    call = step("ann/t0", "tool.call", "tools:price", input={"flower": "rose"})
+    answer = step("ann/r1", work="agents:ann")
+    turn.happens(ANN, "started")
+    turn.says(ANN, "Let me look.")
+
+    told = [
+        *turn.happens(ANN, "grown", steps=2),
+        *turn.happens(call, "started"),
+        *turn.happens(step("ann/t0", "tool.call", "tools:price", output=3.5), "done"),
+        *turn.happens(answer, "started"),
+        *turn.says(answer, "3.50 euros."),
+        *turn.happens(step("ann/r1", work="agents:ann", output="3.50 euros."), "done"),
+    ]
+
+    assert told == [
+        Told("piece", "\n"), Told("note", '⚙ price(flower=rose)'), Told("note", "⚙ price → 3.5"), Told("piece", "3.50 euros."),
+    ]  # fmt: skip
+    assert turn.telling.has_told("3.50 euros.")
+
+
+def test_prefixes_that_are_for_the_router_are_not_shown() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    told = turn.says(ANN, "[FI", "NAL] It ", "is done.")
+
+    assert text_of(told) == "It is done."
+    assert turn.telling.has_told("It is done.")
+
+
+def test_a_text_that_only_begins_like_a_prefix_is_shown() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    assert text_of(turn.says(ANN, "[", "1] first")) == "[1] first"
+
+
+def test_a_text_that_is_passed_on_is_not_shown_as_an_answer() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    told = [
+        *turn.says(ANN, "[REROUTE] What do cats eat?"),
+        *turn.happens(step("ann", output="[REROUTE] What do cats eat?"), "done"),
+        *turn.happens(step("@reply", "team.reply", "", output="What do cats eat?", prefix="reroute"), "done"),
+    ]
+
+    assert [each.what for each in told] == ["note"]
+    assert "What do cats eat?" in told[0].text
+    assert not turn.telling.has_told("What do cats eat?")
+
+
+def test_a_decision_of_a_router_is_told_aside() -> None:
+    turn = Turn()
+
+    told = turn.happens(step("@route", "team.route", "teams:t", output="Cats?", chosen_agent="ann", refined=True), "grown", steps=2)
+
+    assert told == [Told("note", "→ ann (the router, asked: Cats?)")]
+
+
+def test_a_failure_that_does_not_fail_the_turn_is_told_aside() -> None:
+    turn = Turn()
+    ann = step("ann", on_error="skip")
+    turn.happens(ann, "started")
+
+    assert turn.happens(ann, "failed", error={"message": "no key"}) == [Told("note", "ann failed: no key")]
+
+
+def test_what_would_harm_a_terminal_is_not_told() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    assert text_of(turn.says(ANN, "\x1b[31mred\x1b[0m", " \x1b", "]0;title\x07")) == "red ]0;title"
+
+
+def test_warnings_are_told() -> None:
+    assert Turn().happens(None, "warning", message="no price") == [Told("warning", "no price")]

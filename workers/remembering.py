@@ -1,0 +1,93 @@
+"""What steps remember: the memory bank of a run, commands in texts, memories that prompts name, and what tools are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from pydantic import PrivateAttr
+
+from orchestrator.errors import ConfigError
+from orchestrator.models.graph import Outcome
+from orchestrator.models.values import JsonValue, ToolContext
+from orchestrator.planning import memory_commands, templates
+from orchestrator.planning.memory_commands import Command, Get, List, Store
+from orchestrator.state.ledger import Begun, to_json
+from orchestrator.state.memory import MemoryBank
+from workers.work import Work, text_input
+
+MEMORY = "memory."
+"""What a placeholder begins with that names a memory: `{memory.namespace.key}`."""
+
+
+class Context(ToolContext):
+    """The context of a step in a worker, whose run has a memory."""
+
+    _bank: MemoryBank = PrivateAttr()
+
+    @classmethod
+    def of(cls, work: Work) -> Context:
+        """What a tool may know of this step."""
+        begun = work.begun
+        context = cls(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt, session=session_of(begun))
+        context._bank = bank_of(work)
+        return context
+
+    @property
+    def memory(self) -> MemoryBank:
+        """The memories of the run's tenant."""
+        return self._bank
+
+
+def bank_of(work: Work) -> MemoryBank:
+    """The memories of the run's tenant."""
+    return MemoryBank(work.process.ledger, tenant=work.begun.tenant)
+
+
+def session_of(begun: Begun) -> str | None:
+    """The session that the turn belongs to, if it does."""
+    return unquote(begun.session.partition("/")[2]) or None
+
+
+def agent_memory(work: Work) -> Outcome:
+    """Does the memory commands in the text before it, in order; each is answered in its place."""
+    bank, namespace = bank_of(work), work.text_param("namespace")
+    lines = memory_commands.parse(text_input(work))
+    return Outcome(output="\n".join(line if isinstance(line, str) else _done(line, bank, namespace) for line in lines))
+
+
+def recall(work: Work, texts: Iterable[str]) -> dict[str, str | None]:
+    """What the placeholders of templates name, as text; None if it is not there. The session's memories go before the tenant's."""
+    names = {name: _place(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
+    wanted = {name: place for name, place in names.items() if place}
+    if not wanted:
+        return {}
+    found = bank_of(work).of(session=session_of(work.begun)).retrieve_each(wanted.values())
+    return {name: _text(found[place]) if place in found else None for name, place in wanted.items()}
+
+
+def _place(name: str) -> tuple[str, str] | None:
+    """The namespace and the key that a placeholder names; the key may have dots."""
+    namespace, _, key = name.removeprefix(MEMORY).partition(".")
+    return (namespace, key) if namespace and key else None
+
+
+def _done(command: Command, bank: MemoryBank, namespace: str) -> str:
+    try:
+        match command:
+            case Store(key, value):
+                bank.store_memory(key, value, namespace)
+                return memory_commands.stored(key)
+            case Get(key):
+                found = bank.retrieve_each([(namespace, key)])
+                return memory_commands.got(key, _text(found[namespace, key]) if found else None)
+            case List():
+                return memory_commands.listed(bank.list_memories(namespace))
+            case malformed:
+                return memory_commands.failed(malformed.fault)
+    except ConfigError as error:  # such as a key that is too long
+        return memory_commands.failed("; ".join(fault.message for fault in error.faults))
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else to_json(value)
