@@ -167,15 +167,17 @@ class Client:
         return definitions
 
     def submit_turn(
-        self, text: str, *, team: str | None = None, agent: str | None = None, session: str | None = None, send_history: bool = False,
-        timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+        self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
+        send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
         """Submit a user turn. The same `idempotency_key` gives the same run. Raises ConfigError before anything runs.
 
         The turns of one `session`, which belongs to the tenant that the label `tenant` names, run in the order they were submitted, and
         what is said in them is kept. With `send_history` what was said before stands before the text.
         """
-        turn = Turn(text=text, team=team, agent=agent, session=session, send_history=send_history, timeout_s=timeout_s)
+        turn = Turn(
+            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s
+        )  # fmt: skip
         faults = turns.check(turn, self.definitions)
         if session is not None and (fault := sessions.fault_of(session)):
             faults.append(Fault(fault, "session"))
@@ -298,14 +300,13 @@ class EmbeddedClient(Client):
 
 def _run_id(idempotency_key: str | None, place: Place | None) -> str:
     """A run id that sorts by time, milliseconds and then chance; or the one that belongs to a key. One in a session lies in its shard."""
-    for number in itertools.count():
-        if idempotency_key is None:
-            run_id = f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
-        else:
-            run_id = sha256(f"{idempotency_key}{number or ''}".encode()).hexdigest()[:16]
-        if place is None or shard_of(run_id) == sessions.shard_of_session(place.name):
-            return run_id
-    raise AssertionError
+    if idempotency_key is None:
+        first = f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
+        ids = (f"{first}{number:x}" if number else first for number in itertools.count())
+    else:
+        ids = (sha256(f"{idempotency_key}{number or ''}".encode()).hexdigest()[:16] for number in itertools.count())
+    shard = None if place is None else sessions.shard_of_session(place.name)
+    return next(run_id for run_id in ids if shard in (None, shard_of(run_id)))
 
 
 def _at_most(seconds: float, give_up: float | None) -> float:

@@ -32,6 +32,8 @@ LABELS = (
     "model-answered",
     "budget-reserved",
     "budget-settled",
+    "rotation-replied",  # whose turn it is is known, and not yet recorded
+    "memory-replied",
     "commit-replied",
     "committed",
     "graph-grown",

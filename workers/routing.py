@@ -103,7 +103,7 @@ def team_reply(work: Work) -> Outcome:
     if prefix == "final":
         return Outcome(output=rest, detail=detail)
     if "plan" in work.params:
-        return _along_the_plan(work, now, answer, rest if prefix else None).model_copy(update={"detail": detail})
+        return _along_the_plan(work, now, answer, rest if prefix and rest else None).model_copy(update={"detail": detail})
     if team.strategy == "dynamic_decomposition":
         following = replace(now, number=now.number + 1, last=_this(work))
         return Outcome(output=rest, fragment=routing.ask_router(following, work.definitions), detail=detail)
@@ -111,7 +111,8 @@ def team_reply(work: Work) -> Outcome:
         return Outcome(output=answer)
     if now.number >= team.max_internal_steps:
         return _exhausted(work, f"the last agent asked to go on with: {str(rest)[:LAST_INPUT]}", answer)
-    fragment = routing.next_round(replace(now, number=now.number + 1, text=_this(work)), work.definitions)
+    text = _this(work) if rest else now.text  # without an input: the same is routed again
+    fragment = routing.next_round(replace(now, number=now.number + 1, text=text), work.definitions)
     return Outcome(output=rest, fragment=fragment, detail=detail)
 
 

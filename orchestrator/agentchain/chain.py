@@ -13,9 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.agentchain.choosing import mode_of, router_of, rules_of, strategy_of, synthesizer_of
+from orchestrator.agentchain.door import ChainDoor
 from orchestrator.agentchain.journal import RunLog
 from orchestrator.agentchain.members import check_agent, check_agents, check_description, check_known, histories_of
 from orchestrator.agentchain.telling import Teller
+from orchestrator.chat import run_async
 from orchestrator.formats.faults import did_you_mean
 from orchestrator.models.definitions import Agent, Definitions, Team
 from orchestrator.models.instructions import Instruction, Prompt
@@ -81,35 +83,34 @@ class AgentChain:
         self.last_result: RunResult | None = None
         """How the last turn ended: its run's id, status, usage and more."""
 
-        warnings = self._unused(
-            router=router, rules=rules, router_strategy=router_strategy, default_agent=default_agent,
-            max_internal_steps=max_internal_steps, synthesizer_config=synthesizer_config,
-        )  # fmt: skip
-        fields: dict[str, Any] = {
-            "mode": self._mode, "max_history_tokens": max_history_tokens, "auto_include_history": auto_include_history,
+        given = {
+            "router": router, "rules": rules, "router_strategy": router_strategy, "default_agent": default_agent,
+            "max_internal_steps": max_internal_steps, "synthesizer_config": synthesizer_config,
         }  # fmt: skip
-        if self._mode == "router":
-            if default_agent is not None:
-                check_known([default_agent], agents, "default_agent")
-            strategy = strategy_of(router_strategy)
-            fields |= {
-                "router": router_of(router, strategy, self._prompt_folders, self._functions), "rules": rules_of(rules, self._functions),
-                "strategy": strategy, "default_agent": default_agent, "max_internal_steps": max_internal_steps,
-            }  # fmt: skip
-        elif self._mode == "broadcast":
-            fields["synthesizer"], fault = synthesizer_of(synthesizer_config, self._prompt_folders)
-            warnings += [f"{fault}, so the answers stand unmerged, as JSON"] if fault else []
-        self._team_fields = fields
+        own, fault = self._fields_of_mode(given)
+        self._team_fields = {
+            **own, "mode": self._mode, "max_history_tokens": max_history_tokens, "auto_include_history": auto_include_history,
+        }  # fmt: skip
         self._team = self._made_team(self._agents)
-
         self._log.write("AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session})
-        for warning in warnings:
+        for warning in (*_unused(self._mode, given), *filter(None, [fault])):
             self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
 
-    def _unused(self, **given: object) -> list[str]:
-        """A warning for each parameter that the mode does not use."""
-        unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and self._mode != _MODES_OF[name]]
-        return [f"{name} is used in mode {_MODES_OF[name]!r} only, and this is {self._mode!r}" for name in unused]
+    def _fields_of_mode(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """The fields of the team that only its mode has, and what is wrong without being an error."""
+        match self._mode:
+            case "router":
+                if given["default_agent"] is not None:
+                    check_known([given["default_agent"]], self._agents, "default_agent")
+                strategy = strategy_of(given["router_strategy"])
+                router = router_of(given["router"], strategy, self._prompt_folders, self._functions)
+                rules = rules_of(given["rules"], self._functions)
+                as_given = {key: given[key] for key in ("default_agent", "max_internal_steps")}
+                return {**as_given, "router": router, "rules": rules, "strategy": strategy}, ""
+            case "broadcast":
+                synthesizer, fault = synthesizer_of(given["synthesizer_config"], self._prompt_folders)
+                return {"synthesizer": synthesizer}, f"{fault}, so the answers stand unmerged, as JSON" if fault else ""
+        return {}, ""
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
@@ -126,8 +127,6 @@ class AgentChain:
 
     async def run_chat(self) -> None:
         """Chat on the terminal, until `exit`. `@agent: text` is for one agent, `@history @agent: text` with the conversation so far."""
-        from orchestrator.agentchain.door import ChainDoor, run_async  # noqa: PLC0415  # what a terminal needs takes 0.1 s to load
-
         told = self._log.of_chat()
         client = (await asyncio.to_thread(shared_client)).with_definitions(self._definitions(stream=True))
         door = ChainDoor(client, self._turn.model_copy(update={"team": TEAM}), self._team, told)
@@ -228,6 +227,12 @@ _DEFAULTS = {name: each.default for name, each in inspect.signature(AgentChain).
 _OF_ROUTERS = ("router", "rules", "router_strategy", "default_agent", "max_internal_steps")
 _MODES_OF = {**dict.fromkeys(_OF_ROUTERS, "router"), "synthesizer_config": "broadcast"}
 """The parameters that only one mode uses."""
+
+
+def _unused(mode: str, given: Mapping[str, object]) -> list[str]:
+    """A warning for each parameter that the mode does not use."""
+    unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _MODES_OF[name]]
+    return [f"{name} is used in mode {_MODES_OF[name]!r} only, and this is {mode!r}" for name in unused]
 
 
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:

@@ -6,12 +6,10 @@ import threading
 
 from orchestrator.agentchain.journal import RunLog
 from orchestrator.agentchain.telling import Teller
-from orchestrator.chat import ClientDoor, run_async
+from orchestrator.chat import ClientDoor
 from orchestrator.client import Client, TurnRun
 from orchestrator.models.definitions import Team
 from orchestrator.models.wire import Turn
-
-__all__ = ["ChainDoor", "run_async"]
 
 PATIENCE_S = 5.0  # for the run log of turns that a chat was left in
 

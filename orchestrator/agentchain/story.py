@@ -19,6 +19,11 @@ ENDS = frozenset({"done", "failed", "late", "skipped"})
 HEARD = frozenset({"accepted", "started", "grown", "warning", *ENDS})
 """The events that may be worth a line. A reply that comes in pieces has thousands of others."""
 
+EXHAUSTED = "exhausted"
+"""The code of what failed only because no more agents may run; the end of the turn says so."""
+
+_BEGIN_ROUNDS = ("team.rules", "team.ask", "team.call")
+
 DIRECT = "direct"
 _WORDS = {
     "router": "agent_execution", "pipeline": "pipeline_step", "round_robin": "round_robin_agent", "broadcast": "broadcast_agent",
@@ -106,19 +111,25 @@ class Story:
             yield Line("pipeline_empty_response", {"agent": self._team.agents[-1]})
         fields: Fields = {
             "mode": self._mode, "status": result.status, "response_length": length_of(result.output),
-            "agent_used": result.agents[-1] if result.agents else None, "execution_time_ms": took_ms,
+            "agent_used": self._last_agent, "execution_time_ms": took_ms,
         }  # fmt: skip
         yield Line("process_input_end", fields if error is None else {**fields, "error": error})
+
+    @property
+    def _last_agent(self) -> str | None:
+        """Who answered, where one does."""
+        return [*self._agents.values()][-1].agent if self._agents and self._mode != "broadcast" else None
 
     # --- its steps --------------------------------------------------------------------------------------------------
 
     def _of_step(self, event: RunEvent, step: StepRecord) -> Iterator[Line]:
-        kind, is_decided = step.spec.kind, event.type in ("done", "grown")
+        kind = step.spec.kind
         if kind in DECISIONS:
-            if event.type == "started" and kind in ("team.rules", "team.ask", "team.call"):
+            if event.type == "started" and kind in _BEGIN_ROUNDS:
                 yield from self._round_began(step)
-            if is_decided or event.type == "failed":
-                yield from DECISIONS[kind](step, step.error.message if step.error and event.type == "failed" else None, self._strategy)
+            error = step.error if event.type == "failed" else None
+            if event.type in ("done", "grown", "failed") and not (error and error.code == EXHAUSTED):
+                yield from DECISIONS[kind](step, error.message if error else None, self._strategy)
         elif kind == "team.next":
             self._next = (cast(int, step.info.get("index", 0)) + 1) % len(self._team.agents)
         elif kind != "history.block":

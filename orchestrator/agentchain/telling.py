@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 
 from orchestrator.agentchain.journal import RunLog
-from orchestrator.agentchain.story import Line, Story
+from orchestrator.agentchain.lines import Line
+from orchestrator.agentchain.story import Story
 from orchestrator.client import TurnRun
 from orchestrator.models.definitions import Team
 from orchestrator.models.wire import RunEvent, Turn

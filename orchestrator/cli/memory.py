@@ -102,7 +102,7 @@ def clear(namespace: str | None, everything: bool, tenant: str, session: str | N
         raise click.UsageError("say what is to be forgotten: --namespace NAME, or --all")
     with _opened(tenant, session) as bank:
         count = bank.clear_memories(namespace)
-    click.echo(json.dumps({"cleared": count}) if as_json else f"{count} values forgotten", err=not as_json)
+    click.echo(json.dumps({"cleared": count}) if as_json else f"{count} value{'' if count == 1 else 's'} forgotten", err=not as_json)
     return 0
 
 

@@ -20,7 +20,7 @@ from orchestrator.state.pace import Pace
 from orchestrator.state.streams import Streams, connect_async
 
 REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
-PER_S = 100.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
+PER_S = 200.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
 BURST_S = 10.0  # seconds of that pace may come at once
 
 ABOUT = "Turns, chains, sessions and memory. A run goes on whether or not anyone is connected; its events can be read from any offset."

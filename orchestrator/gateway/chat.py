@@ -157,7 +157,7 @@ class _Connection:
                 await self._close(ENDING, "the gateway ends; your turns go on")
             except (CantataError, RedisFailure) as error:
                 await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
-            except Exception as error:  # the edge of a task  # noqa: BLE001  # told and logged by `refusal`
+            except Exception as error:  # noqa: BLE001  # the edge of a task; `refusal` logs it
                 await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
 
     async def _tell_all(self, run: TurnRun, after: int) -> None:
@@ -177,7 +177,7 @@ class _Connection:
 
     async def _send(self, frame: Frame) -> None:
         """Send a frame; who does not read is let go of. Raises _Left."""
-        text = json.dumps({name: value for name, value in frame.items() if value is not None}, ensure_ascii=False)
+        text = json.dumps(frame, ensure_ascii=False)
         async with self._sending:
             try:
                 async with asyncio.timeout(SLOW_S):

@@ -57,6 +57,7 @@ class Turn(Value):
     text: str = Field(description="what the user said")
     team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(default=None, description="the agent to answer")
+    workflow: str | None = Field(default=None, description="the chain to answer, by its name in the configuration")
     session: str | None = Field(default=None, description="the conversation it belongs to; its turns run one after the other")
     send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
     timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")

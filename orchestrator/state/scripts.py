@@ -1,8 +1,7 @@
-"""Lua scripts that share a prelude: read once, sent once to each Redis."""
+"""Lua scripts that share a prelude: read at once, sent once to each Redis."""
 
 from __future__ import annotations
 
-import threading
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -14,16 +13,22 @@ _LUA = files("orchestrator.state") / "lua"
 
 
 class Scripts:
-    """The scripts `lua/<prelude>_<name>.lua`, each behind `lua/<prelude>_lib.lua`. Safe to share between threads."""
+    """The scripts `lua/<prelude>_<name>.lua`, each behind `lua/<prelude>_lib.lua`. Safe to share between threads.
+
+    All are read now: a long-lived process must not meet those of a version that is installed over it.
+    """
 
     def __init__(self, prelude: str) -> None:
         self._prelude = prelude
-        self._known: dict[str, tuple[str, str]] = {}
-        self._loading = threading.Lock()
+        names = {
+            file.name.removesuffix(".lua").removeprefix(f"{prelude}_") for file in _LUA.iterdir() if file.name.startswith(f"{prelude}_")
+        }
+        texts = {name: self.text(name) for name in names - {"lib"}}
+        self._known = {name: (sha1(text.encode(), usedforsecurity=False).hexdigest(), text) for name, text in texts.items()}
 
     def call(self, redis: Redis, name: str, key: str, *args: str) -> Any:
         """What a script replies. It has one key, which all others are built from."""
-        sha, text = self._script(name)
+        sha, text = self._known[name]
         try:
             return redis.evalsha(sha, 1, key, *args)
         except NoScriptError:
@@ -32,11 +37,3 @@ class Scripts:
     def text(self, name: str) -> str:
         """A script with its prelude."""
         return "\n".join((_LUA / f"{self._prelude}_{part}.lua").read_text() for part in ("lib", name))
-
-    def _script(self, name: str) -> tuple[str, str]:
-        script = self._known.get(name)
-        if script is None:
-            with self._loading:
-                text = self.text(name)
-                script = self._known[name] = (sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
-        return script

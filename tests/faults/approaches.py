@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from orchestrator.client import Run
@@ -37,12 +37,12 @@ def lingering(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, b
 
 def past_a_kill(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
     """Kill the process of the step that lingers, so that its lease is lost."""
-    return _submit(stage, shape, tag, strike, meanwhile=lambda run: _kill(stage, _busy(run)))
+    return _submit(stage, shape, tag, strike, meanwhile=lambda run: _kill(stage, _busy(stage.together(run))))
 
 
 def past_a_stop(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
     """Tell the worker of the step that lingers to stop, so that it hands the step back."""
-    return _submit(stage, shape, tag, strike, meanwhile=lambda run: os.kill(stage.worker_of(_busy(run)), signal.SIGTERM))
+    return _submit(stage, shape, tag, strike, meanwhile=lambda run: os.kill(stage.worker_of(_busy(stage.together(run))), signal.SIGTERM))
 
 
 def unserved(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
@@ -101,19 +101,20 @@ def _kill(stage: Stage, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def _busy(run: Run) -> int:
+def _busy(runs: Sequence[Run]) -> int:
     """The process of the step that lingers."""
-    since: dict[tuple[str, int], float] = {}
+    since: dict[tuple[str, str, int], float] = {}
 
     def lingers() -> int | None:
-        for step in run.record().steps.values():
-            if step.state == "running" and not step.spec.decides:
-                began = since.setdefault((step.step_id, step.attempt), time.monotonic())
-                if time.monotonic() - began > LINGERS_SINCE_S:
-                    return pid_of(step.owner)
+        for run in runs:
+            for step in run.record().steps.values():
+                if step.state == "running" and not step.spec.decides:
+                    began = since.setdefault((run.run_id, step.step_id, step.attempt), time.monotonic())
+                    if time.monotonic() - began > LINGERS_SINCE_S:
+                        return pid_of(step.owner)
         return None
 
-    return until(lingers, f"the step of {run} that lingers", PATIENCE_S)
+    return until(lingers, f"the step of {runs[-1]} that lingers", PATIENCE_S)
 
 
 APPROACHES: dict[str, Approach] = {

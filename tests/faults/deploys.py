@@ -43,7 +43,7 @@ class Versions:
     def choose(self, chance: random.Random) -> tuple[Client, Shape]:
         """A client of now, and mostly the shape whose output tells the version."""
         client, versioned = self._now
-        return client, chance.choice([versioned, versioned, *(SHAPES[name] for name in ("fan", "broadcast", "agent"))])
+        return client, chance.choice([versioned, versioned, *(SHAPES[name] for name in ("fan", "broadcast", "agent", "router", "session"))])
 
     def close(self) -> None:
         """Let go of all clients."""

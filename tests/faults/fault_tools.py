@@ -7,8 +7,12 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import cast
 
 from orchestrator import ToolContext
+
+REMEMBERED = "faults"
+"""The namespace of what runs remember, each under its own id."""
 
 
 def work(context: ToolContext, journal: str, value: int = 0, seconds: float = 0.0) -> int:
@@ -33,6 +37,23 @@ def stumble(context: ToolContext, journal: str, value: int = 0) -> int:
         raise RuntimeError("the first attempt fails")
     _note(context, journal, "finish")
     return value + 1
+
+
+def remember(context: ToolContext, journal: str, seconds: float = 0.0) -> int:
+    """How many items the run remembers with this step's; another attempt adds one more."""
+    _note(context, journal, "start")
+    count = context.memory.append(context.run_id, context.step_id, namespace=REMEMBERED)
+    time.sleep(seconds)
+    _note(context, journal, "finish")
+    return count
+
+
+def recall(context: ToolContext, journal: str) -> list[str]:
+    """What the run remembers, each item once."""
+    _note(context, journal, "start")
+    items = cast("list[str]", context.memory.retrieve_memory(context.run_id, namespace=REMEMBERED))
+    _note(context, journal, "finish")
+    return sorted(set(items))
 
 
 async def block(context: ToolContext, journal: str, seconds: float, blocks_s: float) -> str:

@@ -7,31 +7,36 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from redis import Redis
 
 from orchestrator.state.connection import connect
-from tests.faults import keys, limits, past
+from orchestrator.state.ledger import Ledger
+from tests.faults import groups, keys, limits, past
 from tests.faults.journal import Journal
-from tests.faults.past import Violation
+from tests.faults.past import Past, Violation
 from tests.faults.rules import RULES
 
 
 def check(journal: Journal, redis: Redis) -> list[Violation]:
     """All that is wrong with the runs of a journal, which are over, and with what lies in their Redis."""
-    return [*check_runs(journal, redis), *keys.check(redis), *limits.check(redis)]
+    found = list(past.read(journal, redis))
+    rotations = groups.check_rotations(each for each in found if isinstance(each, Past))
+    return [*_check(found, redis), *rotations, *keys.check(redis), *limits.check(redis)]
 
 
-def check_runs(journal: Journal, redis: Redis, only: str | None = None) -> Iterator[Violation]:
-    """What is wrong with the runs of a journal, or with one of them."""
-    for found in past.read(journal, redis, only):
-        if isinstance(found, Violation):
-            yield found
-        else:
-            for rule in RULES:
-                yield from rule(found)
+def check_runs(journal: Journal, redis: Redis, only: Collection[str]) -> Iterator[Violation]:
+    """What is wrong with some runs of a journal; of a session they are all turns or none."""
+    return _check(list(past.read(journal, redis, only)), redis)
+
+
+def _check(found: Iterable[Past | Violation], redis: Redis) -> Iterator[Violation]:
+    pasts = [each for each in found if isinstance(each, Past)]
+    yield from (each for each in found if isinstance(each, Violation))
+    yield from (violation for each in pasts for rule in RULES for violation in rule(each))
+    yield from (violation for talk in groups.talks(pasts, Ledger(redis)) for violation in groups.check_talk(talk))
 
 
 def main() -> int:

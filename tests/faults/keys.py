@@ -1,4 +1,7 @@
-"""Says of each key in Redis whose it is: of a run, a shard, the shared limits, the fleet or the broker; and that it goes with its owner."""
+"""Says of each key in Redis whose it is: of a run, a session, a shard, the shared limits, a memory, the fleet or the broker.
+
+A key goes with its owner.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from tests.faults.past import Violation
 
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 LASTING = re.compile(
-    r"cantata:\{\d+\}:(runs|finished|leases|ready|due)"  # a shard's; their entries are looked at one by one
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions)"  # a shard's; their entries are looked at one by one
+    r"|cantata:\{memory:.*\}.*:(values:.+|namespaces)"  # what is remembered for good
     r"|cantata:workers"  # the fleet's: an entry goes when its worker is stale
     r"|_kombu\.binding.+|unacked|unacked_index|unacked_mutex"  # the broker's
     r"|(coordinator|agents|tools)(\x06\x16\d)?|.+\.celery\.pidbox"  # its queues, which are gone when they are empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
@@ -15,7 +15,10 @@ from redis import Redis
 from orchestrator.results import chain_response, turn_result
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.limits import LIMITS_KEY
+from orchestrator.state.memory import MemoryBank
+from tests.faults.fault_tools import REMEMBERED
 from tests.faults.journal import Journal, Line
+from tests.faults.shapes import ROUTER
 from tests.integration.state.invariants import ENDINGS, Picture, take
 
 
@@ -71,6 +74,8 @@ class Past:
     """Who was frozen or killed."""
     spent_tokens: int = 0
     """What its budget says."""
+    remembered: Sequence[JsonValue] = ()
+    """What its tools had remembered, in the order it came."""
 
     @property
     def name(self) -> str:
@@ -105,9 +110,10 @@ class Past:
         return (step for step in self.picture.cells if self.picture.spec(step)["kind"] == kind)
 
     def asked_by(self) -> Iterator[tuple[str, list[Line]]]:
-        """The steps that ask a model, with the requests that came to it; in them the synthesizer calls itself `merge`."""
+        """The steps that ask a model, with the requests that came to it; in them the synthesizer calls itself `merge`, a router `route`."""
         asking = {step: self._turn(step) for step in self.of_kind("agent.turn")}
         asking |= dict.fromkeys(self.of_kind("team.synthesize"), ("merge", 0))
+        asking |= {step: (ROUTER, self.decision(step) - 1) for step in self.of_kind("team.ask")}
         return ((step, [line for line in self.told.asked if (line.agent, line.round) == turn]) for step, turn in asking.items())
 
     def _turn(self, step: str) -> tuple[str, JsonValue]:
@@ -115,6 +121,11 @@ class Past:
         spec = self.picture.spec(step)
         params = cast("dict[str, JsonValue]", spec.get("params", {}))
         return str(spec["work"]).removeprefix("agents:"), params.get("round", 0)
+
+    def decision(self, step: str) -> int:
+        """Which of the run's decisions a step of a router team serves, from 1."""
+        params = cast("dict[str, dict[str, int]]", self.picture.spec(step)["params"])
+        return params["round"].get("number", 1)
 
     def tokens_of(self, step: str) -> int:
         """What a step recorded to have used, read and written."""
@@ -134,12 +145,13 @@ class Past:
         return Violation(self.name, step, expected, found)
 
 
-def read(journal: Journal, redis: Redis, only: str | None = None) -> Iterator[Past | Violation]:
-    """The past of each run (or one) that a client was told is accepted; a violation in place of one that the ledger does not know."""
+def read(journal: Journal, redis: Redis, only: Collection[str] | None = None) -> Iterator[Past | Violation]:
+    """The past of each run (or some) that a client was told is accepted; a violation in place of one that the ledger does not know."""
     lines = journal.lines()
     ledger, hurt = Ledger(redis), [line for line in lines if line.what in ("frozen", "killed")]
+    memory = MemoryBank(ledger)
     for run_id, told in _told(lines).items():
-        if only is not None and run_id != only:
+        if only is not None and run_id not in only:
             continue
         picture = take(redis, run_id)
         if not picture.meta:
@@ -148,7 +160,8 @@ def read(journal: Journal, redis: Redis, only: str | None = None) -> Iterator[Pa
         record = ledger.read(run_id)
         output = turn_result(record).output if record.kind == "turn" else chain_response(record).final_output
         spent = cast("str | None", redis.hget(f"{LIMITS_KEY}:budget:run:{run_id}", "tokens"))
-        yield Past(told, picture, output, hurt, int(spent or 0))
+        remembered = cast("list[JsonValue]", memory.retrieve_memory(run_id, REMEMBERED, []))
+        yield Past(told, picture, output, hurt, int(spent or 0), remembered)
 
 
 def _told(lines: Sequence[Line]) -> dict[str, Told]:

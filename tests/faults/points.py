@@ -82,13 +82,14 @@ def _strike_once(stage: Stage, case: Case, tag: str) -> tuple[bool, list[Violati
     except TimeoutError as error:
         stage.fault.unlink(missing_ok=True)
         return False, [Violation(tag, "", "the run over in time", str(error))]
+    runs = stage.together(run)
     if case.kind == "kill":
-        _note_the_dead(stage, run)
-    return was_reached, list(history.check_runs(stage.journal, stage.client.redis, run.run_id))
+        _note_the_dead(stage, runs)
+    return was_reached, list(history.check_runs(stage.journal, stage.client.redis, [each.run_id for each in runs]))
 
 
-def _note_the_dead(stage: Stage, run: Run) -> None:
+def _note_the_dead(stage: Stage, runs: Iterable[Run]) -> None:
     """Who was killed at the point is known by the lease that was lost."""
-    for pid in {int(str(event.worker).rpartition("#")[2]) for event in run.log() if event.type == "lost"}:
+    for pid in {int(str(event.worker).rpartition("#")[2]) for run in runs for event in run.log() if event.type == "lost"}:
         if not is_alive(pid):
             stage.journal.write("killed", pid=pid)

@@ -175,6 +175,24 @@ def was_asked_for_its_turns_only(past: Past) -> Iterator[Violation]:
             yield past.violation("", "models asked for turns of the run", f"{line.agent} asked for round {line.round}, which is none")
 
 
+def was_routed_once_a_decision(past: Past) -> Iterator[Violation]:
+    """One step asks the router for a decision, since the suite's router decides at once."""
+    for decision, times in Counter(past.decision(step) for step in past.of_kind("team.ask")).items():
+        if times > 1:
+            yield past.violation("", f"one step that asks the router for decision {decision}", str(times))
+
+
+def remembers_what_it_was_told(past: Past) -> Iterator[Violation]:
+    """What a step had remembered is remembered once, and at most once more for each attempt of it that was lost."""
+    kept, began = Counter(map(str, past.remembered)), Counter(line.step_id for line in past.told.starts)
+    for step in past.picture.cells:
+        if past.picture.spec(step).get("work") != "tools:remember":
+            continue
+        least = int(step in past.done)
+        if not least <= kept[step] <= max(least, began[step]):
+            yield past.violation(step, f"its item remembered {least} to {began[step]} times", str(kept[step]))
+
+
 def was_charged_as_asked(past: Past) -> Iterator[Violation]:
     """Its budget was charged for each turn that is recorded, and at most once more for each time that its model was asked in vain."""
     least = sum(past.tokens_of(step) for step in past.picture.cells)
@@ -201,6 +219,8 @@ RULES: tuple[Rule, ...] = (
     was_never_doubled,
     was_asked_as_often_as_tried,
     was_asked_for_its_turns_only,
+    was_routed_once_a_decision,
+    remembers_what_it_was_told,
     was_charged_as_asked,
 )
 """All that is checked of a run."""

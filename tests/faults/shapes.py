@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from orchestrator.models.definitions import (
     Definitions,
     Limits,
     Rates,
+    Router,
+    Rule,
     Synthesizer,
     Team,
     Tool,
@@ -31,6 +33,14 @@ HAND = "hand"
 """The agent with tools."""
 FIRST_CALLS, SECOND_CALL = (1, 2), 5
 """The values that its model has the tool take: two in the first round, one in the second; then it answers with what came back."""
+ROUTER = "route"
+"""What the routing model is called where it is asked."""
+FIRST, SECOND = "dora", "emil"
+"""Whom the router chooses: the first has it choose again, the second answers."""
+ROUND = ("ida", "jon", "kim")
+"""Those who take turns, and answer alike."""
+TALKERS = ("fay", "gil", "hal")
+"""Those who take turns in a session, and are told what was said in it."""
 MODEL = "openai/gpt-4o-mini"
 MERGE = "merge <{user_input}> {agent_responses}"
 LINGERS = {"seconds": "input.linger_s"}
@@ -42,31 +52,50 @@ NEVER_POISON = 100  # attempts; the suite may strike one step more often than a 
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape of run: a chain of these nodes, or a turn if there are none, for an agent or the team."""
+    """A shape of run: a chain of these nodes; if there are none a turn for an agent or a team, or the turns of a session, sent at once."""
 
     name: str
     nodes: Sequence[ChainNode] = ()
     expected: JsonValue = None
     agent: str | None = None
+    team: str | None = None
+    answers: Callable[[Sequence[str]], Sequence[JsonValue]] = list
+    """The texts of turns → what is answered."""
+    session_turns: int = 0
 
-    def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> Run:
+    def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> list[Run]:
         """Submit one whose slow step takes `linger_s`. The same tag is the same run, however often it is told."""
-        if not self.nodes:
-            team = None if self.agent else "all"
-            return client.submit_turn(_text(tag, linger_s), team=team, agent=self.agent, idempotency_key=tag)
-        given: dict[str, JsonValue] = {"journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
-        request = {"nodes": [node.model_dump() for node in self.nodes], "entry_node": self.nodes[0].node_id, "initial_input": given}
-        return client.submit_chain(request, idempotency_key=tag)
-
-    def expects(self, tag: str, linger_s: float = 0.0) -> JsonValue:
-        """The output of the run with this tag."""
         if self.nodes:
-            return self.expected
-        text = _text(tag, linger_s)
-        if self.agent:
-            return answer_of_hand(f"{self.agent} <{text}>", [str(value + 1) for value in (*FIRST_CALLS, SECOND_CALL)])
-        answers = {name: f"echo: {name} <{text}>" for name in AGENTS}
-        return f"echo: merge <{text}> {json.dumps(answers, separators=(',', ':'))}"
+            given: dict[str, JsonValue] = {"journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
+            request = {"nodes": [node.model_dump() for node in self.nodes], "entry_node": self.nodes[0].node_id, "initial_input": given}
+            return [client.submit_chain(request, idempotency_key=tag)]
+        session = f"{tag} ü|/{{0}}" if self.session_turns else None
+        return [
+            client.submit_turn(text, team=self.team, agent=self.agent, session=session, idempotency_key=own)
+            for own, text in self._texts(tag, linger_s)
+        ]
+
+    def expects(self, tag: str, linger_s: float = 0.0) -> list[tuple[str, JsonValue]]:
+        """The tag and the output of each run that was submitted with this tag."""
+        if self.nodes:
+            return [(tag, self.expected)]
+        tags, texts = zip(*self._texts(tag, linger_s), strict=True)
+        return list(zip(tags, self.answers(texts), strict=True))
+
+    def _texts(self, tag: str, linger_s: float) -> Iterator[tuple[str, str]]:
+        """A tag for each turn, and its text; of several the first lingers."""
+        for own in [f"{tag}.{number}" for number in range(self.session_turns)] or [tag]:
+            yield own, f"{own} linger" if linger_s and own in (tag, f"{tag}.0") else own
+
+
+def _of_all(texts: Sequence[str]) -> list[JsonValue]:
+    """The synthesizer's answers."""
+    answers = [{name: f"echo: {name} <{text}>" for name in AGENTS} for text in texts]
+    return [f"echo: merge <{text}> {json.dumps(answer, separators=(',', ':'))}" for text, answer in zip(texts, answers, strict=True)]
+
+
+def _of_hand(texts: Sequence[str]) -> list[JsonValue]:
+    return [answer_of_hand(f"{HAND} <{text}>", [str(value + 1) for value in (*FIRST_CALLS, SECOND_CALL)]) for text in texts]
 
 
 def answer_of_hand(asked: str, results: Sequence[str]) -> str:
@@ -74,8 +103,33 @@ def answer_of_hand(asked: str, results: Sequence[str]) -> str:
     return f"{asked}: {' '.join(results)}"
 
 
-def _text(tag: str, linger_s: float) -> str:
-    return f"{tag} linger" if linger_s else tag
+def _of_second(texts: Sequence[str]) -> list[JsonValue]:
+    return [f"{SECOND} <{rerouted(text)}>" for text in texts]
+
+
+def rerouted(text: str) -> str:
+    """What the agent chosen first says is to be asked for next."""
+    return f"{text} again"
+
+
+def _of_round(texts: Sequence[str]) -> list[JsonValue]:
+    return [taken(text) for text in texts]
+
+
+def taken(text: str) -> str:
+    """What each of those who take turns answers."""
+    return f"taken: {text}"
+
+
+def _of_talkers(texts: Sequence[str]) -> list[JsonValue]:
+    """An echo of all that was said before."""
+    said: list[str] = []
+    answers: list[JsonValue] = []
+    for agent, text in zip(TALKERS, texts, strict=True):
+        asked = "\n".join(["Conversation History:", *said, "", "Current Input:", text]) if said else text
+        answers.append(f"echo: {agent} <{asked}>")
+        said += [f"User: {text}", f"Assistant: {answers[-1]}"]
+    return answers
 
 
 def tool(node_id: str, name: str = "work", *, next_node: str | None = None, deps: Sequence[str] = (), **reads: str) -> ChainNode:
@@ -166,8 +220,22 @@ def served_by(queue: str) -> Shape:
     return Shape(queue, nodes, 12)
 
 
-TURNS = (Shape("broadcast"), Shape("agent", agent=HAND))
-SHAPES = {shape.name: shape for shape in (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), *TURNS, _unserved())}
+def _memory() -> Shape:
+    """Appends at once to one memory of the run, and what came of it."""
+    names = [f"m{i}" for i in range(5)]
+    nodes = [tool(name, "remember", deps=["a"], **(LINGERS if name == "m3" else {})) for name in names]
+    return Shape("memory", (tool("a", "remember"), *nodes, tool("all", "recall", deps=names)), ["a", *names])
+
+
+CHAINS = (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), _memory(), _unserved())
+TURNS = (
+    Shape("broadcast", team="all", answers=_of_all),
+    Shape("agent", agent=HAND, answers=_of_hand),
+    Shape("router", team="desk", answers=_of_second),
+    Shape("round", team="round", answers=_of_round),
+    Shape("session", team="talk", answers=_of_talkers, session_turns=len(TALKERS)),
+)
+SHAPES = {shape.name: shape for shape in (*CHAINS, *TURNS)}
 
 QUEUES = ("unserved", "apart", "recovery", "ahead", "behind", "old")
 """Queues that no worker of the usual stack serves."""
@@ -184,11 +252,23 @@ def definitions(*, version: int = 1) -> Definitions:
             "add": Tool(function="fault_tools:add", cheap=False),
             "stumble": Tool(function="fault_tools:stumble", cheap=False, retries=5),
             "block": Tool(function="fault_tools:block", queue="apart"),
+            "remember": Tool(function="fault_tools:remember", cheap=False),
+            "recall": Tool(function="fault_tools:recall", cheap=False),
             **{queue: Tool(function="fault_tools:work", queue=queue) for queue in QUEUES},
             **{f"{queue}-stumble": Tool(function="fault_tools:stumble", queue=queue, retries=5) for queue in QUEUES},
         },
-        agents={**{name: _agent(name) for name in AGENTS}, HAND: _agent(HAND, "work")},
-        teams={"all": Team(mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10))},
+        agents={**{name: _agent(name) for name in (*AGENTS, FIRST, SECOND, *ROUND, *TALKERS)}, HAND: _agent(HAND, "work")},
+        teams={
+            "all": Team(mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10)),
+            "desk": Team(
+                mode="router",
+                agents=[FIRST, SECOND],
+                rules=[Rule(match="^never$", agent=SECOND)],
+                router=Router(models=[MODEL], decision_prompt_template=f"{ROUTER} <{{user_input}}>", retries=10, timeout_s=120),
+            ),
+            "round": Team(mode="round_robin", agents=list(ROUND)),
+            "talk": Team(mode="round_robin", agents=list(TALKERS), auto_include_history=True),
+        },
         chains={"deployed": Chain(entry_node="told", nodes=[versioned])},
         defaults=Defaults(max_attempts=NEVER_POISON, timeout_s=600),
         limits=Limits(models={MODEL: Rates(concurrency=CALLS_AT_ONCE)}, budgets=Budgets(run=Budget(tokens=TOKENS_A_RUN))),
@@ -196,4 +276,4 @@ def definitions(*, version: int = 1) -> Definitions:
 
 
 def _agent(name: str, *tools: str) -> Agent:
-    return Agent(model=MODEL, retries=10, instructions=[f"{name} <{{input}}>"], tools=list(tools))
+    return Agent(model=MODEL, description=name, retries=10, instructions=[f"{name} <{{input}}>"], tools=list(tools))

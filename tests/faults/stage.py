@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -22,10 +22,27 @@ from orchestrator.testing.answers import JsonObject
 from orchestrator.testing.rules import ToolCall
 from tests.faults.journal import Journal
 from tests.faults.processes import children, family, is_frozen, until
-from tests.faults.shapes import FIRST_CALLS, HAND, SECOND_CALL, Shape, answer_of_hand, definitions
+from tests.faults.shapes import (
+    FIRST,
+    FIRST_CALLS,
+    HAND,
+    ROUND,
+    ROUTER,
+    SECOND,
+    SECOND_CALL,
+    Shape,
+    answer_of_hand,
+    definitions,
+    rerouted,
+    taken,
+)
 
+ASKED = re.compile(r"(?P<agent>\w+) <(?:.*\n\nCurrent Input:\n)?(?P<text>(?P<tag>[^ >]+)[^>]*)>", re.DOTALL)
+"""What a model of the suite is asked, after what was said before if it is told that."""
 ROUNDS = {0: 0, len(FIRST_CALLS): 1, len(FIRST_CALLS) + 1: 2}
 """How many results of tools a model is shown → which turn it is asked for."""
+LATE = ("bob", SECOND, *ROUND, "fay")
+"""Whose model lets a run linger."""
 LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
 READY_S = 60.0  # a supervisor that had to start a worker often waits up to 30 s
 CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4)}
@@ -36,25 +53,44 @@ WORKERS = {"coordinator": "coordinator", "agents": "agents", "tools": "tools", *
 
 
 class Models(ScriptedModels):
-    """Writes into the journal who asked for which turn; the answer is the echo, and comes late for one agent of a run that lingers.
+    """Writes into the journal who asked for which turn; the answer is the echo, and comes late for some agents of a run that lingers.
 
-    For the agent with tools it is calls of a tool, one of which lingers, then another, then what came back.
+    For the agent with tools it is calls of a tool, one of which lingers, then another, then what came back. A router chooses one agent, who
+    has it choose again, then the other.
     """
 
     def __init__(self, journal: Journal) -> None:
-        super().__init__([Rule(match="^bob <.* linger>$", delay_s=LINGER_S), *_rules_of_hand(journal)])
+        late = Rule(match=rf"(?s)^({'|'.join(LATE)}) <.* linger( again)?>$", delay_s=LINGER_S)
+        super().__init__([late, *_rules_of_router(), *_rules_of_hand(journal)])
         self._lines = journal
 
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
         """Write a request down."""
         rule, entry = super().receive(body, authorization)
-        asked = re.match(r"(\w+) <([^ >]+)", str(entry["text"]))
+        asked, results = ASKED.match(str(entry["text"])), _results(body)
         assert asked, f"an agent of the suite asks as it was instructed, not {entry['text']!r}"
-        results = _results(body)
-        self._lines.write("asked", agent=asked[1], tag=asked[2], round=ROUNDS.get(len(results), -1))
-        if asked[1] == HAND and not rule.tool_calls:
-            rule = rule.model_copy(update={"reply": answer_of_hand(str(entry["text"]), results)})
+        agent, text = asked["agent"], asked["text"]
+        number = int(text.endswith(rerouted(""))) if agent == ROUTER else ROUNDS.get(len(results), -1)
+        self._lines.write("asked", agent=agent, tag=asked["tag"], round=number)
+        if agent in REPLIES and not rule.tool_calls:
+            rule = rule.model_copy(update={"reply": REPLIES[agent](text, results)})
         return rule, entry
+
+
+REPLIES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
+    HAND: lambda text, results: answer_of_hand(f"{HAND} <{text}>", results),
+    FIRST: lambda text, _: f"[REROUTE] {rerouted(text)}",
+    SECOND: lambda text, _: f"[FINAL] {SECOND} <{text}>",
+    **dict.fromkeys(ROUND, lambda text, _: taken(text)),
+}
+"""What models say that do not echo, by what they are asked and what came back from tools."""
+
+
+def _rules_of_router() -> list[Rule]:
+    return [
+        Rule(match=f"^{ROUTER} <.*{rerouted('')}>", reply={"chosen_agent": SECOND, "refined_query": None}),
+        Rule(match=f"^{ROUTER} <", reply={"chosen_agent": FIRST}),
+    ]
 
 
 def _rules_of_hand(journal: Journal) -> list[Rule]:
@@ -89,16 +125,19 @@ class Stage:
         """Processes that submitted and may stand still."""
         self._frozen_until: dict[int, float] = {}
         self._numbers = count(1)
+        self._together: dict[str, Sequence[Run]] = {}
 
     def submit(self, shape: Shape, tag: str, *, linger_s: float = 0.0, client: Client | None = None) -> Run:
-        """Submit a run, and write down that it was accepted."""
-        run = shape.submit(client or self.client, tag, self.journal.path, linger_s=linger_s)
-        self.accepted(run, shape, tag, linger_s=linger_s)
-        return run
+        """Submit a run, and write down that it was accepted; of the turns of a session it is the last."""
+        runs = shape.submit(client or self.client, tag, self.journal.path, linger_s=linger_s)
+        for run, (own, expected) in zip(runs, shape.expects(tag, linger_s), strict=True):
+            self.journal.write("accepted", run_id=run.run_id, tag=own, shape=shape.name, expected=expected)
+        self._together[runs[-1].run_id] = runs
+        return runs[-1]
 
-    def accepted(self, run: Run, shape: Shape, tag: str, *, linger_s: float = 0.0) -> None:
-        """Write down that a run was accepted."""
-        self.journal.write("accepted", run_id=run.run_id, tag=tag, shape=shape.name, expected=shape.expects(tag, linger_s))
+    def together(self, run: Run) -> Sequence[Run]:
+        """The runs that were submitted with this one, which is the last of them."""
+        return self._together[run.run_id]
 
     def workers(self) -> dict[str, Process]:
         """The supervisor's workers that are alive, by what they are."""

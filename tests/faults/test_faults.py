@@ -20,7 +20,7 @@ OFF_S = 300.0
 
 CASES = (
     Case("accepted", "kill", "row"),
-    Case("accept-replied", "drop", "broadcast"),
+    Case("accept-replied", "drop", "session"),
     Case("begin-replied", "drop", "diamond"),
     Case("begun", "freeze", "fan"),
     Case("tool-started", "kill", "map"),
@@ -28,11 +28,14 @@ CASES = (
     Case("model-sent", "kill", "broadcast"),
     Case("model-answered", "drop", "agent", 2),
     Case("budget-reserved", "kill", "broadcast"),
-    Case("budget-settled", "drop", "broadcast"),
+    Case("budget-settled", "drop", "router", 2),
+    Case("rotation-replied", "kill", "round"),
+    Case("memory-replied", "drop", "memory", 3),
     Case("commit-replied", "drop", "fan"),
     Case("committed", "kill", "agent", 2),
-    Case("graph-grown", "kill", "agent", 2),
+    Case("graph-grown", "kill", "router", 4),  # the second decision is recorded, its agent is not sent
     Case("run-closed", "freeze", "row"),
+    Case("run-closed", "kill", "session"),
     Case("canvas-sent", "drop", "loop"),
     Case("chord-joined", "freeze", "broadcast"),
     Case("successors-sent", "kill", "diamond"),

@@ -5,22 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count, islice
 from pathlib import Path
 from typing import cast
 
 import pytest
+from pydantic import JsonValue
 from redis import Redis
 
 from orchestrator.models.definitions import Limits, Rates
-from orchestrator.models.graph import START, Graph, Outcome
+from orchestrator.models.graph import START, Graph, Outcome, Step
 from orchestrator.models.values import Usage
 from orchestrator.planning.strategies.agents import next_round
-from orchestrator.state.ledger import Begun, Ledger, run_key, shard_key, shard_of
+from orchestrator.state import sessions
+from orchestrator.state.ledger import Begun, Ledger, Place, run_key, shard_key, shard_of
 from orchestrator.state.limits import LIMITS_KEY, Ask, Limiter
+from orchestrator.state.memory import MemoryBank
 from tests.faults import limits
+from tests.faults.fault_tools import REMEMBERED
 from tests.faults.history import check
 from tests.faults.journal import Journal, Line, What
-from tests.faults.shapes import MODEL, definitions
+from tests.faults.shapes import MODEL, ROUTER, definitions
 from tests.integration.state.play import Play, fan_in, row, work
 
 RUN = "sound"
@@ -34,7 +39,11 @@ Fields = dict[str, str]
 
 
 class World:
-    """A run that went well: a (whose first attempt was handed back), then b and c, then their join; and an agent's turn with a tool."""
+    """A run that went well.
+
+    a (whose first attempt was handed back), then b and c, then their join; an agent's turn with a tool; a step that has something
+    remembered; a router that is asked, and two agents that take turns.
+    """
 
     def __init__(self, redis: Redis, journal: Journal) -> None:
         self.redis = redis
@@ -43,8 +52,10 @@ class World:
         journal.write("accepted", run_id=RUN, tag="tag", shape="sample", expected=3)
         tools = [work(name, kind="tool.call") for name in ("a", "b", "c", "join")]
         turn = work("turn", kind="agent.turn", work="agents:ann")
+        note = work("note", kind="tool.call", work="tools:remember")
+        takes = [work(name, kind="team.next", work="teams:round") for name in ("take0", "take1")]
         edges = (*row("a", "b"), *row("a", "c"), *fan_in(("b", "c"), "join"))
-        self.play.plan(*tools, turn, edges=edges, terminals=("join",))
+        self.play.plan(*tools, turn, note, asks_router("@router"), *takes, edges=edges, terminals=("join",))
         self.play.ledger.release(self._start("a"))
         for name in ("a", "b", "c", "join"):
             self._do(name)
@@ -52,6 +63,13 @@ class World:
         self._ask("turn", lambda begun: next_round(begun.step_id, begun.spec, 1, [work("turn/t0", kind="tool.call")]))
         self._do("turn/t0")
         self._ask("turn/r1")
+        MemoryBank(self.play.ledger).append(RUN, "note", REMEMBERED)
+        self._do("note")
+        self.journal.write("asked", tag="tag", agent=ROUTER)
+        self.play.do("@router", "{}")
+        for place in (0, 1):
+            begun = self.play.begin(f"take{place}")
+            self.play.ledger.commit(begun, Outcome(), output="null", info={"index": place})
 
     def _start(self, step: str) -> Begun:
         begun = self.play.begin(step, owner=OWNER)
@@ -77,6 +95,12 @@ class World:
         """Take leave for a model call."""
         self.limiter.take(Ask(holder=holder, model=MODEL, tokens=1000, usd=0.01), bounds or definitions().limits)
 
+    def route_again(self) -> None:
+        """Another step that asks the router for the same decision, as if there were two."""
+        for part in ("steps", "state", "out", "info"):
+            if text := self.redis.hget(f"{KEY}:{part}", "@router"):
+                self.redis.hset(f"{KEY}:{part}", "@router.again", str(text))
+
     # --- doctoring --------------------------------------------------------------------------------------------------
 
     def edit_log(self, edit: Callable[[list[Fields]], None]) -> None:
@@ -100,6 +124,11 @@ class World:
         """One more line of a tool, of a time after the run."""
         at = self.journal.lines()[-1].at + later_s
         self.journal.write(what, run_id=RUN, step_id=step, attempt=attempt, pid=PID, at=at)
+
+
+def asks_router(step_id: str) -> Step:
+    """A step that asks the router for the first decision of a run."""
+    return work(step_id, kind="team.ask", work="teams:desk", params={"team": "desk", "round": {}})
 
 
 @pytest.fixture
@@ -256,9 +285,12 @@ def test_two_attempts_at_once_are_found(world: World) -> None:
     assert "step a: expected one attempt at a time; found attempt 2 in process" in said(world)
 
 
-@pytest.mark.parametrize(("times", "number", "step"), [(0, 0, "turn"), (2, 0, "turn"), (2, 1, "turn/r1")])
+@pytest.mark.parametrize(
+    ("times", "number", "step"), [(0, 0, "turn"), (2, 0, "turn"), (2, 1, "turn/r1"), (0, 0, "@router"), (2, 0, "@router")]
+)
 def test_a_model_that_is_asked_too_often_or_never_is_found(world: World, times: int, number: int, step: str) -> None:
-    asked = next(line for line in world.journal.of("asked") if line.round == number)
+    agent = ROUTER if step == "@router" else "ann"
+    asked = next(line for line in world.journal.of("asked") if (line.agent, line.round) == (agent, number))
     world.edit_journal(lambda lines: lines.remove(asked))
     world.edit_journal(lambda lines: lines.extend([asked] * times))
 
@@ -277,6 +309,39 @@ def test_a_model_that_is_shown_what_no_turn_of_the_run_knows_is_found(world: Wor
     world.journal.write("asked", tag="tag", agent="ann", round=-1)
 
     assert "expected models asked for turns of the run; found ann asked for round -1, which is none" in said(world)
+
+
+def test_a_router_that_two_steps_ask_for_one_decision_is_found(world: World) -> None:
+    world.route_again()
+
+    assert "expected one step that asks the router for decision 1; found 2" in said(world)
+
+
+@pytest.mark.parametrize("items", [[], ["note", "note"]])
+def test_what_is_forgotten_or_remembered_twice_is_found(world: World, items: list[JsonValue]) -> None:
+    MemoryBank(world.play.ledger).store_memory(RUN, items, REMEMBERED)
+
+    assert said(world).endswith(f"step note: expected its item remembered 1 to 1 times; found {len(items)}")
+
+
+def test_what_was_done_twice_may_be_remembered_twice(world: World) -> None:
+    MemoryBank(world.play.ledger).append(RUN, "note", REMEMBERED)
+    world.line("start", "note", attempt=2)
+
+    assert "remembered" not in said(world)
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        (0, "take1: expected a place in the rotation of its own; found place 0, which sound (sample tag) has"),
+        (2, "found none by a run in [1]"),
+    ],
+)
+def test_agents_that_share_or_leave_out_a_turn_are_found(world: World, place: int, found: str) -> None:
+    world.redis.hset(f"{KEY}:info", "take1", f'{{"index":{place}}}')
+
+    assert found in said(world)
 
 
 @pytest.mark.parametrize("spent", [0, 21, 23])
@@ -353,6 +418,102 @@ def test_work_that_is_left_for_a_run_that_is_over_is_found(world: World, name: s
     world.redis.zadd(f"{SHARD}:{name}", {entry: 1})
 
     assert f"run sound: expected nothing in `{name}` of a run that is succeeded; found {entry!r}" in said(world)
+
+
+# sessions
+
+
+CHAT = "chat"
+TALK = f"{shard_key(sessions.shard_of_session(sessions.scoped('', CHAT)))}:session:{sessions.scoped('', CHAT)}"
+
+
+class Talk:
+    """A session of three turns that went well."""
+
+    def __init__(self, redis: Redis, journal: Journal) -> None:
+        self.redis = redis
+        self.journal = journal
+        place = Place(sessions.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
+        shard = sessions.shard_of_session(place.name)
+        self.ids = list(islice((name for number in count() if shard_of(name := f"turn{number}") == shard), 3))
+        plays = [Play(Ledger(redis), run_id, text=f"text {run_id}", session=place) for run_id in self.ids]
+        for play in plays:
+            journal.write("accepted", run_id=play.run_id, tag=play.run_id, shape="talk", expected=f"answer {play.run_id}")
+            play.plan(work("ann", kind="agent.turn", work="agents:ann"), terminals=("ann",))
+            journal.write("asked", agent="ann", tag=play.run_id)
+            play.do("ann", f"answer {play.run_id}")
+
+    @property
+    def violations(self) -> str:
+        """The violations, a line each."""
+        return "\n".join(map(str, check(self.journal, self.redis)))
+
+    def edit_history(self, edit: Callable[[list[str]], None]) -> None:
+        """Write down anew what was said."""
+        entries = cast("list[str]", self.redis.lrange(f"{TALK}:history", 0, -1))
+        edit(entries)
+        self.redis.delete(f"{TALK}:history")
+        self.redis.rpush(f"{TALK}:history", *entries)
+        self.redis.expire(f"{TALK}:history", 60)
+
+
+@pytest.fixture
+def talk(valkey: Redis, tmp_path: Path) -> Talk:
+    """A sound session, for a test to doctor."""
+    valkey.flushdb()
+    return Talk(valkey, Journal(tmp_path / "journal.jsonl"))
+
+
+def test_a_sound_session_has_no_violation(talk: Talk) -> None:
+    assert talk.violations == ""
+
+
+def test_a_turn_that_starts_before_the_one_before_it_is_closed_is_found(talk: Talk) -> None:
+    key = f"{run_key(talk.ids[0])}:log"
+    entries = cast("list[tuple[str, Fields]]", talk.redis.xrange(key))
+    left_ms = talk.redis.pttl(key)
+    talk.redis.delete(key)
+    for entry, fields in entries:
+        later = {**fields, "at": str(int(fields["at"]) + 5000)} if fields["t"] == "closed" else fields
+        talk.redis.xadd(key, later, id=entry)  # type: ignore[arg-type]  # the stubs want wider keys
+    talk.redis.pexpire(key, left_ms)
+
+    assert f"step @start: expected no start before {talk.ids[0]} (talk {talk.ids[0]}) is closed; found one " in talk.violations
+
+
+def test_a_model_that_is_asked_for_a_turn_before_its_time_is_found(talk: Talk) -> None:
+    lines = talk.journal.lines()
+    first = lines[0].at - 1
+    early = [line.model_copy(update={"at": first}) if (line.what, line.tag) == ("asked", talk.ids[1]) else line for line in lines]
+    talk.journal.path.write_text("".join(f"{line.model_dump_json()}\n" for line in early))
+
+    assert f"expected no model asked before {talk.ids[0]} (talk {talk.ids[0]}) is closed; found ann " in talk.violations
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (lambda entries: entries.pop(0), "expected ('user', 'text {0}') as entry 1 of its session; found ('assistant', 'answer {0}')"),
+        (lambda entries: entries.pop(), "expected ('assistant', 'answer {2}') as entry 6 of its session; found nothing more"),
+        (lambda entries: entries.append(entries[-1]), "expected nothing more as entry 7 of its session; found ('assistant', 'answer {2}')"),
+        (lambda entries: entries.insert(1, entries[1]), "as entry 3 of its session; found ('assistant', 'answer {0}')"),
+        (lambda entries: entries.reverse(), "as entry 1 of its session; found ('assistant', 'answer {2}')"),
+    ],
+    ids=["lost", "unanswered", "twice", "answered twice", "in disorder"],
+)
+def test_what_was_said_and_is_lost_doubled_or_in_disorder_is_found(talk: Talk, edit: Callable[[list[str]], None], found: str) -> None:
+    talk.edit_history(edit)
+
+    assert found.format(*talk.ids) in talk.violations
+
+
+def test_a_turn_that_is_left_in_the_queue_is_found(talk: Talk) -> None:
+    talk.redis.rpush(f"{TALK}:queue", talk.ids[2])
+
+    found = talk.violations
+
+    assert f"run {talk.ids[2]}: expected nobody in the queue of a session when its turns are over; found it there" in found
+    assert f"found '{TALK}:queue', which has neither" in found
 
 
 def test_it_is_a_program_of_its_own(world: World) -> None:

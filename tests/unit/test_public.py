@@ -32,7 +32,7 @@ def test_a_public_name_can_be_imported_and_says_what_it_is(name: str) -> None:
     assert thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__"), "a docstring of its own, not its parent's"
 
 
-@pytest.mark.parametrize("name", ["Client", "Run", "TurnRun", "ChainRun", "PromptChain"])
+@pytest.mark.parametrize("name", ["Client", "Run", "TurnRun", "ChainRun", "PromptChain", "AgentChain"])
 def test_each_method_of_a_public_class_says_what_it_promises(name: str) -> None:
     methods = inspect.getmembers(getattr(orchestrator, name), inspect.isroutine)
 

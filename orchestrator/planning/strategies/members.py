@@ -36,21 +36,22 @@ class Member(NamedTuple):
 
 def member(
     step_id: str, name: str, definitions: Definitions, text: str, *, team: str | None = None, is_chosen: bool = False,
-    before_text: bool = False, params: Mapping[str, JsonValue] | None = None, **more: object,
+    send_history: bool = False, params: Mapping[str, JsonValue] | None = None, **more: object,
 ) -> Member:  # fmt: skip
     """An agent that answers a text, and what it sees of the conversation of the turn's session, if there is one.
 
-    With `before_text` that stands before its input; else, if it `is_chosen` or its own settings say so, its model is told it as messages.
+    With `send_history`, or where its team says so, that stands before its input; else, if it `is_chosen` or its own settings say so, its
+    model is told it as messages.
     """
-    agent = definitions.agents[name]
-    most = agent.history.max_tokens or (definitions.teams[team].max_history_tokens if team else MOST_TOKENS)
-    wants = is_chosen if agent.history.enabled is None else agent.history.enabled
-    if before_text and agent.history.enabled is not False:
+    agent, of_team = definitions.agents[name], definitions.teams[team] if team else None
+    most = agent.history.max_tokens or (of_team.max_history_tokens if of_team else MOST_TOKENS)
+    if send_history or (of_team and of_team.auto_include_history and agent.history.enabled is not False):
         block = Step(
             id=f"{step_id}/@asked", kind="history.block", work=f"history:{name}", reads={"@text": text},
             params={**(params or {}), "agent": name, "history": most}, decides=True,
         )  # fmt: skip
         return Member((block, agent_step(step_id, name, agent, block.id, params=params, **more)))
+    wants = is_chosen if agent.history.enabled is None else agent.history.enabled
     seen = {"history": most} if wants else {}
     return Member((agent_step(step_id, name, agent, text, params={**seen, **(params or {})}, **more),))
 

@@ -120,9 +120,8 @@ def run_plan(now: Round, plan: Sequence[str], definitions: Definitions, *, asked
 
 def run_next(name: str, agent: str, definitions: Definitions, *, prefix: str, asked: str) -> Graph:
     """The agent whose turn it is; its answer is the team's."""
-    team = definitions.teams[name]
     chosen = member(
-        f"{prefix}{agent}", agent, definitions, asked, team=name, is_chosen=True, before_text=team.auto_include_history,
+        f"{prefix}{agent}", agent, definitions, asked, team=name, is_chosen=True,
         params={"failure": f"Round robin agent {agent} failed: "},
     )  # fmt: skip
     return Graph(steps=chosen.steps, edges=chosen.edges, exit=chosen.last)
@@ -132,11 +131,7 @@ def _answering(
     now: Round, agent: str, definitions: Definitions, step_id: str, asked: str, failure: str, params: Mapping[str, JsonValue]
 ) -> Graph:
     """An agent, and the step that reads what its answer says of the turn."""
-    team = definitions.teams[now.team]
-    chosen = member(
-        step_id, agent, definitions, asked, team=now.team, is_chosen=True, before_text=team.auto_include_history,
-        params={"failure": failure},
-    )  # fmt: skip
+    chosen = member(step_id, agent, definitions, asked, team=now.team, is_chosen=True, params={"failure": failure})
     reply = Step(
         id=f"{now.prefix}@reply.{step_id.removeprefix(now.prefix)}", kind="team.reply", work=f"agents:{agent}",
         reads={"@text": chosen.last}, params={**now.params, **params}, decides=True, grows=True,

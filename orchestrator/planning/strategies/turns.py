@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.models.definitions import Definitions, Team
 from orchestrator.models.graph import RAW, START, Edge, Graph, Step
+from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import Turn
 from orchestrator.planning.strategies import routing
 from orchestrator.planning.strategies.members import Member, member, row
@@ -24,9 +25,14 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
         faults.append(Fault("the text is not UTF-8", "text"))
     if turn.send_history and not turn.agent:
         faults.append(Fault("only an agent that is named can be sent the history", "send_history"))
-    if turn.team and turn.agent:
-        faults.append(Fault("name a team or an agent, not both", "team"))
-    for kind, name, known in (("team", turn.team, definitions.teams), ("agent", turn.agent, definitions.agents)):
+    if sum(map(bool, (turn.team, turn.agent, turn.workflow))) > 1:
+        faults.append(Fault("name a team, an agent or a workflow, one of them", "team"))
+    sections = (
+        ("team", turn.team, definitions.teams),
+        ("agent", turn.agent, definitions.agents),
+        ("workflow", turn.workflow, definitions.chains),
+    )
+    for kind, name, known in sections:
         if name and name not in known:
             faults.append(Fault(_unknown(kind, name, known), kind))
     if not faults and _target(turn, definitions) is None:
@@ -44,8 +50,10 @@ def plan(turn: Turn, definitions: Definitions) -> Graph:
     text = f"{RAW}{START}"
     if kind == "team":
         graph, last = _team(name, definitions, prefix="", text=text)
+    elif kind == "workflow":
+        graph, last = Graph(steps=(_workflow(name, text),)), name
     else:
-        alone = member(name, name, definitions, text, is_chosen=True, before_text=turn.send_history)
+        alone = member(name, name, definitions, text, is_chosen=True, send_history=turn.send_history)
         graph, last = Graph(steps=alone.steps, edges=alone.edges), alone.last
     return graph.model_copy(update={"terminals": (last,)})
 
@@ -68,7 +76,7 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
         members.append(
             member(
                 f"{prefix}{_numbered(team.agents, position)}", agent, definitions, members[-1].last if members else text, team=name,
-                before_text=team.auto_include_history, params={"failure": f"Pipeline failed at step {position + 1} ({agent}): "},
+                params={"failure": f"Pipeline failed at step {position + 1} ({agent}): "},
             )
         )  # fmt: skip
     steps = [step for each in members for step in each.steps]
@@ -77,12 +85,7 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
 
 def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """A fan and a join: all at once; a failed agent is an answer that says so."""
-    members = {
-        agent: member(
-            f"{prefix}{agent}", agent, definitions, text, team=name, before_text=team.auto_include_history, on_error="skip"
-        )
-        for agent in team.agents
-    }  # fmt: skip
+    members = {agent: member(f"{prefix}{agent}", agent, definitions, text, team=name, on_error="skip") for agent in team.agents}
     join = _join(name, team, {agent: each.last for agent, each in members.items()}, prefix, text)
     edges = [edge for each in members.values() for edge in (*each.edges, Edge(source=each.last, target=join.id))]
     return Graph(steps=(*(step for each in members.values() for step in each.steps), join), edges=tuple(edges)), join.id
@@ -114,6 +117,13 @@ MODES: dict[str, Builder] = {
 """How a team's mode becomes a graph and the step that holds its answer."""
 
 
+def _workflow(name: str, text: str) -> Step:
+    """A chain of the configuration, whose input is the text under each of the names that workflows use for it."""
+    mapped: JsonValue = dict.fromkeys(("user_input", "user_query", "input"), "text")
+    params: dict[str, JsonValue] = {"chain": name, "map": mapped}
+    return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, grows=True)
+
+
 def _numbered(names: list[str], position: int) -> str:
     """A name that stands more than once in a row gets a number."""
     name = names[position]
@@ -122,6 +132,7 @@ def _numbered(names: list[str], position: int) -> str:
 
 def _target(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
     for kind, name in (
+        ("workflow", turn.workflow),
         ("agent", turn.agent),
         ("team", turn.team),
         ("team", definitions.defaults.team),

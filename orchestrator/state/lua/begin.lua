@@ -3,8 +3,7 @@
 -- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}}} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
 if not status then return {'gone'} end
-if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now); status = 'running'
-elseif status ~= 'running' then return {'closed'} end
+if status ~= 'accepted' and status ~= 'running' then return {'closed'} end
 local s = get(ARGV[2])
 if not s then return {'gone'} end
 if OVER[s.word] then return {'over'} end
@@ -15,4 +14,5 @@ if s.word == 'running' then
   return {'begun', needs(s, text, spec)}
 end
 if s.word ~= 'sent' then return {'early'} end
+if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now); status = 'running' end
 return {'begun', lease(s, text, spec, ARGV[3], tonumber(ARGV[4]))}

@@ -6,10 +6,14 @@ local done = told(mark)
 if done then return {'ok', tonumber(done)} end
 local place = place_of(ARGV[1], ARGV[2])
 local packed = known(place, ARGV[3])
-local items, list = '0', '[]'
-if packed then items, list = string.match(packed, '^%S+ (%S+) (.*)$') end
-if items == '-' then return {'other', string.sub(list, 1, 1)} end
-list = string.sub(list, 1, -2) .. (items == '0' and '' or ',') .. ARGV[5] .. ']'
+local items, open = '0', '['
+if packed then
+  local _, at
+  _, at, items = string.find(packed, '^%S+ (%S+) ')
+  if items == '-' then return {'other', string.sub(packed, at + 1, at + 1)} end
+  open = string.sub(packed, at + 1, -2) -- without its last bracket
+end
+local list = table.concat({open, items == '0' and '' or ',', ARGV[5], ']'})
 if #list > tonumber(ARGV[6]) then return {'large', #list} end
 items = string.format('%d', items + 1)
 put(place, ARGV[3], mark, items, list, 'keep')

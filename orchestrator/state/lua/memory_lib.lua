@@ -75,7 +75,7 @@ local function put(place, key, mark, items, value, ttl)
     ttl = tonumber(ttl) or tonumber(redis.call('HGET', place.ttls, place.name))
     ends = ttl and now + ttl
   end
-  redis.call('HSET', place.values, key, string.format('%s %s ', mark, items) .. value)
+  redis.call('HSET', place.values, key, table.concat({mark, items, value}, ' '))
   if ends then redis.call('ZADD', place.ends, ends, key) else redis.call('ZREM', place.ends, key) end
   tidy(place)
 end

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AgentChain, PromptChain, RunError
+from orchestrator import AgentChain, PromptChain, RunError, UnavailableError
 from orchestrator.client import EmbeddedClient
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet import agentchain_functions as functions
 from tests.integration.fleet.conftest import until
 
 GPT = "openai/gpt-4o-mini"
+MCP_SERVER = Path(__file__).parents[1] / "mcp" / "mcp_server.py"
 DESCRIPTIONS = {"ann": "adds plus", "bob": "writes poems", "cleo": "finds facts"}
 ROUTER = {
     "models": [GPT],
@@ -109,13 +110,15 @@ agent_descriptions_dict = {
 default_llm_router_config = {
     "models": ["openai/gpt-4o-mini"],
     "instructions": [None, "{input}"],
-    "decision_prompt_template": 'Analyze history: {history} and input: {user_input} considering agent details: {agent_details}. Choose the best agent. Respond JSON: {"chosen_agent": "<agent_name>"}'
+    "decision_prompt_template": 'Analyze history: {history} and input: {user_input} considering \
+agent details: {agent_details}. Choose the best agent. Respond JSON: {"chosen_agent": "<agent_name>"}'
 }
 
 # --- Example Synthesizer Config (for 'broadcast' mode) ---
 synthesizer_config_example = {
    "model": "openai/gpt-4o-mini",
-   "prompt": "Synthesize the best answer based on the original query '{user_input}' and the following responses from different agents:\\n\\n{agent_responses}\\n\\nProvide a single, coherent final answer."
+   "prompt": "Synthesize the best answer based on the original query '{user_input}' and the following responses \
+from different agents:\\n\\n{agent_responses}\\n\\nProvide a single, coherent final answer."
 }
 
 
@@ -363,9 +366,7 @@ def test_agents_with_rows_and_tools_are_one_line_each(models: ScriptedModels, tm
     answers = ask(made, "hello")
 
     told = [(line["event"], line["agent"]) for line in lines(tmp_path) if "agent" in line]
-    assert told == [
-        ("pipeline_step_start", "user"), ("pipeline_step_success", "user"), ("pipeline_step_start", "row"), ("pipeline_step_success", "row"),
-    ]  # fmt: skip
+    assert told == [(f"pipeline_step_{word}", agent) for agent in ("user", "row") for word in ("start", "success")]
     success = [line for line in lines(tmp_path) if line["event"] == "pipeline_step_success"]
     assert [line["response_length"] for line in success] == [4, len(answers[0])]
 
@@ -496,6 +497,29 @@ def test_a_turn_that_takes_too_long_is_an_error(models: ScriptedModels) -> None:
         ask(chain("pipeline", timeout_s=1), "late")
 
     assert caught.value.status == "timed_out"
+
+
+# MCP servers
+
+
+def test_a_helper_asks_whether_the_servers_of_a_chain_answer(tmp_path: Path) -> None:
+    def helper(*servers: dict[str, Any]) -> Any:
+        inner = PromptChain([GPT], ["{input}"], mcp_servers=servers)
+        return PromptChain([GPT], [inner, "{input}"]).mcp_helper
+
+    (tmp_path / "journal").touch()
+    good = {"id": "notes", "command": sys.executable, "args": [str(MCP_SERVER), "--journal", str(tmp_path / "journal")]}
+
+    async def connect_and_close(asking: Any) -> None:
+        await asking.connect_mcp_async()
+        await asking.close_mcp_async()
+
+    asyncio.run(connect_and_close(helper(good)))
+    assert (tmp_path / "journal").read_text(), "a worker began it"
+    with pytest.raises(UnavailableError, match=r"MCP server 'none'.*no-such-command") as caught:
+        asyncio.run(connect_and_close(helper(good, {"id": "none", "command": "no-such-command"})))
+    assert "'notes'" not in str(caught.value)
+    assert helper() is None
 
 
 # The run log

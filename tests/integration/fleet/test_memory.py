@@ -299,13 +299,13 @@ def test_a_missing_value_is_a_failure_that_says_so(bank: MemoryBank) -> None:
 
 def test_commands_are_about_one_tenant_or_session(bank: MemoryBank) -> None:
     submit("set", "a", "ann's", "--tenant", "ann")
-    submit("set", "a", "session's", "--tenant", "ann", "--session", "s")
+    submit("set", "a", "session's", "--tenant", "ann", "--session", "cli")
 
     assert submit("get", "a").exit_code == 1
     assert submit("get", "a", "--tenant", "ann").stdout == "ann's\n"
-    assert submit("get", "a", "--tenant", "ann", "--session", "s").stdout == "session's\n"
-    assert submit("clear", "--all", "--tenant", "ann").stderr == "1 values forgotten\n"
-    assert submit("clear", "--all", "--tenant", "ann", "--session", "s").stderr == "1 values forgotten\n"
+    assert submit("get", "a", "--tenant", "ann", "--session", "cli").stdout == "session's\n"
+    assert submit("clear", "--all", "--tenant", "ann").stderr == "1 value forgotten\n"
+    assert submit("clear", "--all", "--tenant", "ann", "--session", "cli").stderr == "1 value forgotten\n"
 
 
 def test_a_value_may_be_kept_for_a_while(bank: MemoryBank) -> None:

@@ -35,7 +35,9 @@ class Stage:
 
     def client(self, *, agents: dict[str, Agent] | None = None, **team: Any) -> Client:
         """A client whose definitions have the team."""
-        members = {name: Agent(model=MODEL, retries=0, description=f"is good at {name}", instructions=[f"{name} <{{input}}>"]) for name in NAMES}
+        members = {
+            name: Agent(model=MODEL, retries=0, description=f"is good at {name}", instructions=[f"{name} <{{input}}>"]) for name in NAMES
+        }
         fields = {"mode": "router", "agents": list(NAMES), **team}
         if fields["mode"] == "router" and "router" not in fields:
             fields["router"] = Router(models=[ROUTING], retries=0)
@@ -52,7 +54,7 @@ class Stage:
 
     def requests(self, model: str) -> list[dict[str, Any]]:
         """What was asked of a model."""
-        return [line for line in self._models.journal()[self._before :] if f"openai/{line['model']}" == model]  # type: ignore[misc]
+        return [line for line in self._models.journal()[self._before :] if f"openai/{line['model']}" == model]
 
     def routed(self) -> list[str]:
         """The prompts of the routing model."""
@@ -177,9 +179,7 @@ def test_without_a_default_agent_the_turn_fails(stage: Stage) -> None:
     assert (result.status, result.output) == ("failed", None)
     assert result.error
     assert result.error.code == "no_agent"
-    assert result.error.message == (
-        "I couldn't determine which agent should handle your request. (the reply has no JSON object)"
-    )
+    assert result.error.message == ("I couldn't determine which agent should handle your request. (the reply has no JSON object)")
 
 
 def test_an_empty_reply_is_no_decision(stage: Stage) -> None:
@@ -225,7 +225,7 @@ def test_a_function_is_told_the_history_and_the_descriptions(stage: Stage) -> No
     router = Router(function="routing_tools:tell")
     stage.ask("math 1", session=session, router=router)
     told = json.loads(str(stage.ask("math 2", session=session, router=router).output).removeprefix("echo: math <").removesuffix(">"))
-    assert [entry["content"] for entry in told["history"]][0] == "math 1"
+    assert told["history"][0]["content"] == "math 1"
     assert told["descriptions"] == {name: f"is good at {name}" for name in NAMES}
 
 
@@ -289,6 +289,11 @@ def test_an_agent_that_always_reroutes_uses_up_the_steps(stage: Stage) -> None:
     assert result.error.code == "exhausted"
     assert result.error.message == "[Info] Reached max internal steps (3); the last agent asked to go on with: again"
     assert len(stage.asked()) == 3
+
+
+def test_a_reroute_without_an_input_routes_the_same_again(stage: Stage) -> None:
+    stage.script({**chosen("math"), "times": 1}, chosen("poet"), {"match": "^math", "reply": "[REROUTE]"})
+    assert stage.ask("hello").output == "echo: poet <hello>"
 
 
 def test_an_agent_that_fails_fails_the_turn(stage: Stage) -> None:
@@ -374,8 +379,7 @@ def test_a_bad_next_step_fails_the_turn(stage: Stage) -> None:
     result = stage.ask(strategy="dynamic_decomposition")
     assert result.error
     assert result.error.message == (
-        "Sorry, an error occurred while determining the next step: "
-        "'next_action' must be 'call_agent' or 'final_answer', not \"dance\""
+        "Sorry, an error occurred while determining the next step: 'next_action' must be 'call_agent' or 'final_answer', not \"dance\""
     )
 
 
@@ -399,7 +403,7 @@ def test_an_agent_that_fails_uses_its_turn(stage: Stage) -> None:
 
 def test_turns_at_once_never_share_a_place(stage: Stage) -> None:
     client = stage.client(mode="round_robin", agents={"math": Agent(model=MODEL)})
-    runs = [client.submit_turn("x", team="team", labels={"tenant": f"t{next(names)}"[:1] + "same"}) for _ in range(30)]
+    runs = [client.submit_turn("x", team="team", labels={"tenant": "turns"}) for _ in range(30)]
     counts = [run.result(30).agents[0] for run in runs]
     assert {name: counts.count(name) for name in NAMES} == dict.fromkeys(NAMES, 10)
 

@@ -391,7 +391,6 @@ class Forgetful(Redis):
 def test_a_write_whose_reply_is_lost_is_done_once(bank: MemoryBank, valkey: Redis) -> None:
     pool = valkey.connection_pool
     hurried = MemoryBank(Ledger(Forgetful(connection_pool=pool)))
-    hurried._scripts = Scripts("memory")
     bank.append("warm", 0)
 
     assert [hurried.append("list", number) for number in range(5)] == [1, 2, 3, 4, 5]

@@ -64,6 +64,12 @@ def test_a_turn_that_is_told_to_start_twice_starts_once(ledger: Ledger) -> None:
     assert Sessions(ledger).waiting("chat") == [first.run_id, second.run_id]
 
 
+def test_a_message_that_comes_before_its_turn_leaves_it_waiting(ledger: Ledger) -> None:
+    _, second = turns(ledger, ["one", "two"])
+    assert second.refusal("@start") == "early"
+    assert second.status == "accepted"
+
+
 def test_a_failed_turn_is_written_down_as_one_and_the_next_has_its_turn(ledger: Ledger) -> None:
     first, second = turns(ledger, ["one", "two"])
     first.plan(work("answer"), terminals=("answer",))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.models.values import JsonValue
-from orchestrator.planning.templates import TemplateError, check, fill, instruct, render
+from orchestrator.planning.templates import TemplateError, check, fill, instruct, names, render
 
 ROUTER_PROMPT = """Choose an agent for: {user_input}
 History: {history}
@@ -48,6 +48,10 @@ def test_only_known_placeholders_are_filled(template: str, filled: str) -> None:
 
 def test_text_that_was_put_in_is_not_scanned_again() -> None:
     assert fill("{user_input} | {history}", {"user_input": "say {history}", "history": "{user_input}"}) == "say {history} | {user_input}"
+
+
+def test_the_names_of_a_template_are_what_stands_in_braces_each_once() -> None:
+    assert names("{a} {memory.x.y z}{a} {} {{b}} {c {d}") == ["a", "memory.x.y z", "b", "d"]
 
 
 @given(st.text())

@@ -76,7 +76,7 @@ def test_the_default_team_answers_turns_that_name_none() -> None:
         (Turn(text="hi \udcff"), "the text is not UTF-8"),
         (Turn(text="x", team="rwo"), "no team is called 'rwo'; did you mean 'row'"),
         (Turn(text="x", agent="zzz"), "no agent is called 'zzz'; known: 'a', 'b', 'two'"),
-        (Turn(text="x", team="row", agent="a"), "not both"),
+        (Turn(text="x", team="row", agent="a"), "one of them"),
     ],
 )
 def test_a_bad_turn_is_told_what_is_wrong(turn: Turn, said: str) -> None:
