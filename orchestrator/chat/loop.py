@@ -39,15 +39,20 @@ class Chat:
         self._paper = paper
         self._for_a_person = for_a_person
         self._interrupted = threading.Event()
-        self.failures = 0
-        """Lines that got no answer."""
+        self._failures = 0
 
-    def run(self) -> None:
-        """Answer lines until there are no more."""
-        self._try(self._catch_up)
+    def run(self) -> bool:
+        """Answer lines until there are no more; whether all were answered. A person has seen which were not."""
+        door = self._door
+        if self._for_a_person:
+            self._paper.remark(f"session {door.session} · /help says what may be typed")
+            self._try(self._catch_up)
         while (line := self._reader.read()) is not None and line.strip().lower() not in ENDINGS:
             if line.strip():
                 self._try(partial(self._heed, line))
+        if self._for_a_person:
+            self._paper.remark(f"go on with: {door.resume}" if door.resume else f"session {door.session} ends here")
+        return self._for_a_person or self._failures == 0
 
     def interrupt(self) -> None:
         """Cancel the turn that is being answered."""
@@ -72,11 +77,11 @@ class Chat:
             return
         before = self._door.session
         obey(command, self._door, self._paper)
-        if self._door.session != before:
+        if self._for_a_person and self._door.session != before:
             self._catch_up()
 
     def _refuse(self, why: str, code: str) -> None:
-        self.failures += 1
+        self._failures += 1
         self._paper.refuse(why, code=code)
 
     def _submit(self, line: str) -> TurnRun:
@@ -90,8 +95,6 @@ class Chat:
 
     def _catch_up(self) -> None:
         """Show what was said last in the conversation, and what is under way in it."""
-        if not self._for_a_person:
-            return
         for entry in self._door.history(RECALLED):
             self._paper.recall(entry)
         for run in self._door.open_turns():
@@ -107,7 +110,7 @@ class Chat:
             for told in telling.take():
                 self._paper.tell(told)
         result: RunResult = run.result()
-        self.failures += result.status != "succeeded"
+        self._failures += result.status != "succeeded"
         self._paper.end(result, has_told=result.output is not None and telling.has_told(answer_text(result.output)))
 
     def _events(self, run: TurnRun) -> Iterator[list[RunEvent]]:
@@ -150,24 +153,26 @@ def run(door: Door, *, history: Path | None = None, as_json: bool = False) -> bo
 
     `history` is the file where a person's lines are kept; `as_json` tells each result as a line of JSON.
     """
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        chat = Chat(door, Piped(), Lines(as_json=as_json), for_a_person=False)
-        chat.run()
-        return chat.failures == 0
+    if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        return _chat_of_a_person(door, history).run()
+    return Chat(door, Piped(), Lines(as_json=as_json), for_a_person=False).run()
+
+
+async def run_async(door: Door, *, history: Path | None = None) -> bool:
+    """The same in a thread, while other coroutines go on. Ctrl-C cancels the turn that is being answered."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return await asyncio.to_thread(run, door)
+    chat = await asyncio.to_thread(_chat_of_a_person, door, history)
+    with _on_interrupt(chat.interrupt):
+        return await asyncio.to_thread(chat.run)
+
+
+def _chat_of_a_person(door: Door, history: Path | None) -> Chat:
     from orchestrator.chat.prompt import Prompt  # noqa: PLC0415  # takes 0.2 s to load
 
     screen = Screen()
     prompt = Prompt([*(f"/{name}" for name in COMMANDS), *(f"@{name}: " for name in door.agents)], history, screen)
-    chat = Chat(door, prompt, screen, for_a_person=True)
-    screen.remark(f"session {door.session} · /help says what may be typed")
-    chat.run()
-    screen.remark(f"go on with: {door.resume}" if door.resume else f"session {door.session} ends here")
-    return True
-
-
-async def run_async(door: Door, *, history: Path | None = None) -> bool:
-    """The same in a thread, while other coroutines go on."""
-    return await asyncio.to_thread(run, door, history=history)
+    return Chat(door, prompt, screen, for_a_person=True)
 
 
 @contextmanager

@@ -37,8 +37,8 @@ from orchestrator.state.streams import StreamsEnded
 
 TOO_SLOW = 4008  # the code that a connection is closed with whose client does not read
 ENDING = 1012  # the gateway ends, and may be started again: come back
-SLOW_S = 20.0  # how long a client may leave what it is sent unread
-LAST_WORDS_S = 5.0  # how long the code of the close may take on its way
+SLOW_S = 10.0  # how long a client may leave what it is sent unread
+LAST_WORDS_S = 2.0  # how long the code of the close may take on its way
 MOST_FOLLOWED = 100  # runs that one connection follows at once
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.gateway.access import is_loopback
 
 GRACE_S = 5.0  # for requests under way when it is told to end; those who follow runs are let go of at once
-LINGER_S = 5.0  # for what is left to send on a WebSocket that is over
+LINGER_S = 2.0  # for what is left to send on a WebSocket that is over
 TICKS = 10  # of a tenth of a second, between two looks whether the stack is still there
 BACKLOG = 2048  # connections that may come at once
 

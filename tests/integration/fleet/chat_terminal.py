@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -56,7 +55,8 @@ def settled(folder: Path) -> Path:
 def environment(folder: Path, url: str | None) -> dict[str, str]:
     """What a command sees that talks to the stack at `url`, or to its own."""
     ours = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "NO_COLOR") and not name.startswith("CANTATA_")}
-    more = {"PYTHONPATH": str(TOP), "TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(folder / "state")}
+    more = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(folder / "state")}
+    more["PYTHONPATH"] = os.pathsep.join((str(TOP), str(folder)))
     return {**ours, **more, "CANTATA_CONFIG": "desk.yaml", **({"REDIS_URL": url} if url else {})}
 
 
@@ -71,11 +71,12 @@ def submit(folder: Path, url: str | None, *words: str, lines: str = "") -> subpr
 class Terminal:
     """A terminal whose program is `submit chat`, until the block ends."""
 
-    def __init__(self, folder: Path, url: str | None, *words: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, url: str | None, *words: str, program: str = "orchestrator.cli") -> None:
+        """`program` is a module that begins a chat, when it is started with `chat` and these words."""
         self._screen, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli", "chat", *words], cwd=folder, env={**environment(folder, url), **(env or {})},
+            [sys.executable, "-m", program, "chat", *words], cwd=folder, env=environment(folder, url),
             stdin=side, stdout=side, stderr=side, preexec_fn=_own_terminal,
         )  # fmt: skip
         os.close(side)

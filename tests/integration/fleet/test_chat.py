@@ -218,6 +218,39 @@ def test_who_was_chosen_is_told(folder: Path, url: str) -> None:
         assert "seller: echo: a rose, please" in told
 
 
+BESIDE = """
+import asyncio
+
+from orchestrator.chat import ClientDoor, run_async
+from orchestrator.client import Client
+
+
+async def main() -> None:
+    with Client() as client:
+        await run_async(ClientDoor(client))
+    print("the end")
+
+
+asyncio.run(main())
+"""
+
+
+def test_beside_coroutines_it_is_the_same(folder: Path, url: str, models: ScriptedModels) -> None:
+    (folder / "beside.py").write_text(BESIDE)
+    models.script([{**SLOW, "chunk_delay_s": 3.0}])
+    with Terminal(folder, url, program="beside") as chat:
+        chat.until(PROMPT)
+        assert "poet: echo: hello" in chat.ask("hello")
+        chat.press("count")
+        chat.until("poet: one")
+
+        chat.press(CTRL_C, "")
+
+        chat.until("cancelled")
+        chat.until(PROMPT)
+        assert "the end" in chat.end()
+
+
 # Gone on with
 
 
