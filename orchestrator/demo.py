@@ -1,4 +1,4 @@
-"""`./run demo`: 30 support messages through a chain, a turn for a team, an agent with tools, on a stack of its own."""
+"""`./run demo`: 30 support messages through a chain, a turn for a team, an agent with tools, a router, on a stack of its own."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ FOLDER = Path(__file__).parents[1] / "configs" / "demo"
 LEAST_RIGHT = 24  # of the 30 messages, with the embedded model
 QUESTION = "How can I change my password?"
 ORDER = "Where is my order A-1042?"
+MESSAGES = ("Where is my refund?", "The app crashes when I open it.", "When will my parcel arrive?")
 WIDTH = 120  # where no terminal says how wide it is
 
 Rows = list[Mapping[str, JsonValue]]
@@ -37,7 +38,7 @@ Rows = list[Mapping[str, JsonValue]]
 @click.command(cls=Told)
 @click.option("--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini.")
 def demo(model: str | None) -> int:
-    """Label 30 support messages, ask a team of three agents, then an agent with tools."""
+    """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
     had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
     definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
     with opened(config=definitions) as desk:
@@ -65,6 +66,10 @@ def demo(model: str | None) -> int:
         status = desk.attend(asked)
         for call in calls(asked.record()):
             click.echo(call)
+        tell("\n4. A router: the model chooses who takes each of three messages, by what agents are good at.")
+        routed = [desk.submit_turn(message, team="counter", agent=None, timeout_s=None) for message in MESSAGES]
+        for message, run in zip(MESSAGES, routed, strict=True):
+            click.echo(f"{chosen(run.wait())} ← {message}")
     click.echo("\n" + what_next(chain.run_id, turn.run_id, had_redis=had_redis))
     return status
 
@@ -77,6 +82,12 @@ def calls(run: RunRecord) -> list[str]:
         f"it called {step.spec.work.removeprefix('tools:')}({arguments}) → {words.line(str(step.output))}"
         for step, arguments in zip(called, given, strict=True)
     ]
+
+
+def chosen(run: RunRecord) -> str:
+    """The agent that a router chose; how the run ended, if it chose none."""
+    names = [step.info["chosen_agent"] for step in run.steps.values() if "chosen_agent" in step.info]
+    return str(names[-1]) if names else run.status
 
 
 def with_model(definitions: Definitions, model: str | None) -> Definitions:

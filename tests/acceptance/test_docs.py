@@ -231,11 +231,13 @@ def test_command_lines_are_understood(block: Block) -> None:
                 assert arguments[0] in re.findall(r"^  (\w+) ", (TOP / "run").read_text(), re.MULTILINE)
             case "python":
                 assert arguments in [[block.file] for block in all_of("python")]
+            case "curl":
+                pass  # tests/integration/gateway/test_page.py runs it
             case _:
                 assert command == "export", f"no test can run this: {line}"
 
 
-STAY = {"up", "down", "worker"}
+STAY = {"up", "down", "worker", "gateway"}
 """Commands that start and stop processes; what they do is held by test_cli.py."""
 
 
@@ -323,4 +325,6 @@ def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
     assert share, done.stdout
     assert int(share.group(1)) >= 24
     assert 'it called order_status({"order": "A-1042"}) → left the warehouse on Monday' in done.stdout
+    for agent, message in (("payments", "my refund"), ("repairs", "The app crashes"), ("parcels", "my parcel")):
+        assert re.search(f"^{agent} ← .*{message}", done.stdout, re.MULTILINE), done.stdout
     assert "submit runs show" in done.stdout
