@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.agentchain import AgentChain
+    from orchestrator.chainbuilder import ChainBuilder
     from orchestrator.client import ChainRun, Client, Run, TurnRun
     from orchestrator.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
     from orchestrator.memory import MemoryBank
@@ -23,7 +24,7 @@ _HOMES = {
     "Client": "client", "Run": "client", "TurnRun": "client", "ChainRun": "client",
     # chains of prompts and functions, written in Python
     "PromptChain": "promptchain", "AgenticStepProcessor": "promptchain", "get_function_name_from_tool_call": "planning.tool_calls",
-    "AgentChain": "agentchain",
+    "AgentChain": "agentchain", "ChainBuilder": "chainbuilder",
     # what is remembered
     "MemoryBank": "memory", "create_memory_chain": "promptchain", "memory_function": "promptchain",
     # what goes in and comes out
@@ -39,6 +40,7 @@ __all__ = [
     "AgentChain",
     "AgenticStepProcessor",
     "CantataError",
+    "ChainBuilder",
     "ChainEvent",
     "ChainNode",
     "ChainRequest",

@@ -13,18 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from orchestrator import __version__, embedded, faultpoints
+from orchestrator import __version__, embedded, faultpoints, forking
 from orchestrator import config as configuration
 from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import COORDINATOR, announce_run, send_ready, starting_queue
+from orchestrator.coordinator import COORDINATOR, announce_run, definitions_from, send_ready, starting_queue
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats import a2e
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
+from orchestrator.planning import forks as rewinding
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
-from orchestrator.state import clock, events, fleet, sessions
+from orchestrator.state import clock, events, fleet, forks, sessions
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, Place, RunRecord, StepRecord, shard_of
 from orchestrator.state.memory import MemoryBank
@@ -163,14 +164,15 @@ class Client:
         definitions = configuration.load(path)
         faults = chains.check_chains(definitions)
         if faults:
-            raise ConfigError(faults, source=str(path))
+            swarm = configuration.load_langswarm(path) if path else None
+            raise ConfigError(swarm.in_files(faults) if swarm else faults, source=str(path))
         return definitions
 
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
         send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
-        """Submit a user turn. The same `idempotency_key` gives the same run. Raises ConfigError before anything runs.
+        """Submit a user turn. The same `idempotency_key`, in the same session, gives the same run. Raises ConfigError before anything runs.
 
         The turns of one `session`, which belongs to the tenant that the label `tenant` names, run in the order they were submitted, and
         what is said in them is kept. With `send_history` what was said before stands before the text.
@@ -184,7 +186,17 @@ class Client:
         if faults:
             raise ConfigError(faults, source="turn")
         request = turn.model_dump_json(exclude_defaults=True)
-        return TurnRun(self, self._accept("turn", request, timeout_s, idempotency_key, labels, session=session))
+        own_s = self.definitions.chains[workflow].timeout_s if workflow else None
+        return TurnRun(self, self._accept("turn", request, timeout_s or own_s, idempotency_key, labels, session=session))
+
+    def submit_workflow(
+        self, name: str, text: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> TurnRun:  # fmt: skip
+        """Submit a user turn that a workflow answers: a chain of the configuration, which is given the text. As `submit_turn` otherwise."""
+        return self.submit_turn(
+            text, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
+        )  # fmt: skip
 
     def submit_chain(
         self,
@@ -210,6 +222,31 @@ class Client:
         """A run by its id. Raises UnknownRunError."""
         kind, *_ = self.ledger.request_of(run_id)
         return ChainRun(self, run_id) if kind == "chain" else TurnRun(self, run_id)
+
+    def fork(self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None) -> TurnRun | ChainRun:
+        """Do a run that is over anew from a step on. What lies upstream is taken over as it ended, and no model is asked for it again.
+
+        `changes` are of the input, such as {"input.x": 5}; only what is done anew sees them. The run's label `forked_from` is the other
+        one. It has the other's definitions. One of a session's turn reads the conversation, and is not written into it. Raises ConfigError
+        for what does not fit, UnknownRunError.
+        """
+        return self._made_of(run_id, from_step, changes or {})
+
+    def retry(self, run_id: str) -> TurnRun | ChainRun:
+        """Do anew what a run left unfinished that failed, was cancelled or ran out of time; as `fork` does."""
+        return self._made_of(run_id, None, {})
+
+    def _made_of(self, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
+        past = forks.read(self.ledger, source)
+        fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
+        definitions = definitions_from(self.ledger.definitions(source, past.definitions))
+        request, given = forking.request_of(past, changes, definitions)
+        run_id = _in_shard(shard_of(source), _new_id())
+        labels = forking.labels_of(past, from_step)
+        ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
+        faultpoints.at("accepted")
+        send_ready(self.app, ((run_id, step) for step in ready))
+        return self.run(run_id)
 
     def runs(self, *, most: int = 20) -> list[RunRecord]:
         """The newest runs, without their steps."""
@@ -298,15 +335,30 @@ class EmbeddedClient(Client):
         self.stack.stop()
 
 
+def run_id_of(idempotency_key: str) -> str:
+    """The id of the run that a key gives, outside of sessions: known before it is submitted."""
+    return _run_id(idempotency_key, None)
+
+
 def _run_id(idempotency_key: str | None, place: Place | None) -> str:
     """A run id that sorts by time, milliseconds and then chance; or the one that belongs to a key. One in a session lies in its shard."""
     if idempotency_key is None:
-        first = f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
-        ids = (f"{first}{number:x}" if number else first for number in itertools.count())
+        first = _new_id()
     else:
-        ids = (sha256(f"{idempotency_key}{number or ''}".encode()).hexdigest()[:16] for number in itertools.count())
-    shard = None if place is None else sessions.shard_of_session(place.name)
-    return next(run_id for run_id in ids if shard in (None, shard_of(run_id)))
+        owned = idempotency_key if place is None else f"{place.name}\n{idempotency_key}"
+        first = sha256(owned.encode()).hexdigest()[:16]
+    if place is None:
+        return first
+    return _in_shard(sessions.shard_of_session(place.name), first)
+
+
+def _new_id() -> str:
+    return f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
+
+
+def _in_shard(shard: int, first: str) -> str:
+    """A run id that begins as another and lies in a shard."""
+    return next(run_id for number in itertools.count() if shard_of(run_id := f"{first}{number:x}") == shard)
 
 
 def _at_most(seconds: float, give_up: float | None) -> float:

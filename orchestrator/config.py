@@ -8,13 +8,16 @@ from pathlib import Path
 from pydantic import Field
 
 from orchestrator.errors import ConfigError, Fault
+from orchestrator.formats import langswarm
 from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.diskurs import folder as diskurs
 from orchestrator.formats.documents import Document, parse
 from orchestrator.formats.native import load_definitions
 from orchestrator.models.definitions import Agent, Defaults, Definitions
 from orchestrator.models.values import Value
 
 DEFAULT_FILE = Path("configs/default.yaml")
+FOLDERS_FILES = ("config.yml", "config.yaml")
 BUILT_IN = Definitions(
     agents={"assistant": Agent(description="Answers any text with the default model.")}, defaults=Defaults(agent="assistant")
 )
@@ -55,14 +58,43 @@ def load(path: Path | None) -> Definitions:
     """The definitions in this file, or the built-in ones; a ConfigError lists every fault."""
     if path is None:
         return BUILT_IN
+    swarm = load_langswarm(path)
+    if swarm is not None:
+        return swarm.definitions
     document = read(path)
     if is_request(document):
         raise ConfigError("this is a chain request, not a configuration; `submit chain` runs it", source=document.source)
     return _definitions(document, path)
 
 
+def load_langswarm(path: Path) -> langswarm.Loaded | None:
+    """What LangSwarm's files say, if this is one of them or their folder; a ConfigError lists every fault."""
+    paths = _langswarm_files(path)
+    if not paths:
+        return None
+    folder = path if path.is_dir() else path.parent
+    return langswarm.load(paths, folder=folder.absolute(), read=read, environment=os.environ)
+
+
+def _langswarm_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [] if any((path / name).is_file() for name in FOLDERS_FILES) else langswarm.files_in(path)
+    if not path.is_file():
+        return []
+    try:
+        document = read(path)
+    except ConfigError:
+        return []  # it is told where the file is read as what it seems to be
+    if diskurs.is_folder(document) or not langswarm.is_langswarm(document.data):
+        return []
+    beside = langswarm.files_in(path.parent)
+    return beside if path in beside else [path]
+
+
 def read(path: Path) -> Document:
-    """The document in this file; a ConfigError if it cannot be read, or is no YAML or JSON."""
+    """The document in this file, or in the config.yml of this folder; a ConfigError if it cannot be read, or is no YAML or JSON."""
+    if path.is_dir():
+        path = next((file for name in FOLDERS_FILES if (file := path / name).is_file()), path)
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
@@ -77,6 +109,8 @@ def read(path: Path) -> Document:
 def check_file(path: Path) -> list[Fault]:
     """All that is wrong with a configuration, or with the form of a chain request, whichever the file is."""
     try:
+        if load_langswarm(path) is not None:
+            return []
         document = read(path)
         if is_request(document):
             load_request(document)
@@ -88,4 +122,14 @@ def check_file(path: Path) -> list[Fault]:
 
 
 def _definitions(document: Document, path: Path) -> Definitions:
-    return load_definitions(document, folder=path.absolute().parent)
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    if diskurs.is_folder(document):
+        return diskurs.load_folder(document, folder=folder, environ=os.environ, check_template=_check_template)
+    return load_definitions(document, folder=folder)
+
+
+def _check_template(text: str) -> None:
+    """Raises ValueError with what is wrong with a Jinja template."""
+    from orchestrator.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
+
+    templates.check(text)

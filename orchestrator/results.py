@@ -20,7 +20,7 @@ PHASES = {"started": "start", "done": "done", "failed": "error", "late": "error"
 def turn_result(run: RunRecord) -> RunResult:
     """How a turn ended, or how far it is."""
     asked = [step for step in run.steps.values() if step.spec.work.startswith("agents:") and step.state in ("done", "failed")]
-    answered = [step for step in asked if step.spec.kind == "agent.turn" and step.state == "done"]
+    answered = [step for step in asked if step.spec.kind in ("agent.turn", "diskurs.ask") and step.state == "done"]
     last = run.answering(run.terminals[-1]) if run.terminals else None
     told = last.info if last else {}
     agents = dict.fromkeys(step.spec.work.removeprefix("agents:") for step in answered)

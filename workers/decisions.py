@@ -13,7 +13,7 @@ from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.strategies import agents, chains, turns
 from orchestrator.planning.strategies.chain_ids import split
-from workers.work import Work, text_input
+from workers.work import Work, filling, text_input
 
 
 def run_start(work: Work) -> Outcome:
@@ -76,15 +76,17 @@ def chain_run(work: Work) -> Outcome:
 
 
 def chain_end(work: Work) -> Outcome:
-    """Ends a nested chain: the output of the one terminal that ran, or an object of several."""
-    ran = {name: value for name, value in work.begun.inputs.items() if value is not None}
+    """Ends a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
+    answers = cast("dict[str, str]", work.params.get("answers") or {})
+    given = {name: work.evaluate(text) for name, text in answers.items()} or work.begun.inputs
+    ran = {name: value for name, value in given.items() if value is not None}
     return Outcome(output=next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
 
 
 def agent_run(work: Work) -> Outcome:
     """Lays out an agent's instructions."""
     name = work.text_param("agent")
-    graph = agents.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec)
+    graph = agents.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec, filling=filling(work))
     return Outcome(output=text_input(work), fragment=graph)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workers import agents, conversations, decisions, mcp, remembering, routing, rows, teams, tools
+from workers.diskurs import kinds as diskurs
 from workers.work import Handler
 
 HANDLERS: dict[str, Handler] = {
@@ -31,4 +32,5 @@ HANDLERS: dict[str, Handler] = {
     "chain.gather": decisions.chain_gather,
     "chain.run": decisions.chain_run,
     "chain.end": decisions.chain_end,
+    **diskurs.HANDLERS,
 }

@@ -104,7 +104,7 @@ def team_reply(work: Work) -> Outcome:
         return Outcome(output=rest, detail=detail)
     if "plan" in work.params:
         return _along_the_plan(work, now, answer, rest if prefix and rest else None).model_copy(update={"detail": detail})
-    if team.strategy == "dynamic_decomposition":
+    if team.strategy == "dynamic_decomposition" and "is_default" not in work.params:
         following = replace(now, number=now.number + 1, last=_this(work))
         return Outcome(output=rest, fragment=routing.ask_router(following, work.definitions), detail=detail)
     if not prefix:
@@ -132,7 +132,7 @@ def team_next(work: Work) -> Outcome:
 
 def _rules_chose(work: Work, now: Round, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
     """The outcome where nobody need be asked."""
-    fragment = routing.run_agent(now, agent, work.definitions, asked=_this(work))
+    fragment = routing.run_agent(now, agent, work.definitions, asked=_this(work), is_default=why["source"] == "default")
     return Outcome(output=text_input(work), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
 
 
@@ -163,11 +163,13 @@ def _undecided(work: Work, now: Round, fault: str, error: Mapping[str, str] | No
         fragment = routing.ask_router(replace(now, again=True), work.definitions, fault=fault, said=said)
         return Outcome(output=text, fragment=fragment, detail={"strategy": team.strategy, "fault": fault})
     if team.default_agent is not None:
+        if now.number > team.max_internal_steps:
+            return _exhausted(work, f"the router did not decide what is next: {fault}", work.begun.inputs.get("@last"))
         detail: dict[str, JsonValue] = {
             "strategy": team.strategy, "chosen_agent": team.default_agent, "source": "default", "refined": False, "fault": fault,
         }  # fmt: skip
         warning = f"the router did not decide, so {team.default_agent!r} answers: {fault}"
-        fragment = routing.run_agent(now, team.default_agent, work.definitions, asked=_this(work))
+        fragment = routing.run_agent(now, team.default_agent, work.definitions, asked=_this(work), is_default=True)
         return Outcome(output=text, fragment=fragment, detail=detail, warnings=(warning,))
     said_nothing = team.strategy == "single_agent_dispatch" and (error is None or is_late)
     head = f"{NOBODY} (" if said_nothing else NO_DECISION[team.strategy]

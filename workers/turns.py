@@ -11,16 +11,16 @@ from typing import cast
 
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import Agent, Model, Tool, mcp_tool
-from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
+from orchestrator.models.instructions import AgenticStep, FunctionStep, MemoryStep, Nested, Prompt
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.models.wire import HistoryEntry
 from orchestrator.planning import templates
-from orchestrator.planning.strategies.agents import tools_of
+from orchestrator.planning.strategies.agents import template, tools_of
 from workers import conversations, mcp, remembering, schemas, tools
 from workers.dialects.messages import Message, conversation
 from workers.dialects.rounds import Answer, Round
 from workers.shapes import Shape
-from workers.work import Work, text_input
+from workers.work import Work, filling, text_input
 
 OBJECTIVE = (
     "Your objective: {objective}\n\nWork towards it step by step, with the tools you have if they help. "
@@ -158,11 +158,11 @@ class Turn:
     def _templates(self) -> list[str]:
         """The texts whose placeholders may name memories."""
         shown = self.agent.instructions[: self.number] if "@first" in self.work.begun.inputs else []
-        return [self.agent.system or "", *map(_template, [*shown, self.instruction])]
+        return [self.agent.system or "", *map(template, [*shown, self.instruction])]
 
     @cached_property
-    def _remembered(self) -> dict[str, str]:
-        return {name: text or "" for name, text in self.memory.items()}
+    def _fillings(self) -> dict[str, str]:
+        return {**{name: text or "" for name, text in self.memory.items()}, **filling(self.work)}
 
     @property
     def forgotten(self) -> list[str]:
@@ -171,7 +171,7 @@ class Turn:
 
     @cached_property
     def _prompt(self) -> tuple[str, bool]:
-        return _asked(self.instruction, text_input(self.work), self._remembered)
+        return _asked(self.instruction, text_input(self.work), self._fillings)
 
     @property
     def uses_input(self) -> bool:
@@ -180,11 +180,11 @@ class Turn:
 
     def messages(self, known: Sequence[ToolSchema]) -> list[Message]:
         """The conversation so far."""
-        system = [templates.fill(self.agent.system or "", self._remembered)]
+        system = [templates.fill(self.agent.system or "", self._fillings)]
         mode = "minimal"
         if isinstance(self.instruction, AgenticStep):
             mode = self.instruction.history_mode
-            system.append(templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._remembered)}))
+            system.append(templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._fillings)}))
         if self.agent.dialect == "json" and known and not self.is_closing:
             system.append("\n".join([JSON_TOOLS, *(_line(tool) for tool in known)]))
         if self.shape and known:  # not every provider takes tools and a schema at once
@@ -206,7 +206,7 @@ class Turn:
         for number, instruction in enumerate(self.agent.instructions[: self.number]):
             output = inputs[f"@earlier/{number}"]
             if not isinstance(instruction, FunctionStep | MemoryStep | Nested):
-                asked, _ = _asked(instruction, _text(before), self._remembered)
+                asked, _ = _asked(instruction, _text(before), self._fillings)
                 messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(output)}]
             before = output
         return messages
@@ -238,19 +238,7 @@ def _asked(instruction: str | Prompt | AgenticStep, text: str, remembered: Mappi
     """What an instruction asks of a model, given its input and the memories it names, and whether it uses the input."""
     if isinstance(instruction, AgenticStep):
         return text, True
-    return templates.instruct(_template(instruction), text, remembered)
-
-
-def _template(instruction: Instruction) -> str:
-    """The text of an instruction that has one."""
-    match instruction:
-        case str():
-            return instruction
-        case Prompt():
-            return instruction.prompt
-        case AgenticStep():
-            return instruction.objective
-    return ""
+    return templates.instruct(template(instruction), text, remembered)
 
 
 def _text(value: JsonValue) -> str:

@@ -88,13 +88,25 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def text_input(work: Work) -> str:
-    """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON."""
+    """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON.
+
+    What fills gaps in the agent's texts does not count; if there is nothing else, it is asked nothing.
+    """
     if "@text" in work.begun.inputs:
         return as_text(work.begun.inputs["@text"])
-    node_input = work.node_input
+    gaps = filling(work)
+    node_input = {key: value for key, value in work.node_input.items() if key not in gaps}
+    if gaps and not node_input:
+        return ""
     if len(node_input) == 1 and next(iter(node_input)) in ("input", "text"):
         return as_text(next(iter(node_input.values())))
     return to_json(node_input)
+
+
+def filling(work: Work) -> dict[str, str]:
+    """What is put into an agent's texts for the keys of its node's input that they name."""
+    gaps = cast("list[str]", work.params.get("gaps") or [])
+    return {key: as_text(work.node_input[key]) for key in gaps}
 
 
 def as_text(value: JsonValue) -> str:

@@ -59,8 +59,7 @@ def _help(words: str, door: Door, paper: Paper) -> None:
 def _session(words: str, door: Door, paper: Paper) -> None:
     if words:
         door.switch(words)
-    kept = len(door.history())
-    paper.say(f"session {door.session}: {kept} {'entry' if kept == 1 else 'entries'}")
+    paper.say(f"session {door.session}: {_count(len(door.history()), 'entry', 'entries')}")
 
 
 def _history(words: str, door: Door, paper: Paper) -> None:
@@ -74,7 +73,7 @@ def _history(words: str, door: Door, paper: Paper) -> None:
 
 
 def _clear(words: str, door: Door, paper: Paper) -> None:
-    paper.say(f"{door.clear()} entries of session {door.session} forgotten")
+    paper.say(f"{_count(door.clear(), 'entry', 'entries')} of session {door.session} forgotten")
 
 
 def _memory(words: str, door: Door, paper: Paper) -> None:
@@ -107,7 +106,7 @@ def _get_memory(words: str, door: Door, paper: Paper) -> None:
 
 
 def _clear_memory(words: str, door: Door, paper: Paper) -> None:
-    paper.say(f"{door.memory.clear_memories(PREFERENCES)} values forgotten")
+    paper.say(f"{_count(door.memory.clear_memories(PREFERENCES), 'value', 'values')} forgotten")
 
 
 Doing = Callable[[str, Door, Paper], None]
@@ -132,6 +131,10 @@ def _value(text: str) -> JsonValue:
     except ValueError:
         return text
     return value
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _text(value: JsonValue) -> str:

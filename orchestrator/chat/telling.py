@@ -211,7 +211,8 @@ def _decided(step: StepRecord) -> Iterator[Told]:
         yield Told("note", f"plan: {' → '.join(map(str, plan))}")
     elif chosen:
         refined = f", asked: {_short(step.output)}" if info.get("refined") else ""
-        yield Told("note", f"→ {chosen} ({_CHOOSERS.get(step.spec.kind, 'the router')}{refined})")
+        how = "by default" if info.get("source") == "default" else _CHOOSERS.get(step.spec.kind, "the router")
+        yield Told("note", f"→ {chosen} ({how}{refined})")
     elif fault := info.get("fault"):
         yield Told("note", f"the router is asked again: {_short(fault)}")
     if info.get("prefix") == "reroute":

@@ -60,21 +60,21 @@ class Desk:
 
     # --- submitting ---------------------------------------------------------------------------------------------------------
 
-    def check(self, text: str, *, team: str | None, agent: str | None) -> None:
+    def check(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
         """Raise ConfigError for the faults of a turn, before anything is waited for."""
-        faults = turns.check(Turn(text=text, team=team, agent=agent), self.definitions)
+        faults = turns.check(Turn(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
         if faults:
             raise ConfigError(faults, source="turn")
 
     def submit_turn(
-        self, text: str, *, team: str | None, agent: str | None, session: str | None = None, send_history: bool = False,
-        timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
+        self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None, session: str | None = None,
+        send_history: bool = False, timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
         """Submit a turn. Its faults are told before anything is waited for."""
-        self.check(text, team=team, agent=agent)
+        self.check(text, team=team, agent=agent, workflow=workflow)
         self.warn_of_queues()
         return self.client.submit_turn(
-            text, team=team, agent=agent, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
+            text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
         )
 
     def submit_chain(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator import config as configuration
 from orchestrator.cli.main import WRONG
 from orchestrator.cli.options import as_json, configured
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
@@ -69,6 +70,10 @@ def check(file: str, config: str | None, as_json: bool) -> int:
 def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
     try:
+        swarm = configuration.load_langswarm(Path(file)) if file != "-" else None
+        if swarm is not None:
+            aside = f"; of no effect here: {', '.join(swarm.left_aside)}" if swarm.left_aside else ""
+            return swarm.in_files(chains.check_chains(swarm.definitions)), f"{_counted(swarm.definitions)}, of LangSwarm's files{aside}"
         document = document_of(file)
     except ConfigError as error:
         return error.faults, ""
@@ -90,11 +95,13 @@ def _checked_configuration(document: Document, folder: Path) -> tuple[Sequence[F
         definitions = load_definitions(document, folder=folder)
     except ConfigError as error:
         return error.faults, ""
+    return with_lines(chains.check_chains(definitions), document), _counted(definitions)
+
+
+def _counted(definitions: Definitions) -> str:
+    """What is in a configuration, in words."""
     sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
-    faults = with_lines(chains.check_chains(definitions), document)
-    return faults, ", ".join(
-        f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count
-    ) or "it says nothing"
+    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "it says nothing"
 
 
 def _json(branches: Sequence[Branch]) -> list[JsonValue]:

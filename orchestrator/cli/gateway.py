@@ -29,7 +29,7 @@ PACE = click.FloatRange(0.001, 1e6)
 @configured
 @as_json
 def gateway(host: str, port: int, tokens_file: str | None, rate: float, max_bytes: int, config: str | None, as_json: bool) -> int:
-    """Serve turns, chains, sessions and memory over HTTP and WebSockets, until told to stop."""
+    """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
     configure_logs()
     tokens = _tokens(tokens_file)
     serve.check_address(host, has_tokens=tokens is not None)

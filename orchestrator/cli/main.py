@@ -27,7 +27,7 @@ COMMANDS = {
     "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("documents", "Show the graph and the canvas of a chain or a turn, without running it."),
     "check": ("documents", "Report every fault of a configuration or a chain request."),
-    "runs": ("runs", "List, show, follow, cancel runs; read their results; send them signals."),
+    "runs": ("runs", "List, show, follow, cancel runs; read their results; send them signals; fork and retry them."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, keep and forget what is remembered."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),

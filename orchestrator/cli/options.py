@@ -11,6 +11,7 @@ import click
 SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
 
 configured = click.option("--config", metavar="FILE", help="The configuration; else CANTATA_CONFIG, else configs/default.yaml here.")
+detach = click.option("--detach", is_flag=True, help="Print the run's id and leave it to itself.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 
 
@@ -18,7 +19,7 @@ def pairs(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -
     """The KEY=VALUE pairs that an option holds."""
     for text in texts:
         if not text.partition("=")[0] or "=" not in text:
-            raise click.BadParameter(f"expected KEY=VALUE, such as tenant=acme, not {text!r}")
+            raise click.BadParameter(f"expected {option.metavar or 'KEY=VALUE'}, not {text!r}")
     return dict(tuple(text.split("=", 1)) for text in texts)  # type: ignore[misc]  # each has two parts
 
 
@@ -34,6 +35,18 @@ def json_value(ctx: click.Context, option: click.Parameter, text: str | None) ->
     except json.JSONDecodeError as error:
         hint = "" if "{" in str(text) else "; a text needs its own quotes: '\"text\"'"
         raise click.BadParameter(f"{text!r} is no JSON: {error.msg} (column {error.colno}){hint}") from error
+
+
+def assignments(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """The PATH=VALUE pairs that an option holds; a value that is no JSON is a text."""
+    return {path: _json_or_text(text) for path, text in pairs(ctx, option, texts).items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def json_object(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:

@@ -31,7 +31,8 @@ def definitions_of(config: str | None) -> Definitions:
     definitions = configuration.load(path)
     faults = chains.check_chains(definitions)
     if faults and path:
-        raise ConfigError(with_lines(faults, configuration.read(path)), source=str(path))
+        swarm = configuration.load_langswarm(path)
+        raise ConfigError(swarm.in_files(faults) if swarm else with_lines(faults, configuration.read(path)), source=str(path))
     return definitions
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from orchestrator.cli.door import opened_for_reading
-from orchestrator.cli.options import as_json, json_value
+from orchestrator.cli.options import as_json, assignments, detach, json_value
 
 
 @click.group()
 def runs() -> None:
-    """List, show, follow, cancel runs; read their results; send them signals."""
+    """List, show, follow, cancel runs; read their results; send them signals; fork and retry them."""
 
 
 run_id = click.argument("run_id", metavar="ID")
@@ -63,6 +63,37 @@ def cancel(run_id: str, as_json: bool) -> int:
     """End a run; what its workers do for it is stopped."""
     with opened_for_reading(workers=False, as_json=as_json) as shelf:
         return shelf.cancel(run_id)
+
+
+@runs.command()
+@run_id
+@click.option("--from", "from_step", required=True, metavar="STEP", help="The step to begin with: a node, or an id that `show` tells.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    callback=assignments,
+    metavar="input.KEY=VALUE",
+    help="Change the input for what is done anew; VALUE is JSON, or a text.",
+)
+@detach
+@as_json
+def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:  # fmt: skip
+    """Do a run that is over anew from a step on, as a new run; what lies upstream is taken over."""
+    with opened_for_reading(workers=True, as_json=as_json) as shelf:
+        made = shelf.fork(run_id, from_step, changes)
+        return shelf.detach(made) if detach else shelf.attend(made)
+
+
+@runs.command()
+@run_id
+@detach
+@as_json
+def retry(run_id: str, detach: bool, as_json: bool) -> int:
+    """Do anew what a failed or cancelled run left unfinished, as a new run; the rest is taken over."""
+    with opened_for_reading(workers=True, as_json=as_json) as shelf:
+        made = shelf.fork(run_id, None, {})
+        return shelf.detach(made) if detach else shelf.attend(made)
 
 
 @runs.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 
 import click
@@ -14,6 +15,8 @@ from orchestrator.cli import screen
 from orchestrator.cli.desk import Desk, result_of, tell
 from orchestrator.cli.main import FAILED, INTERRUPTED, WRONG
 from orchestrator.cli.view import apply, learn, unknown
+from orchestrator.client import ChainRun, TurnRun
+from orchestrator.forking import FORKED_AT, FORKED_FROM
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.results import describe_turn
@@ -65,6 +68,9 @@ class Shelf(Desk):
         if ended:
             view = learn(view, self.infos(run_id, ended))
         Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(screen.paint(view, record.now_ms, most=MOST_ROWS))
+        if origin := record.labels.get(FORKED_FROM):
+            step = record.labels.get(FORKED_AT)
+            tell(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
         if record.error:
             tell(f"error: {words.clean(record.error.message)} ({record.error.code})")
         if record.status in RUN_OVER:
@@ -101,6 +107,12 @@ class Shelf(Desk):
         else:
             tell(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} had ended before: {status}")
         return 0 if status == "cancelled" else FAILED
+
+    def fork(self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
+        """Do a run anew from a step on; without one, what it left unfinished."""
+        if from_step is None:
+            return self.client.retry(run_id)
+        return self.client.fork(run_id, from_step, changes=changes)
 
     def signal(self, run_id: str, step: str, value: JsonValue) -> int:
         """Give a waiting step its value."""

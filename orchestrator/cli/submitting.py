@@ -7,9 +7,8 @@ import sys
 import click
 
 from orchestrator.cli.door import opened
-from orchestrator.cli.options import SECONDS, as_json, configured, json_object, labelled
+from orchestrator.cli.options import SECONDS, as_json, configured, detach, json_object, labelled
 
-detach = click.option("--detach", is_flag=True, help="Print the run's id and leave it to itself.")
 timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How long the run may take.")
 
 
@@ -17,6 +16,7 @@ timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How l
 @click.argument("text")
 @click.option("--team", metavar="NAME", help="The team to answer; the configured default if absent.")
 @click.option("--agent", metavar="NAME", help="The agent to answer.")
+@click.option("--workflow", metavar="NAME", help="The workflow to answer: a chain of the configuration.")
 @click.option("--session", metavar="NAME", help="The conversation it belongs to; the turns of one run in order.")
 @click.option("--history", is_flag=True, help="Put the conversation so far before the text.")
 @configured
@@ -25,14 +25,16 @@ timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How l
 @detach
 @as_json
 def turn(
-    text: str, team: str | None, agent: str | None, session: str | None, history: bool, config: str | None, timeout: float | None,
-    labels: dict[str, str], detach: bool, as_json: bool,
+    text: str, team: str | None, agent: str | None, workflow: str | None, session: str | None, history: bool, config: str | None,
+    timeout: float | None, labels: dict[str, str], detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
     with opened(config=config, as_json=as_json) as desk:
-        run = desk.submit_turn(text, team=team, agent=agent, session=session, send_history=history, timeout_s=timeout, labels=labels)
+        run = desk.submit_turn(
+            text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels
+        )
         return desk.detach(run) if detach else desk.attend(run)
 
 

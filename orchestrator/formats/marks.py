@@ -174,7 +174,7 @@ class Marker:
 
 
 def place(path: KeyPath, data: JsonValue = None) -> str:
-    """Where a path leads, for people: `agents.analyst.instructions[0]`; a node of a chain has its id too: `nodes[3] 'fetch'.kind`."""
+    """Where a path leads, for people: `agents.analyst.instructions[0]`; what has an id in a list has it too: `nodes[3] 'fetch'.kind`."""
     words = ""
     for part in path:
         data = step(data, part)
@@ -182,9 +182,9 @@ def place(path: KeyPath, data: JsonValue = None) -> str:
             words += ("." if words else "") + (part if _PLAIN_KEY.fullmatch(part) else repr(part))
             continue
         words += f"[{part}]"
-        node_id = step(data, "node_id")
-        if node_id and isinstance(node_id, str):
-            words += f" {node_id!r}"
+        own_id = step(data, "node_id") or step(data, "id")
+        if own_id and isinstance(own_id, str):
+            words += f" {own_id!r}"
     return words
 
 

@@ -25,6 +25,8 @@ _MODES = ("pipeline", "broadcast", "router", "round_robin")
 _LATER_MODES = ("conductor",)
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
 _SKILLS = ("skills", "agents", "teams", "chains")  # what a node of kind `skill` may name
+_STEPS = ("agents", "chains")  # what steps are called after
+_MARKS = ("@", "=")  # what the ids of our own steps, and references past growth, begin with
 _REFERENCES: Mapping[str, str] = {
     "teams.*.agents.*": "agents",
     "agents.*.history.exclude_sources.*": "agents",
@@ -72,7 +74,7 @@ def _model_faults(document: Document) -> list[Fault]:
     try:
         Definitions.model_validate(document.data)
     except ValidationError as error:
-        return faults_of(error, document, Definitions, hidden=["folder"])
+        return faults_of(error, document, Definitions, hidden=["folder", "diskurs"])
     return []
 
 
@@ -82,11 +84,19 @@ def _model_faults(document: Document) -> list[Fault]:
 def _check_folder(document: Document, folder: Path | None) -> Iterator[Fault]:
     if isinstance(document.data, dict) and "folder" in document.data:
         yield document.fault(("folder",), "unknown key 'folder'; functions are imported from the folder that the file lies in")
+    if isinstance(document.data, dict) and "diskurs" in document.data:
+        yield document.fault(("diskurs",), "unknown key 'diskurs'; a Diskurs folder has a config.yml of its own, with 'firstContact'")
 
 
 def _check_names(document: Document, folder: Path | None) -> Iterator[Fault]:
     for section in _SECTIONS:
-        yield from (document.fault((section, name), "the name is empty") for name in _names(document, section) if not name.strip())
+        for name in _names(document, section):
+            if not name.strip():
+                yield document.fault((section, name), "the name is empty")
+            elif section in _STEPS and name.startswith(_MARKS):
+                yield document.fault(
+                    (section, name), f"the name begins with {name[0]!r}, as no agent's or chain's may; steps of runs have it"
+                )
 
 
 def _check_skill_names(document: Document, folder: Path | None) -> Iterator[Fault]:

@@ -1,7 +1,7 @@
 """Who may ask, and for whom: bearer tokens, each of one tenant; without tokens, programs of this machine but not web pages.
 
-A browser cannot send a header with a WebSocket. So there a token may come as a subprotocol: `Sec-WebSocket-Protocol: cantata, bearer.TOKEN`.
-It never stands in the address, which proxies and browsers write down.
+A browser cannot send a header with a WebSocket. So there a token may come as a subprotocol, of those that the client offers:
+`Sec-WebSocket-Protocol: cantata, bearer.TOKEN`. It never stands in the address, which proxies and browsers write down.
 """
 
 from __future__ import annotations

@@ -153,11 +153,11 @@ class _Connection:
         with suppress(_Left, WebSocketDisconnect):
             try:
                 await self._tell_all(run, after)
+            except (_Left, WebSocketDisconnect):
+                pass
             except StreamsEnded:
                 await self._close(ENDING, "the gateway ends; your turns go on")
-            except (CantataError, RedisFailure) as error:
-                await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
-            except Exception as error:  # noqa: BLE001  # the edge of a task; `refusal` logs it
+            except Exception as error:  # noqa: BLE001  # the edge of a task; `refusal` logs what nobody foresaw
                 await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
 
     async def _tell_all(self, run: TurnRun, after: int) -> None:

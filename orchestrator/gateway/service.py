@@ -108,8 +108,8 @@ class Service:
 
     def _submit_turn(self, tenant: str, turn: Turn, key: str | None) -> TurnRun:
         run = self.client.submit_turn(
-            turn.text, team=turn.team, agent=turn.agent, session=turn.session, send_history=turn.send_history, timeout_s=turn.timeout_s,
-            idempotency_key=key and f"gateway\n{tenant}\nturn\n{key}", labels=_labels(tenant),
+            turn.text, team=turn.team, agent=turn.agent, workflow=turn.workflow, session=turn.session, send_history=turn.send_history,
+            timeout_s=turn.timeout_s, idempotency_key=key and f"gateway\n{tenant}\nturn\n{key}", labels=_labels(tenant),
         )  # fmt: skip
         if key is not None and self._asked(run, Turn) != turn:
             raise _used(key)

@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
+from orchestrator.models.conductors import Forum
 from orchestrator.models.instructions import FUNCTION, Instruction, Prompt
 from orchestrator.models.params import Params
 from orchestrator.models.values import Value
@@ -71,6 +72,9 @@ class Tool(Value):
         default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
     )
     mcp: McpServer | None = Field(default=None, description="the server whose tools are called `name.tool`")
+    asks: bool = Field(
+        default=False, description="asks people: a call waits, without a worker, for a signal, whose value is what it gives"
+    )
     description: str = Field(default="", description="what it does, for people and models")
     queue: QueueName = Field(
         default_factory=lambda given: "agents" if given.get("mcp") else "tools",
@@ -88,8 +92,10 @@ class Tool(Value):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Tool:
-        if (self.function is None) == (self.mcp is None):
-            raise ValueError("a tool is either a 'function' or an 'mcp' server")
+        if (self.function is not None) + (self.mcp is not None) + self.asks != 1:
+            raise ValueError("a tool is either a 'function' or an 'mcp' server, or it 'asks' people")
+        if self.asks and self.parameters is None:
+            raise ValueError("a tool that 'asks' people needs 'parameters': what a model may tell them")
         for option in ("values", "hidden", "parameters"):
             if self.mcp and getattr(self, option):
                 raise ValueError(f"{option!r} belongs to a function; an 'mcp' server says itself what its tools take")
@@ -354,6 +360,12 @@ class Chain(Value):
     nodes: list[ChainNode] = Field(min_length=1, description="all nodes")
     entry_node: str = Field(description="starting node id")
     description: str = Field(default="", description="what it does, for people")
+    answers: dict[str, str] = Field(
+        default_factory=dict,
+        description="name → expression: what it gives where it runs as one node or answers a turn. Of those that are not null, one alone "
+        "is the output, several are an object; the outputs of its last nodes if absent",
+    )
+    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds a turn may take that it answers")
 
 
 class Defaults(Value):
@@ -432,6 +444,7 @@ class Definitions(Value):
     agents: dict[str, Agent] = Field(default_factory=dict, description="who answers turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
+    diskurs: Forum | None = Field(default=None, description="agents and conductors of a Diskurs folder; set when one is read")
     defaults: Defaults = Field(default_factory=Defaults, description="what applies where nothing is said")
     limits: Limits = Field(default_factory=Limits, description="bounds on each run")
     sessions: Sessions = Field(default_factory=Sessions, description="how conversations are kept")

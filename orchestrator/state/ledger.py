@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 Reply = TypeVar("Reply")
 
 _LUA = files("orchestrator.state") / "lua"
-_PRELUDES = {"commit": ("lib", "grow")}
+_PRELUDES = {"commit": ("lib", "grow"), "fork": ("lib", "grow")}
 _PASSING = ("OOM", "LOADING", "MISCONF", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MASTERDOWN", "NOREPLICAS")
 
 
@@ -353,6 +353,12 @@ class Ledger:
             if word != "undefined":
                 break
         return Accepted(word, int(priority))
+
+    def fork(self, run_id: str, source: str, *, request: str, given: str, labels: str, plan: str) -> tuple[str, int, tuple[Ready, ...]]:
+        """Make a run of another in its shard: 'new', 'known', 'gone', 'open' or 'undefined', its priority, what to send; see `forks`."""
+        args = (run_id, source, token_hex(4), request, given, labels, self._resend_ms, plan)
+        word, priority, sends = self._call("fork", run_id, *args)
+        return word, int(priority), _ready(sends)
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""

@@ -54,16 +54,11 @@ class Sessions:
 
     def history(self, session: str, most: int | None = None) -> list[HistoryEntry]:
         """What was said, oldest first: the newest `most` entries, or all that are kept."""
-        entries: list[HistoryEntry] = []
-        for entry in self.newest_first(session):
-            if most is not None and len(entries) >= most:
-                break
-            entries.append(entry)
-        return entries[::-1]
-
-    def newest_first(self, session: str) -> Iterator[HistoryEntry]:
-        """What was said, newest first, read as far as it is wanted."""
-        return newest_first(self._ledger, self._scope(session))
+        if most is not None and most < 1:
+            return []
+        key = _key(self._scope(session), "history")
+        texts = cast("list[str]", self._ledger.patiently(partial(self._ledger.redis.lrange, key, -(most or 0), -1)))
+        return [HistoryEntry.model_validate(json.loads(text)) for text in texts]
 
     def waiting(self, session: str) -> list[str]:
         """The runs of its turns that are not over: the one under way, then those that wait."""

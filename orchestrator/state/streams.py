@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import cast
@@ -29,7 +30,7 @@ PAGE = 100  # entries of one run in one read
 ROOM = 200  # entries that wait for one reader, before more are read for it
 BLOCK_MS = 20  # how long one read waits: who begins to follow meanwhile waits as long
 PAUSE_S = 0.005  # between reads that found something, so that a busy moment is read in few of them
-LOOK_S = 5.0  # how often it is looked whether followed runs are still known
+LOOK_S = 5.0  # how often it is looked whether followed runs are still known, and still have the events that were read
 AGAIN_S = 0.2  # between two tries while Redis is away
 
 Entry = tuple[str, Mapping[str, str]]
@@ -67,6 +68,7 @@ class Follower:
         """What was read for it ends here; it may not have asked for all of it yet."""
         self.fault: CantataError | None = None
         self._entries: list[Entry] = []
+        self._read: deque[tuple[int, str]] = deque(maxlen=ROOM)
         self._came = asyncio.Event()
         self._room = room
 
@@ -81,7 +83,18 @@ class Follower:
         if fresh:
             self.after = _offset(fresh[-1][0])
             self._entries += fresh
+            self._read += map(_mark, fresh)
             self._came.set()
+
+    @property
+    def last(self) -> tuple[int, str] | None:
+        """The mark of the last entry that was read for it."""
+        return self._read[-1] if self._read else None
+
+    def go_back(self, known: Sequence[Entry]) -> None:
+        """Go on behind the last entry that is still what it was, given the newest ones that are known now."""
+        marks = set(map(_mark, known))
+        self.after = max((mark[0] for mark in self._read if mark in marks), default=0)
 
     def end(self, fault: CantataError) -> None:
         """It gets what it has not asked for yet, then this error."""
@@ -146,9 +159,10 @@ class Streams:
                 await self._work.wait()
                 continue
             try:
-                if self._give(await self._read(wanted)):
+                if self._give(wanted, await self._read(wanted)):
                     await asyncio.sleep(PAUSE_S)
                 if time.monotonic() - looked_at > LOOK_S:
+                    await self._go_back()
                     await self._look()
                     looked_at = time.monotonic()
             except (RedisError, OSError) as error:
@@ -196,10 +210,11 @@ class Streams:
             return {str(key): cast("list[Entry]", batches[0]) for key, batches in reply.items()}
         return dict(cast("list[tuple[str, list[Entry]]]", reply))
 
-    def _give(self, found: Mapping[str, Sequence[Entry]]) -> bool:
+    def _give(self, wanted: Mapping[str, str], found: Mapping[str, Sequence[Entry]]) -> bool:
+        """Hand out what was read, but not to who meanwhile began further behind: what lies between was not read for them."""
         for key, entries in found.items():
             for follower in self._followers.get(key, ()):
-                if follower.has_room:
+                if follower.has_room and follower.after >= _offset(wanted[key]):
                     follower.give(entries)
         return bool(found)
 
@@ -215,24 +230,33 @@ class Streams:
                 follower.end(UnknownRunError(f"run {follower.run_id!r} is not known here any more"))
 
     async def _wait_for_redis(self) -> None:
-        """Wait until Redis is back.
-
-        It may have lost its last second, and then writes other events under the same offsets: these are wanted.
-        """
+        """Wait until Redis is back. It may have lost its last second, and then writes other events under the same offsets."""
         while not self._ended:
             await asyncio.sleep(AGAIN_S)
             try:
-                followers = self._all()
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for follower in followers:
-                        pipe.xrevrange(follower.key, count=1)
-                    lasts = cast("list[list[Entry]]", await pipe.execute())
+                await self._go_back()
+                await self._look()
+                return
             except (RedisError, OSError):
                 continue
-            for follower, last in zip(followers, lasts, strict=True):
-                follower.after = min(follower.after, _offset(last[0][0]) if last else 0)
-            await self._look()
-            return
+
+    async def _go_back(self) -> None:
+        """Have those whose last entry is another now read on from where the stream is still what they know."""
+        followers = [follower for follower in self._all() if follower.last]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for follower in followers:
+                pipe.xrange(follower.key, min=f"0-{follower.after}", max=f"0-{follower.after}")
+            found = cast("list[list[Entry]]", await pipe.execute())
+        for follower, entries in zip(followers, found, strict=True):
+            if [follower.last] != list(map(_mark, entries)):
+                log.warning("events_lost", run=follower.run_id, after=follower.after)
+                newest = await self._redis.xrevrange(follower.key, count=ROOM)
+                follower.go_back(cast("list[Entry]", newest))
+
+
+def _mark(entry: Entry) -> tuple[int, str]:
+    """What tells an entry from another that is written later under the same offset: its time."""
+    return _offset(entry[0]), entry[1].get("at", "")
 
 
 def _offset(entry_id: str) -> int:

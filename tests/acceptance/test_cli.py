@@ -15,6 +15,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -458,11 +459,19 @@ def test_status_lists_every_process_and_worker(kept: Folder) -> None:
     assert isinstance(found["processes"], list)
     assert [(each["name"], each["queues"], each["alive"]) for each in found["processes"]] == [
         ("supervisor", [], True), ("valkey", [], True), ("coordinator", ["coordinator"], True), ("agents", ["agents"], True),
-        ("tools", ["tools"], True),
+        ("tools", ["tools"], True), ("gateway", [], True),
     ]  # fmt: skip
     assert all(each["pid"] > 0 for each in found["processes"])
     assert isinstance(found["workers"], list)
     assert {queue for each in found["workers"] for queue in each["queues"]} >= {"coordinator", "agents", "tools"}
+
+
+def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folder) -> None:
+    address = kept.json("status")["gateway_url"]
+
+    with urlopen(f"{address}/ready") as answer:
+        assert json.loads(answer.read()) == {"status": "ok"}
+    assert f"gateway: {address}" in kept.submit("status").stdout
 
 
 def test_up_told_twice_changes_nothing(kept: Folder) -> None:

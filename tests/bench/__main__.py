@@ -18,6 +18,7 @@ from tests.bench.measure import database, measure_shapes, plain_worker, stack
 from tests.bench.rivals import measure_peers
 from tests.bench.shapes import Shape, shapes
 from tests.bench.soak import RETENTION_S, SAMPLES, measure_soak
+from tests.bench.turns import measure_turns
 
 PEER_SHAPES = ("row of 10", "1 → 100 → 1", "50 rows of 10 at once")
 
@@ -49,6 +50,10 @@ def main() -> int:
         figures = measure_agents()
         report.print_agents(figures)
         measured["agents"] = [asdict(each) for each in figures]
+    if options.turns:
+        turns = measure_turns(quick=options.quick)
+        report.print_turns(turns)
+        measured["turns"] = asdict(turns)
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -69,12 +74,13 @@ def _shapes(wanted: Sequence[Shape], *, peers: bool) -> dict[str, JsonValue]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="leave out 10,000 wide, and growth")
+    parser.add_argument("--quick", action="store_true", help="leave out 10,000 wide, and growth; fewer turns")
     parser.add_argument("--peers", action="store_true", help="LangGraph, DBOS, Prefect, dramatiq too; installs them under .cantata")
     parser.add_argument("--growth", action="store_true", help="the cost of a step by the size of its run; usual without --quick and --only")
     parser.add_argument("--soak", metavar="N", type=int, default=0, help=f"memory over N finished runs, {SAMPLES} or more; say 20000")
     parser.add_argument("--fairness", action="store_true", help="how long a run waits beside 5,000 of another client")
     parser.add_argument("--agents", action="store_true", help="what agents cost around their model calls, beside LiteLLM alone")
+    parser.add_argument("--turns", action="store_true", help="turns in each mode, and sessions, beside LiteLLM alone and plain Celery")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args()

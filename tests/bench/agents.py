@@ -76,7 +76,7 @@ class Bare:
 
 def measure_agents() -> list[Figure]:
     """Measure all, on a stack of its own."""
-    with _server() as url, _stack(url) as client, _bare() as bare:
+    with model_server(RULES) as url, model_stack(url, _definitions()) as client, bare_process() as bare:
         return [*_at_once(client, bare), _first_text(client, bare, url), _round(client, bare), _take(client)]
 
 
@@ -90,8 +90,8 @@ def _at_once(client: EmbeddedClient, bare: Bare) -> Iterator[Figure]:
     request = {"nodes": nodes, "entry_node": "all", "initial_input": {"items": texts}}
     one_run, turns, alone = [], [], []
     for _ in range(REPEATS["at once"]):
-        one_run.append(_took_s(lambda: [client.submit_chain(request)]))
-        turns.append(_took_s(lambda: [client.submit_turn(text, agent="plain") for text in texts]))
+        one_run.append(took_s(lambda: [client.submit_chain(request)]))
+        turns.append(took_s(lambda: [client.submit_turn(text, agent="plain") for text in texts]))
         alone.append(bare.measure("at_once", SLOW))
     (worker,) = (process for process in client.stack.processes() if process.name == "agents")
     yield Figure(f"{AT_ONCE} calls of {CALL_S:g} s at once, in one run", "s", 1.6, one_run, alone)
@@ -121,7 +121,7 @@ def _round(client: EmbeddedClient, bare: Bare) -> Figure:
     """A call of the model and its tool, without the rest of the run: what a loop takes more than an answer without tools."""
 
     def turn_s(text: str) -> float:
-        return _took_s(lambda: [client.submit_turn(text, agent="looping")])
+        return took_s(lambda: [client.submit_turn(text, agent="looping")])
 
     turn_s(LOOP)
     ours, alone = [], []
@@ -146,7 +146,7 @@ def _take(client: EmbeddedClient) -> Figure:
     return Figure("leave by all shared limits", "ms", 0.5, took_ms)
 
 
-def _took_s(submit: Callable[[], Sequence[Run]]) -> float:
+def took_s(submit: Callable[[], Sequence[Run]]) -> float:
     """The seconds until runs are over, from before they were submitted."""
     since = time.perf_counter()
     runs = submit()
@@ -158,21 +158,8 @@ def _took_s(submit: Callable[[], Sequence[Run]]) -> float:
     return took_s
 
 
-@contextmanager
-def _server() -> Iterator[str]:
-    """The address of the scripted models, in a process of their own."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "script.yaml")
-        script.write_text(json.dumps(RULES))
-        with _process("orchestrator.testing", str(script)) as server:
-            assert server.stdout is not None
-            yield server.stdout.readline().strip()
-
-
-@contextmanager
-def _stack(url: str) -> Iterator[EmbeddedClient]:
-    os.environ |= {"OPENAI_API_BASE": url, "OPENAI_API_KEY": "sk-scripted", "CANTATA_TASK_EVENTS": "0"}
-    definitions = Definitions(
+def _definitions() -> Definitions:
+    return Definitions(
         folder=str(HERE),
         tools={"count": Tool(function="bench_tools:count", parameters=cast("dict[str, JsonValue]", TOOL["parameters"]))},
         agents={
@@ -182,6 +169,23 @@ def _stack(url: str) -> Iterator[EmbeddedClient]:
         },
     )
 
+
+@contextmanager
+def model_server(rules: Sequence[object]) -> Iterator[str]:
+    """The address of scripted models, in a process of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "script.yaml")
+        script.write_text(json.dumps(rules))
+        with _process("orchestrator.testing", str(script)) as server:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+
+
+@contextmanager
+def model_stack(url: str, definitions: Definitions) -> Iterator[EmbeddedClient]:
+    """A stack with one agents worker, which has asked its model on behalf of each agent."""
+    os.environ |= {"OPENAI_API_BASE": url, "OPENAI_API_KEY": "sk-scripted", "CANTATA_TASK_EVENTS": "0"}
+
     def command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
         return worker_command(name, queues, AT_ONCE if "agents" in queues else concurrency)
 
@@ -189,12 +193,13 @@ def _stack(url: str) -> Iterator[EmbeddedClient]:
         tempfile.TemporaryDirectory() as home,
         Client.embedded(home, config=definitions, agents=1, tools=PROCESSES, command=command) as client,
     ):
-        _took_s(lambda: [client.submit_turn("warm", agent=agent) for agent in definitions.agents])
+        took_s(lambda: [client.submit_turn("warm", agent=agent) for agent in definitions.agents])
         yield client
 
 
 @contextmanager
-def _bare() -> Iterator[Bare]:
+def bare_process() -> Iterator[Bare]:
+    """LiteLLM alone, warm."""
     with _process("tests.bench.bare") as process:
         bare = Bare(process)
         bare.measure("loop", "warm")

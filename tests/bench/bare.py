@@ -55,13 +55,36 @@ async def loop(text: str) -> float:
             messages.append({"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": json.dumps(answer)})
 
 
+async def turns(text: str) -> float:
+    """The seconds that so many turns take at once: `100 3,1` is a hundred, each three calls and then one; `stream` behind it streams."""
+    number, layers, *how = text.split()
+    since = time.perf_counter()
+    await asyncio.gather(*(_turn([int(width) for width in layers.split(",")], stream="stream" in how) for _ in range(int(number))))
+    return time.perf_counter() - since
+
+
+async def told(text: str) -> float:
+    """The seconds that one call takes that is told a number of messages before its own."""
+    since = time.perf_counter()
+    await _ask([*(_user(f"text {n}") for n in range(int(text))), _user("hello")])
+    return time.perf_counter() - since
+
+
+async def _turn(layers: list[int], *, stream: bool) -> None:
+    for width in layers:
+        for reply in await asyncio.gather(*(_ask([_user("hello")], stream=stream) for _ in range(width))):
+            if stream:
+                async for _ in reply:
+                    pass
+
+
 async def memory(_: str) -> float:
     """The most bytes this process ever held."""
     return most_bytes("self")
 
 
 MEASURES: Mapping[str, Callable[[str], Awaitable[float]]] = {
-    "at_once": at_once, "first_text": first_text, "loop": loop, "memory": memory,
+    "at_once": at_once, "first_text": first_text, "loop": loop, "memory": memory, "turns": turns, "told": told,
 }  # fmt: skip
 
 

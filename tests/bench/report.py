@@ -23,6 +23,7 @@ from tests.bench.measure import PROCESSES, Samples
 from tests.bench.rivals import Told
 from tests.bench.shapes import Shape
 from tests.bench.soak import TARGET_PERCENT, WARM_UP, Size, growth_percent
+from tests.bench.turns import Latency, Rate, Turns
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,6 +112,37 @@ def print_agents(figures: Sequence[Figure]) -> None:
     rows = ((each.name, _amount(each, each.ours), _amount(each, each.bare), *_verdict(each)) for each in figures)
     _table(("agents", "Cantata", "LiteLLM alone", "target", "held against it", ""), rows)
     _say("\nOne agents worker, scripted models in another process; medians, both sides in turns.")
+
+
+def print_turns(turns: Turns) -> None:
+    """What turns cost around their model calls."""
+    _say("")
+    head = (f"{turns.rates[0].turns} turns at once", "turns/s", "LiteLLM alone", "plain Celery", "of LiteLLM alone", "of plain Celery")
+    _table(head, map(_rate_row, turns.rates))
+    _say("")
+    _table(("one turn after the other, p50", "Cantata", "LiteLLM alone", "more"), map(_latency_row, turns.latencies))
+    kept = turns.kept
+    _say(
+        f"\n{kept.sessions} sessions, {kept.turns:,} turns: {kept.a_second:.0f} turns/s; {kept.entry_bytes:.0f} bytes an entry, "
+        f"{kept.session_bytes:.0f} a session with all its entries; {kept.turn_bytes / 1000:.1f} kB a turn until its retention is over."
+    )
+    _say(f"One agents worker, prefork {PROCESSES} for plain Celery, scripted models without delay in another process; medians.")
+
+
+def _rate_row(rate: Rate) -> tuple[str, ...]:
+    sides = (rate.ours_s, rate.bare_s, rate.celery_s)
+    ours, *others = (rate.a_second(samples) if samples else None for samples in sides)
+    assert ours is not None
+    return (rate.name, f"{ours:.0f}", *(f"{other:.0f}" if other else "" for other in others), *(_part(ours, other) for other in others))
+
+
+def _part(ours: float, other: float | None) -> str:
+    return f"{ours / other:.2f}" if other else ""
+
+
+def _latency_row(latency: Latency) -> tuple[str, ...]:
+    ours, alone = (statistics.median(samples) for samples in (latency.ours_ms, latency.bare_ms))
+    return (latency.name, f"{ours:.1f} ms", f"{alone:.1f} ms", f"{ours - alone:.1f} ms")
 
 
 def _amount(figure: Figure, samples: Sequence[float]) -> str:

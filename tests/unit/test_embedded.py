@@ -21,6 +21,7 @@ from orchestrator.embedded import (
     StackStatus,
     announce_ready,
     flower_command,
+    gateway_command,
     identity,
     plan,
     stack_is_gone,
@@ -261,6 +262,7 @@ def test_a_status_is_values_for_json(home: Home) -> None:
         "kept": False,
         "url": None,
         "flower_url": None,
+        "gateway_url": None,
         "processes": [{"name": "tools", "queues": ["tools"], "pid": 2**22 + 1, "alive": False, "started_s": 1.5}],
     }
 
@@ -313,7 +315,7 @@ def named_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[
 
 
 def test_a_plan_has_a_coordinator_workers_for_agents_and_one_for_tools(home: Home) -> None:
-    made = make_plan(home, agents=2, tools=3, flower=False, config="here.yaml", command=named_command)
+    made = make_plan(home, agents=2, tools=3, flower=False, gateway=False, config="here.yaml", command=named_command)
 
     assert [(each.name, each.command) for each in made.services] == [
         ("coordinator", ["coordinator", "coordinator", "4"]),
@@ -331,13 +333,23 @@ def test_flower_takes_another_port_if_its_own_is_taken(home: Home, monkeypatch: 
         taken.listen()
         monkeypatch.setattr(plan, "FLOWER_PORT", taken.getsockname()[1])
 
-        made = make_plan(home, agents=1, tools=1, flower=True, config=None, command=named_command)
+        made = make_plan(home, agents=1, tools=1, flower=True, gateway=False, config=None, command=named_command)
 
     flower = made.services[-1]
     assert made.flower_url is not None
     port = made.flower_url.removeprefix("http://127.0.0.1:")
     assert port != str(plan.FLOWER_PORT)
     assert flower == Service("flower", (), flower_command(valkey.server_url(made.socket), int(port)), announces=False)
+
+
+def test_a_gateway_is_one_of_the_stack_and_tells_when_it_listens(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "GATEWAY_PORT", 0)
+
+    made = make_plan(home, agents=1, tools=1, flower=False, gateway=True, config=None, command=named_command)
+
+    assert made.gateway_url is not None
+    port = int(made.gateway_url.removeprefix("http://127.0.0.1:"))
+    assert made.services[-1] == Service("gateway", (), gateway_command(port), announces=True)
 
 
 def test_a_worker_is_started_through_the_command_line() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from orchestrator.models.definitions import Agent, Definitions, mcp_tool
 from orchestrator.models.graph import RAW, Edge, Graph, Spec, Step
 from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
 from orchestrator.models.values import JsonValue
+from orchestrator.planning import templates
 
 STOP = "stop"
 """The label of the edge from a chainbreaker that ends the row."""
@@ -21,13 +22,42 @@ def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapp
 
 
 def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
-    """What a step that asks an agent is to do. It has no time-out: each model call has one, and there may be several, of other models."""
+    """What a step that asks an agent is to do. It has no time-out: each model call has one, and there may be several, of other models.
+
+    Of a node's input, what the agent's texts name is put there, and the rest is what it is asked.
+    """
+    gaps = _gaps(agent, params)
+    if gaps:
+        params = {**params, "gaps": cast(JsonValue, gaps)}
     if is_one_turn(agent):
         return _turn(name, agent, reads, 0, params)
     return Spec(
         kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
         retries=agent.retries,
     )  # fmt: skip
+
+
+def _gaps(agent: Agent, params: Mapping[str, JsonValue]) -> list[str]:
+    """The keys of a node's input that the agent's texts name in braces."""
+    keys = {key for part in ("input", "map") for key in cast("dict[str, JsonValue]", params.get(part) or {})} - {"input", "text"}
+    return sorted(keys & _names(agent, agent.instructions)) if keys else []
+
+
+def _names(agent: Agent, instructions: Iterable[Instruction]) -> set[str]:
+    """What stands in braces in an agent's system message and some of its instructions."""
+    return {name for text in (agent.system or "", *map(template, instructions)) for name in templates.names(text)}
+
+
+def template(instruction: Instruction) -> str:
+    """The text of an instruction; empty if it has none."""
+    match instruction:
+        case str():
+            return instruction
+        case Prompt():
+            return instruction.prompt
+        case AgenticStep():
+            return instruction.objective
+    return ""
 
 
 def is_one_turn(agent: Agent) -> bool:
@@ -43,9 +73,13 @@ def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
     return agent.tools if own is None else own
 
 
-def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec) -> Graph:
-    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower."""
-    row = _Row(name, definitions, grower, {"retries": spec.retries, "timeout_s": spec.timeout_s}, spec.params.get("history"))
+def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
+    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower.
+
+    `filling` is put into the agent's texts.
+    """
+    own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
+    row = _Row(name, definitions, grower, own, spec.params.get("history"), filling or {})
     for number in range(len(definitions.agents[name].instructions)):
         row.add(number)
     return row.graph()
@@ -54,13 +88,16 @@ def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Sp
 class _Row:
     """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
 
-    def __init__(self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], history: JsonValue) -> None:
+    def __init__(
+        self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]
+    ) -> None:
         self._name = name
         self._definitions = definitions
         self._agent = definitions.agents[name]
         self._grower = grower
         self._own = own
         self._history = history
+        self._filling = filling
         self._steps: list[Step] = []
         self._edges: list[Edge] = []
         self._text = f"{RAW}{grower}"
@@ -105,7 +142,15 @@ class _Row:
             return self._nested(instruction)
         seen: dict[str, JsonValue] = {"history": self._history} if self._history else {}
         self._history = None  # the first that asks a model is told the conversation
-        return _turn(self._name, self._agent, {**reads, **self._earlier(instruction)}, number, seen).model_copy(update=dict(self._own))
+        reads = {**reads, **self._earlier(instruction)}
+        return _turn(self._name, self._agent, reads, number, {**self._filled(instruction), **seen}).model_copy(update=dict(self._own))
+
+    def _filled(self, instruction: Instruction) -> dict[str, JsonValue]:
+        """What fills the gaps in what the model is told for an instruction, as parameters of its step."""
+        shown = self._agent.instructions if self._agent.full_history or isinstance(instruction, AgenticStep) else [instruction]
+        named = _names(self._agent, shown)
+        gaps: dict[str, JsonValue] = {key: text for key, text in self._filling.items() if key in named}
+        return {"gaps": cast(JsonValue, sorted(gaps)), "input": gaps} if gaps else {}
 
     def _earlier(self, instruction: Instruction) -> dict[str, str]:
         """The input of the row and what came of its instructions so far, where the model is shown them."""
@@ -158,7 +203,7 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
     if method:
         params["method"] = method
     return Step(
-        id=step_id, kind="mcp.call" if method else "tool.call", queue=tool.queue, work=f"tools:{name}", params=params,
+        id=step_id, kind="wait" if tool.asks else "mcp.call" if method else "tool.call", queue=tool.queue, work=f"tools:{name}", params=params,
         retries=0 if tool.at_most_once else tool.retries, timeout_s=tool.timeout_s, cheap=tool.cheap, on_error="skip",
         at_most_once=tool.at_most_once,
     )  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.errors import Fault
-from orchestrator.models.definitions import Definitions
+from orchestrator.models.definitions import Chain, Definitions
 from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.expressions import ExpressionError
 from orchestrator.planning.graphs import circles, reach, shortest_circle
-from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS, leads
+from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS, leads, roots
 from orchestrator.planning.strategies.chain_loops import DEEPEST
 from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
 from orchestrator.planning.strategies.chain_outline import Outline, outline
@@ -46,6 +47,7 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
     for name in names:
         chain = definitions.chains[name]
         yield from _Chain(chain.nodes, chain.entry_node, definitions, f"chains.{name}.").faults()
+        yield from _answer_faults(name, chain)
     calls = {name: _called(definitions.chains[name].nodes, definitions) for name in names}
     for group in circles(names, calls):
         circle = shortest_circle(group[0], calls)
@@ -53,6 +55,14 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
         place, node = next((i, node) for i, node in enumerate(nodes) if _calls(node, circle[1], definitions))
         message = f"the chains {_way(circle)} run each other in a circle"
         yield "chain_cycle", Fault(message, f"chains.{circle[0]}.nodes[{place}] {node.node_id!r}.name")
+
+
+def _answer_faults(name: str, chain: Chain) -> Found:
+    for answer, text in chain.answers.items():
+        try:
+            roots([text], [node.node_id for node in chain.nodes])
+        except ExpressionError as error:
+            yield "bad_request", Fault(str(error), f"chains.{name}.answers.{answer}")
 
 
 def _called(nodes: Iterable[ChainNode], definitions: Definitions) -> list[str]:

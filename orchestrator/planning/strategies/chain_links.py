@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,14 +68,16 @@ def leads(node: ChainNode) -> Iterator[tuple[str, str, str]]:
     """Field, target and label of each way on. A branch's `next_node` is the default of a side that names none."""
     if node.kind == "branch":
         for side, target in (("true", node.true_node), ("false", node.false_node)):
-            if target:
-                yield f"{side}_node", target, side
-            elif node.next_node:
-                yield "next_node", node.next_node, side
-    elif node.next_node:
-        yield "next_node", node.next_node, "done"
+            field, targets = (f"{side}_node", target) if target else ("next_node", node.next_node)
+            yield from ((field, each, side) for each in _each(targets))
+    else:
+        yield from (("next_node", each, "done") for each in _each(node.next_node))
     if node.on_error not in ON_ERROR_WORDS:
         yield "on_error", node.on_error, "failed"
+
+
+def _each(targets: str | list[str] | None) -> Sequence[str]:
+    return targets if isinstance(targets, list) else [targets] if targets else ()
 
 
 def expressions(node: ChainNode) -> Iterator[tuple[str, str]]:
@@ -86,6 +88,12 @@ def expressions(node: ChainNode) -> Iterator[tuple[str, str]]:
         yield "items_path", node.items_path
     elif node.kind != "wait":
         yield from ((f"input_map.{key}", text) for key, text in node.input_map.items())
+
+
+def roots(texts: Iterable[str], node_ids: Collection[str]) -> frozenset[str]:
+    """The names that expressions read from their root. Raises ExpressionError."""
+    names = frozenset(node_ids)
+    return frozenset().union(*(parse(text, names).roots for text in texts))
 
 
 def read(nodes: Iterable[ChainNode], mend: Callable[[str], str | None] = lambda node_id: node_id) -> Nodes:

@@ -194,8 +194,12 @@ class _Level:
     def _candidates(self, group: Sequence[str], inner: Sequence[Link]) -> Iterator[Link]:
         ways = _by((link for link in inner if link.sort != "reads"), lambda link: link.source)
         for node in group:
-            if len(ways[node]) == 1 and ways[node][0].label in SIDES and ways[node][0].target != node:
+            if len(ways[node]) == 1 and ways[node][0].label in SIDES and ways[node][0].target != node and self._is_alone(ways[node][0]):
                 yield ways[node][0]
+
+    def _is_alone(self, back: Link) -> bool:
+        """Whether a side of a branch leads to one node: one that goes back has no others, which would begin with each round."""
+        return sum(link.label == back.label for link in self._out[back.source]) == 1
 
     def _rank(self, link: Link, group: Set[str]) -> tuple[int, int]:
         """First the branch that points back to where the circle is entered, then the one it is entered at."""

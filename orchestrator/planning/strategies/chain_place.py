@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +45,12 @@ class Place:
         if "output" in others:
             reads.update({f"@before/{i}": before for i, before in enumerate(dict.fromkeys(self._before(me)))})
         return reads
+
+    def reads_of(self, roots: Collection[str]) -> dict[str, str]:
+        """What expressions behind the whole chain read: node ids, each in its last round, and if they need it `@input`."""
+        nodes = self.outline.nodes
+        reads = {root: self.name(nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
+        return reads if reads.keys() >= set(roots) else {**reads, "@input": f"{RAW}{self.grower or START}"}
 
     @cached_property
     def _recalled(self) -> set[tuple[str, str]]:

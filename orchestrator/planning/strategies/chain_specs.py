@@ -106,6 +106,8 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
     tools = tools_in(section, definitions)
     name, method = mcp_tool(node.name, tools) or (node.name, "")
     tool = tools[name]
+    if tool.asks:
+        return wait(node).model_copy(update={"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s})
     own = {
         "queue": tool.queue,
         "retries": 0 if tool.at_most_once else node.retry or tool.retries,

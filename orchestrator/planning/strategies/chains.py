@@ -12,6 +12,7 @@ from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.strategies.chain_checks import check, check_chains, examine
 from orchestrator.planning.strategies.chain_ids import END, GATHER, NodeRef, node_of, split
+from orchestrator.planning.strategies.chain_links import roots
 from orchestrator.planning.strategies.chain_outline import outline
 from orchestrator.planning.strategies.chain_rounds import Round
 
@@ -32,8 +33,10 @@ def fragment(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *
     drawn = outline(nodes, entry)
     first = Round(drawn, definitions, grower=grower, chain=chain)
     steps, edges = first.steps(), first.edges()
-    reads = {node_id: first.at.name(node_id) for node_id in drawn.terminals}
-    end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, decides=True)
+    answers = definitions.chains[chain].answers
+    reads = first.at.reads_of(roots(answers.values(), drawn.nodes.all)) if answers else {end: first.at.name(end) for end in drawn.terminals}
+    params: dict[str, JsonValue] = {"answers": dict(answers)} if answers else {}
+    end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
     sources = {edge.source for edge in edges}
     last = [Edge(source=step.id, target=end.id, wakes=False) for step in steps if step.id not in sources]
     return Graph(steps=(*steps, end), edges=(*edges, *last), names=first.names(), exit=end.id)

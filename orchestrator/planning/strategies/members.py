@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from orchestrator.models.graph import Edge, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.planning.history import MOST_TOKENS
 from orchestrator.planning.strategies.agents import agent_step
+
+_NUMBER_BEHIND = re.compile(r"\.[0-9]+\Z")
 
 
 class Member(NamedTuple):
@@ -59,3 +62,8 @@ def member(
 def row(ids: list[str]) -> tuple[Edge, ...]:
     """Each before the next."""
     return tuple(Edge(source=source, target=target) for source, target in pairwise(ids))
+
+
+def numbered(name: str, number: int, *, is_alone: bool) -> str:
+    """A name, with its number if it is not alone. One that looks numbered itself always gets one: an agent `a.2` is not the second `a`."""
+    return name if is_alone and not _NUMBER_BEHIND.search(name) else f"{name}.{number}"

@@ -16,7 +16,7 @@ from typing import Any, cast
 from orchestrator.models.definitions import Definitions, Router, Team
 from orchestrator.models.graph import Edge, Graph, Step
 from orchestrator.models.values import JsonValue
-from orchestrator.planning.strategies.members import member
+from orchestrator.planning.strategies.members import member, numbered
 
 RULES_S = 30.0
 """How long the functions among the rules may take."""
@@ -48,7 +48,7 @@ class Round:
 
     def id(self, word: str) -> str:
         """The name of a step of this round."""
-        return f"{self.prefix}{word}{f'.{self.number}' if self.number > 1 else ''}{'.again' if self.again else ''}"
+        return f"{self.prefix}{numbered(word, self.number, is_alone=self.number == 1)}{'.again' if self.again else ''}"
 
 
 def router(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
@@ -102,11 +102,14 @@ def ask_router(now: Round, definitions: Definitions, *, fault: str = "", said: s
     return Graph(steps=(ask, route), edges=(Edge(source=ask.id, target=route.id),), exit=route.id)
 
 
-def run_agent(now: Round, agent: str, definitions: Definitions, *, asked: str) -> Graph:
-    """An agent that was chosen, asked with the text that `asked` refers to; behind it what its answer says is done."""
+def run_agent(now: Round, agent: str, definitions: Definitions, *, asked: str, is_default: bool = False) -> Graph:
+    """An agent that was chosen, or answers since nobody was (`is_default`), asked with the text that `asked` refers to; behind it what its
+    answer says is done.
+    """
     now = replace(now, again=False)
     failure = f"Sorry, agent {agent} encountered an error: "
-    return _answering(now, agent, definitions, now.id(agent), asked, failure, {"agent": agent})
+    params: dict[str, JsonValue] = {"agent": agent, **({"is_default": True} if is_default else {})}
+    return _answering(now, agent, definitions, now.id(agent), asked, failure, params)
 
 
 def run_plan(now: Round, plan: Sequence[str], definitions: Definitions, *, asked: str, position: int = 0, run: int = 1) -> Graph:

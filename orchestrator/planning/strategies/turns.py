@@ -10,8 +10,8 @@ from orchestrator.models.definitions import Definitions, Team
 from orchestrator.models.graph import RAW, START, Edge, Graph, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import Turn
-from orchestrator.planning.strategies import routing
-from orchestrator.planning.strategies.members import Member, member, row
+from orchestrator.planning.strategies import conducting, routing
+from orchestrator.planning.strategies.members import Member, member, numbered, row
 
 SYNTHESIZER_PATIENCE_S = 30.0
 
@@ -50,6 +50,8 @@ def plan(turn: Turn, definitions: Definitions) -> Graph:
     text = f"{RAW}{START}"
     if kind == "team":
         graph, last = _team(name, definitions, prefix="", text=text)
+    elif kind == "diskurs":
+        graph, last = conducting.opening(text)
     elif kind == "workflow":
         graph, last = Graph(steps=(_workflow(name, text),)), name
     else:
@@ -127,7 +129,7 @@ def _workflow(name: str, text: str) -> Step:
 def _numbered(names: list[str], position: int) -> str:
     """A name that stands more than once in a row gets a number."""
     name = names[position]
-    return name if names.count(name) == 1 else f"{name}.{names[: position + 1].count(name)}"
+    return numbered(name, names[: position + 1].count(name), is_alone=names.count(name) == 1)
 
 
 def _target(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
@@ -137,6 +139,7 @@ def _target(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
         ("team", turn.team),
         ("team", definitions.defaults.team),
         ("agent", definitions.defaults.agent),
+        ("diskurs", definitions.diskurs and definitions.diskurs.first_contact),
     ):
         if name:
             return kind, name

@@ -64,7 +64,9 @@ end
 
 -- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the grower.
 -- Adds to `order` the older steps that got new in-edges. An edge from an older step comes from what answers for it now.
+-- Replies the edges whose source is over, which are not kept as edges.
 local function add_edges(grower, fragment, added, order)
+  local counted = {}
   local out, sources, targets = {}, {}, {}
   local items = fragment.items
   for _, edge in ipairs(fragment.edges) do
@@ -88,6 +90,7 @@ local function add_edges(grower, fragment, added, order)
       end
       if older and OVER[older.word] then
         count_over(older, target, edge)
+        counted[#counted + 1] = {source, edge[2], edge[3], edge[4]}
       else
         if not out[source] then
           out[source] = older and edges_of(source) or {}
@@ -102,6 +105,7 @@ local function add_edges(grower, fragment, added, order)
   for _, step in ipairs(order) do
     if step.new and not step.asked then step.taken = 1 end
   end
+  return counted
 end
 
 -- The exit takes the grower's place: its out-edges and its name.
@@ -113,6 +117,22 @@ local function hand_over(grower, exit)
     redis.call('HSET', R .. ':edges', grower, '[]')
   end
   redis.call('HSET', R .. ':names', grower, exit)
+end
+
+-- Writes down what a grower adds and moves, before it moves it. The plan itself is never taken back.
+local function note_growth(grower, fragment, counted)
+  if grower == '@start' then return end
+  local items, own, names = fragment.items, {}, {}
+  local ids = {}
+  for _, row in ipairs(fragment.steps) do ids[#ids + 1] = row[1] end
+  for _, edge in ipairs(fragment.edges) do
+    if edge[1] == fragment.exit then own[#own + 1] = {edge[2], edge[3], edge[4]} end
+  end
+  for name in pairs(fragment.names) do names[name] = redis.call('HGET', R .. ':names', name) end
+  local grown = {ids = ids, exit = fragment.exit, own = own, counted = counted, names = names,
+    items = items and {like = items.like, prefix = items.prefix, count = #items.given, window = items.window},
+    terminals = #fragment.terminals > 0 and meta('terminals') or nil}
+  redis.call('HSET', R .. ':grown', grower, cjson.encode(grown))
 end
 
 local function note_scope(scope, ids, items, map)
@@ -155,7 +175,7 @@ local function grow(s, output, takes, fragment)
   redis.call('HINCRBY', R, 'count', count)
   redis.call('HINCRBY', R, 'left', count)
   local added, order = new_steps(fragment)
-  add_edges(s.id, fragment, added, order)
+  note_growth(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
   if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end

@@ -8,7 +8,7 @@
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
---   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go when the session's retention is over
+--   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go some time after nothing is kept of the session
 -- Of a session X = S:session:<tenant>/<name>, in whose shard all its runs are:
 --   X:queue     list  its runs that are not over, the one under way first      lives while there are any
 --   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over
@@ -22,6 +22,7 @@
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
 --   R:scopes    hash   grower -> the steps it grew, {ids: [...], items: [{map, prefix, count}, ...]}
+--   R:grown     hash   grower other than @start -> what a fork takes back: {ids, items?, exit?, own, counted, names, terminals?}
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
@@ -45,7 +46,7 @@ local MOVES = {
   waiting_signal = {done = true, failed = true, skipped = true},
 }
 local WORKING_KEYS = {':joins', ':window', ':signals'}
-local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':blobs', ':log', ':closed'}
+local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':grown', ':blobs', ':log', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
 local settled = {}    -- steps whose in-edges need no more
@@ -150,7 +151,11 @@ local function conversation_of(name) return S .. ':session:' .. name end
 
 -- Lets a run wait its turn in its session; replies its place, from 1.
 local function join_queue(name, keep_ms)
-  redis.call('ZREMRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms, 'LIMIT', 0, 20)) do
+    if redis.call('EXISTS', conversation_of(old) .. ':queue', conversation_of(old) .. ':history') == 0 then -- others are kept longer
+      redis.call('ZREM', S .. ':sessions', old)
+    end
+  end
   redis.call('ZADD', S .. ':sessions', now, name)
   return redis.call('RPUSH', conversation_of(name) .. ':queue', run)
 end

@@ -29,9 +29,10 @@ version: 1
 tools:
   price: {function: "chat_tools:price"}
 agents:
-  poet: {model: openai/gpt-4o-mini, retries: 1, instructions: ["{input}"]}
-  seller: {model: openai/gpt-4o-mini, tools: [price], retries: 0, instructions: ["{input}"]}
+  poet: {description: Writes., model: openai/gpt-4o-mini, retries: 1, instructions: ["{input}"]}
+  seller: {description: Sells., model: openai/gpt-4o-mini, tools: [price], retries: 0, instructions: ["{input}"]}
 teams:
+  led: {mode: router, agents: [poet, seller], router: {models: [openai/gpt-4o]}}
   desk: {mode: router, agents: [poet, seller], rules: [{match: rose, agent: seller}], default_agent: poet}
   both: {mode: broadcast, agents: [poet, seller]}
 defaults: {agent: poet}

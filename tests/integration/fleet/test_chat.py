@@ -171,7 +171,7 @@ def test_preferences_are_remembered(folder: Path, url: str) -> None:
     with Terminal(folder, url, *tenant) as chat:
         chat.until(PROMPT)
         assert "New York" in chat.ask("/memory get city")
-        assert "1 values forgotten" in chat.ask("/memory clear")
+        assert "1 value forgotten" in chat.ask("/memory clear")
 
 
 def test_several_lines_are_pasted_as_one_text(folder: Path, url: str, models: ScriptedModels) -> None:
@@ -216,6 +216,25 @@ def test_who_was_chosen_is_told(folder: Path, url: str) -> None:
 
         assert "→ seller (a rule)" in told
         assert "seller: echo: a rose, please" in told
+
+
+def test_the_decisions_of_a_router_are_told(folder: Path, url: str, models: ScriptedModels) -> None:
+    decision = json.dumps({"chosen_agent": "seller", "refined_query": "roses for Ada"})
+    models.script(
+        [
+            {"model": "gpt-4o$", "reply": decision},
+            {"match": "^roses", "times": 1, "reply": "[REROUTE] go on"},
+            {"match": "^roses", "reply": "[FINAL] Here they are."},
+        ]
+    )
+    with Terminal(folder, url, "--team", "led") as chat:
+        chat.until(PROMPT)
+
+        told = [line.strip() for line in chat.ask("flowers").splitlines()]
+
+        assert told[0] == "→ seller (the router, asked: roses for Ada)"
+        assert "↪ seller passes on: go on" in told
+        assert "seller: Here they are." in told
 
 
 BESIDE = """

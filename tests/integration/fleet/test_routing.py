@@ -383,6 +383,24 @@ def test_a_bad_next_step_fails_the_turn(stage: Stage) -> None:
     )
 
 
+def test_a_default_agent_that_answers_for_a_router_after_each_agent_ends_the_turn(stage: Stage) -> None:
+    stage.script({"route": step("math", "1 + 1"), "times": 1}, {"route": "hm"})
+    result = stage.ask(strategy="dynamic_decomposition", default_agent="clerk")
+    assert (result.status, result.agents) == ("succeeded", ["math", "clerk"])
+    assert len(stage.routed()) == 3
+
+
+def test_a_default_agent_is_one_of_the_agents_that_may_run(stage: Stage) -> None:
+    stage.script({"route": step("math", "1 + 1"), "times": 1}, {"route": "hm"}, {"match": "^math", "reply": "2"})
+    result = stage.ask(strategy="dynamic_decomposition", default_agent="clerk", max_internal_steps=1)
+    assert (result.status, result.output) == ("exhausted", "2")
+
+
+def test_without_a_router_the_default_agent_answers_whatever_the_strategy(stage: Stage) -> None:
+    assert stage.ask(strategy="dynamic_decomposition", router=None, default_agent="clerk").output == "echo: clerk <hello>"
+    assert len(stage.asked()) == 1
+
+
 # --- round robin ----------------------------------------------------------------------------------------------------
 
 

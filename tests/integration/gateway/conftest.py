@@ -95,9 +95,12 @@ class Desk:
     def gateway(self, *options: str, **environment: str) -> Iterator[Gateway]:
         """A gateway at any free port."""
         command = [sys.executable, "-m", "orchestrator.cli", "gateway", "--port", "0", "--config", str(CONFIG), "--json", *options]
-        environment = {**os.environ, "REDIS_URL": self.stack.url, **environment}
+        own = {**os.environ, "REDIS_URL": self.stack.url, **environment}
         log = self.folder / "gateway.log"
-        with log.open("w") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process:
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=own) as process,
+        ):
             assert process.stdout
             line = process.stdout.readline()
             try:

@@ -193,11 +193,21 @@ def test_messages_count_as_requests(small: Gateway, models: ScriptedModels) -> N
     asyncio.run(main())
 
 
-WRONG_TOKENS = ["", "[]", "{}", "short: anna", "a token with spaces 123: anna", "token-of-anna-0123456789: 7", "token-of-anna-0123456789: {a: 1}"]
+WRONG_TOKENS = [
+    "",
+    "[]",
+    "{}",
+    "short: anna",
+    "a token with spaces 123: anna",
+    "token-of-anna-0123456789: 7",
+    "token-of-anna-0123456789: {a: 1}",
+]
 
 
 @pytest.mark.parametrize("text", WRONG_TOKENS)
-def test_a_wrong_file_of_tokens_is_refused_without_showing_one(tmp_path: Path, desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_file_of_tokens_is_refused_without_showing_one(
+    tmp_path: Path, desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REDIS_URL", desk.stack.url)
     file = tmp_path / "tokens.yaml"
     file.write_text(text)

@@ -271,18 +271,17 @@ def test_a_session_may_have_any_name_that_can_be_printed(gateway: Gateway) -> No
 
 
 def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(desk: Desk, models: ScriptedModels) -> None:
-    models.script([{"reply": "x" * 3_000_000}])
-    with desk.gateway() as gateway:
-        with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            raw.sendall(HANDSHAKE)
-            assert b"101" in raw.recv(200)
-            raw.sendall(masked({"text": "much", "id": "x"}))
-            with gateway.http() as http:
-                run_id = until(lambda: http.get("/sessions/deaf").json().get("waiting") or None, "the run")[0]
-                assert http.get(f"/runs/{run_id}?wait=40").json()["status"] == "succeeded"
-                assert http.get("/sessions/deaf").json()["waiting"] == []
-            until(lambda: not open_sockets(gateway), "the end of the connection", timeout_s=50)
+    models.script([{"reply": "x" * 3_000_000, "delay_s": 1.0}])
+    with desk.gateway() as gateway, socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.sendall(HANDSHAKE)
+        assert b"101" in raw.recv(200)
+        for number in range(3):  # more than the buffers of the system hold
+            raw.sendall(masked({"text": f"much {number}"}))
+        with gateway.http() as http:
+            runs = until(lambda: len(found := http.get("/sessions/deaf").json().get("waiting", [])) == 3 and found, "the runs")
+            assert [http.get(f"/runs/{run_id}?wait=40").json()["status"] for run_id in runs] == ["succeeded"] * 3
+        until(lambda: not open_sockets(gateway), "the end of the connection", timeout_s=30)
 
 
 HANDSHAKE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import uuid
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -234,6 +235,16 @@ def test_a_gateway_without_workers_lives_but_is_not_ready(lonely: Gateway) -> No
 
     assert response.status_code == 503
     assert "no worker serves queue 'agents'" in response.json()["error"]["message"]
+
+
+def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(desk: Desk, models: ScriptedModels) -> None:
+    models.script([{"delay_s": 5}])
+    with desk.gateway() as gateway, gateway.http() as http:
+        run_id = http.post("/turns", json={"text": "slow"}).json()["run_id"]
+        with http.stream("GET", f"/runs/{run_id}/events") as stream:
+            first_event(stream)
+            gateway.process.send_signal(signal.SIGINT)
+            gateway.process.wait(timeout=4)
 
 
 def test_what_others_submit_is_seen_too(http: httpx.Client, desk: Desk) -> None:

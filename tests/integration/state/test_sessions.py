@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import cast
 
 import pytest
@@ -173,6 +174,20 @@ def test_the_list_tells_how_much_there_is_newest_first(ledger: Ledger) -> None:
     assert sorted(listed) == [("new", 0, 2), ("old", 2, 0)]
 
 
+def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_long(ledger: Ledger) -> None:
+    shard = sessions.shard_of_session("/long")
+    beside = (name for number in itertools.count() if sessions.shard_of_session(f"/{(name := f'short{number}')}") == shard)
+    kept_long, kept_shortly, last = place("long", keep_s=60), place(next(beside), keep_s=0.01), place(next(beside), keep_s=0.01)
+    for where in (kept_long, kept_shortly):
+        (only,) = turns(ledger, ["one"], where)
+        answer(only, "1")
+    while len(Sessions(ledger).list()) > 1:
+        pass
+    (only,) = turns(ledger, ["one"], last)
+    assert [each.session for each in Sessions(ledger).list()][1:] == ["long"]
+    assert ledger.redis.zrange(f"cantata:{{{shard}}}:sessions", 0, -1) == ["/long", last.name]
+
+
 def test_what_was_said_can_be_forgotten(ledger: Ledger) -> None:
     first, second = turns(ledger, ["one", "two"])
     answer(first, "1")
@@ -188,6 +203,25 @@ def test_a_long_conversation_is_read_from_its_end(ledger: Ledger) -> None:
     everything = [int(entry.content) for entry in Sessions(ledger).history("chat")]
     assert everything == list(range(130))
     assert [entry.content for entry in Sessions(ledger).history("chat", most=3)] == ["127", "128", "129"]
+
+
+def test_a_conversation_is_read_as_it_was_at_one_moment(ledger: Ledger) -> None:
+    where = place(max_entries=1000)
+    for number in range(130):
+        (only,) = turns(ledger, [f"{number}"], where)
+        answer(only, "")
+
+    def go_on() -> None:
+        for number in range(130, 200):
+            (only,) = turns(ledger, [f"{number}"], where)
+            answer(only, "")
+
+    writer = threading.Thread(target=go_on)
+    writer.start()
+    while writer.is_alive():
+        said_now = [int(content) for _, content, _ in said(ledger)]
+        assert said_now == list(range(len(said_now)))
+    writer.join()
 
 
 def test_a_conversation_goes_when_its_time_is_over(ledger: Ledger) -> None:

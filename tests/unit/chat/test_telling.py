@@ -174,6 +174,12 @@ def test_a_decision_of_a_router_is_told_aside() -> None:
     assert told == [Told("note", "→ ann (the router, asked: Cats?)")]
 
 
+def test_a_default_agent_is_told_as_such() -> None:
+    told = Turn().happens(step("@rules", "team.rules", "teams:t", chosen_agent="ann", source="default"), "grown", steps=2)
+
+    assert told == [Told("note", "→ ann (by default)")]
+
+
 def test_a_failure_that_does_not_fail_the_turn_is_told_aside() -> None:
     turn = Turn()
     ann = step("ann", on_error="skip")

@@ -160,6 +160,7 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "models.m.fallbacks[0]: the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out",
         ),
         ("agents: {'': {}}", "agents.'': the name is empty"),
+        ("agents: {'@start': {}}", "agents.@start: the name begins with '@', as no agent's or chain's may; steps of runs have it"),
         (
             "tools: {t: {function: 'text_tools:word_cuont'}}",
             "tools.t.function: function 'word_cuont' is not in text_tools.py; did you mean 'word_count'?",
@@ -169,10 +170,10 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "tools: {t: {function: word_count}}",
             "tools.t.function: expected module:name, importable from the configuration's folder; found 'word_count'",
         ),
-        ("tools: {t: {}}", "tools.t: a tool is either a 'function' or an 'mcp' server"),
+        ("tools: {t: {}}", "tools.t: a tool is either a 'function' or an 'mcp' server, or it 'asks' people"),
         (
             "tools: {t: {function: 'text_tools:word_count', mcp: {command: [x]}}}",
-            "tools.t: a tool is either a 'function' or an 'mcp' server",
+            "tools.t: a tool is either a 'function' or an 'mcp' server, or it 'asks' people",
         ),
         ("tools: {t: {mcp: {}}}", "tools.t.mcp: an MCP server is either a 'command' or a 'url'"),
         ("tools: {t: {mcp: {command: [x], url: 'http://localhost'}}}", "tools.t.mcp: an MCP server is either a 'command' or a 'url'"),

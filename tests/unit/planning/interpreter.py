@@ -240,7 +240,9 @@ def _run(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: 
 
 
 def _end(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:
-    ran = {name: root[name] for name in spec.reads if root[name] is not None}
+    answers = cast("dict[str, str]", spec.params.get("answers") or {})
+    given = {name: parse(text, names).evaluate(root) for name, text in answers.items()} or {name: root[name] for name in spec.reads}
+    ran = {name: value for name, value in given.items() if value is not None}
     run._done(step_id, next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
 
 

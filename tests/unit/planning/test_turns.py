@@ -10,6 +10,7 @@ from orchestrator.models.graph import Edge, Graph, Step
 from orchestrator.models.wire import Turn
 from orchestrator.planning.growth import adopt
 from orchestrator.planning.strategies import agents, turns
+from orchestrator.planning.strategies.routing import Round, run_agent
 
 AGENTS = {"a": Agent(), "b": Agent(retries=7), "two": Agent(instructions=["1 {input}", "2 {input}"])}
 TEAMS = {
@@ -105,3 +106,15 @@ def test_without_an_exit_or_unscoped_steps_stand_where_the_grower_stood() -> Non
         Graph(steps=(Step(id="n", kind="y"), Step(id="e", kind="y")), exit="e", scoped=False),
     ):
         assert adopt(fragment, "g", grower).steps[0].scope == "outer"
+
+
+def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> None:
+    definitions = Definitions(
+        agents={"a": Agent(), "a.2": Agent()},
+        teams={"row": Team(mode="pipeline", agents=["a", "a", "a.2"]), "desk": Team(mode="router", agents=["a", "a.2"])},
+    )
+
+    assert [s.id for s in turns.plan(Turn(text="hi", team="row"), definitions).steps] == ["a.1", "a.2", "a.2.1"]
+    rounds = [Round("desk", "=@start", "=@start", number=number) for number in (1, 2)]
+    ids = {run_agent(now, name, definitions, asked="=@start").steps[0].id for now in rounds for name in ("a", "a.2")}
+    assert ids == {"a", "a.2", "a.2.1", "a.2.2"}

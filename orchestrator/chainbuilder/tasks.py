@@ -1,0 +1,36 @@
+"""Reads the tasks that a head chain lists."""
+
+from __future__ import annotations
+
+import json
+import re
+
+_MARK = re.compile(r"^\s*(?:\d+\s*[.):-]|[-*•+]|\(\d+\)|\[[ xX]?\])\s+")
+
+
+def tasks_in(text: str) -> list[str]:
+    """The tasks in a model's list, in order: the items of a JSON list of texts, else the numbered or marked lines, else all lines.
+
+    A line that is indented further than the mark above it goes on with its task.
+    """
+    return _json_tasks(text) or _marked(text) or [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _json_tasks(text: str) -> list[str]:
+    fenced = re.sub(r"^\s*```\w*\n(.*)\n```\s*$", r"\1", text, flags=re.DOTALL)
+    try:
+        found = json.loads(fenced)
+    except ValueError:
+        return []
+    return [each.strip() for each in found if each.strip()] if isinstance(found, list) and all(isinstance(e, str) for e in found) else []
+
+
+def _marked(text: str) -> list[str]:
+    tasks: list[str] = []
+    for line in text.splitlines():
+        mark = _MARK.match(line)
+        if mark:
+            tasks.append(line[mark.end() :].strip())
+        elif tasks and line.strip() and line[0].isspace():
+            tasks[-1] = f"{tasks[-1]} {line.strip()}"
+    return [task for task in tasks if task]

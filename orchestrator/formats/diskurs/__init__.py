@@ -1,0 +1,1 @@
+"""Diskurs folders: a `config.yml` and the folders of its agents."""

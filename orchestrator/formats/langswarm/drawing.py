@@ -1,0 +1,197 @@
+"""Draws a workflow as the nodes of a chain.
+
+A step becomes a node of its id. Beside it there may be nodes that only decide:
+
+    read.when       whether it is done at all        (`condition`)
+    read.if, .if-2  where its output goes            (`output.to`, `navigation`)
+    read.rollback   back to an earlier step          (`rollback_to`)
+    read.report     the workflow that is given its output   (`invoke`)
+    begin           several steps that come first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from orchestrator.formats.langswarm.conditions import negated
+from orchestrator.formats.langswarm.order import Order
+from orchestrator.formats.langswarm.references import USER_INPUT, literal, step_value
+from orchestrator.formats.langswarm.routes import Choice, Invoke, Route, ToStep, ToUser
+from orchestrator.models.definitions import Chain
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainNode
+
+Fields = dict[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A step that is a node of its own, with all that is said of it but what comes next."""
+
+    id: str
+    node: str
+    fields: Fields
+    value: str
+    """The expression of its output."""
+    routes: Sequence[Route] = ()
+    when: str | None = None
+    """The condition without which it is not done."""
+    rollback_to: str | None = None
+    rollbacks: int = 1
+    jumps_to: str | None = None
+    """The step that its failure leads to."""
+    is_branch: bool = False
+    """Whether its routes are sides of itself."""
+
+
+@dataclass
+class Drawing:
+    """Nodes in the making, in order."""
+
+    steps: Mapping[str, Drawn]
+    order: Order
+    bodies: Sequence[Fields] = ()
+    """The nodes that maps run."""
+    _nodes: dict[str, Fields] = field(default_factory=dict)
+    _answers: dict[str, list[str]] = field(default_factory=dict)
+
+    def chain(self, *, description: str = "", timeout_s: float | None = None) -> Chain:
+        """The whole as a chain."""
+        for step in self.steps.values():
+            self._draw(step)
+        entry = self._entry()
+        if not self._answers:
+            self._answers = {step.id: [step.value] for step in self._last()}
+        answers = {name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})" for name, given in self._answers.items()}
+        nodes = [ChainNode.model_validate(fields) for fields in (*self._nodes.values(), *self.bodies)]
+        return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, timeout_s=timeout_s)
+
+    def _entry(self) -> str:
+        first = [self._enter(step_id) for step_id in self.order.first]
+        if len(first) == 1:
+            return first[0]
+        begin = self._free("begin")
+        self._nodes[begin] = {"node_id": begin, "kind": "branch", "condition": literal(True), "true_node": [*first]}
+        return begin
+
+    def _last(self) -> Iterator[Drawn]:
+        """The steps that no other comes after."""
+        leading = {needed for needs in self.order.waits_for.values() for needed in needs}
+        for step in self.steps.values():
+            if not (step.routes or self.order.after[step.id] or step.id in leading):
+                yield step
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def _draw(self, step: Drawn) -> None:
+        fields: Fields = {"node_id": step.node, **step.fields}
+        waits = [self.steps[needed] for needed in self.order.waits_for[step.id]]
+        deps: list[JsonValue] = [needed.node for needed in waits if needed.when is None]
+        if step.when is not None:
+            guard = self._enter(step.id)
+            self._nodes[guard] = {"node_id": guard, "kind": "branch", "condition": step.when, "true_node": step.node, "deps": deps}
+        elif deps:
+            fields["deps"] = deps
+        self._nodes[step.node] = fields
+        if step.is_branch:
+            self._sides(step, fields)
+            behind = self._behind(step)
+            for side in ("true_node", "false_node"):
+                fields[side] = _one([*_many(fields.get(side)), *behind])
+        else:
+            ways = [*self._targets(step, step.routes, ()), *self._behind(step)]
+            fields["next_node"] = _one(ways)
+            if step.when is not None and ways:
+                self._nodes[self._enter(step.id)]["false_node"] = _one(ways)
+        self._on_error(step, fields)
+
+    def _behind(self, step: Drawn) -> list[str]:
+        """What follows a step unasked: by the list, as a fan's gatherer, and for one that may not be done, what depends on it."""
+        found = [self._enter(each) for each in self.order.after[step.id]]
+        if step.when is not None:
+            found += [self._enter(each) for each, needs in self.order.waits_for.items() if step.id in needs]
+        return list(dict.fromkeys(found))
+
+    def _enter(self, step_id: str) -> str:
+        """The node through which a step is entered."""
+        step = self.steps[step_id]
+        return step.node if step.when is None else f"{step.node}.when"
+
+    def _sides(self, step: Drawn, fields: Fields) -> None:
+        """Of a step that is a condition itself."""
+        for route in step.routes:
+            if isinstance(route, Choice):
+                fields["true_node"] = _one(self._targets(step, route.then, (f"({route.condition})",)))
+                fields["false_node"] = _one(self._targets(step, route.otherwise, (negated(route.condition),)))
+
+    def _on_error(self, step: Drawn, fields: Fields) -> None:
+        jump = self._enter(step.jumps_to) if step.jumps_to else fields.get("on_error")
+        if step.rollback_to is not None:
+            back = self._free(f"{step.node}.rollback")
+            fields["on_error"] = back
+            self._nodes[back] = {
+                "node_id": back, "kind": "branch", "condition": literal(True), "true_node": self._enter(step.rollback_to),
+                "max_iterations": step.rollbacks + 1, **({"on_error": jump} if jump else {}),
+            }  # fmt: skip
+        elif jump:
+            fields["on_error"] = jump
+
+    # --- where its output goes ------------------------------------------------------------------------------------------
+
+    def _targets(self, step: Drawn, routes: Sequence[Route], held: tuple[str, ...]) -> list[str]:
+        """The nodes that routes lead to, made where they are not there; `held` are the conditions that hold on the way to them."""
+        found: list[str] = []
+        for route in routes:
+            match route:
+                case ToUser():
+                    self._answer(step.id, step.value, held)
+                case ToStep(target):
+                    found.append(self._enter(target))
+                case Invoke():
+                    found.append(self._invoked(step, route))
+                case Choice():
+                    found += self._choice(step, route, held)
+        return list(dict.fromkeys(found))
+
+    def _choice(self, step: Drawn, choice: Choice, held: tuple[str, ...]) -> list[str]:
+        node = self._free(f"{step.node}.if")
+        self._nodes[node] = {}  # it stands before those within it
+        then = self._targets(step, choice.then, (*held, f"({choice.condition})"))
+        otherwise = self._targets(step, choice.otherwise, (*held, negated(choice.condition)))
+        if not then and not otherwise:  # only whether the user is told hangs on it
+            del self._nodes[node]
+            return []
+        fields: Fields = {"node_id": node, "kind": "branch", "condition": choice.condition, "true_node": _one(then)}
+        self._nodes[node] = {**fields, "false_node": _one(otherwise)}
+        return [node]
+
+    def _invoked(self, step: Drawn, route: Invoke) -> str:
+        node = self._free(f"{step.node}.{route.workflow}")
+        given: Fields = dict.fromkeys(USER_INPUT, step.value)
+        self._nodes[node] = {"node_id": node, "kind": "chain", "name": route.workflow, "input_map": given}
+        if route.waits:
+            self._answer(route.workflow, step_value(node), ())
+        else:
+            self._nodes[node]["on_error"] = "skip"
+        return node
+
+    def _answer(self, name: str, value: str, held: tuple[str, ...]) -> None:
+        """A value that the user is told, if the way to it was taken."""
+        self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(held)}] | [0])" if held else value)
+
+    def _free(self, name: str) -> str:
+        taken: Set[str] = {*self._nodes, *(step.node for step in self.steps.values())}
+        number = 2
+        free = name
+        while free in taken:
+            free, number = f"{name}-{number}", number + 1
+        return free
+
+
+def _one(nodes: Sequence[str]) -> JsonValue:
+    return [*nodes] if len(nodes) > 1 else nodes[0] if nodes else None
+
+
+def _many(nodes: JsonValue) -> list[str]:
+    return [str(node) for node in nodes] if isinstance(nodes, list) else [str(nodes)] if nodes else []

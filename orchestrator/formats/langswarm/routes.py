@@ -1,0 +1,155 @@
+"""Reads where a step's output goes: `output.to` in all its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.formats.faults import did_you_mean
+from orchestrator.formats.langswarm.conditions import condition, is_empty, negated
+from orchestrator.formats.langswarm.parts import Part
+from orchestrator.formats.langswarm.references import Scope, Unreadable, literal, render
+
+USER = "user"
+
+
+@dataclass(frozen=True)
+class ToUser:
+    """The output is the workflow's answer, or one of several."""
+
+
+@dataclass(frozen=True)
+class ToStep:
+    """A step comes next."""
+
+    step: str
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """A workflow is given the output; if it is waited for, what it answers is an answer here too."""
+
+    workflow: str
+    waits: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of two ways is taken."""
+
+    condition: str
+    """An expression."""
+    then: tuple[Route, ...]
+    otherwise: tuple[Route, ...]
+
+
+Route = ToUser | ToStep | Invoke | Choice
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What outputs may go to."""
+
+    steps: Collection[str]
+    agents: Mapping[str, str]
+    """Agent → the first step that asks it."""
+    workflows: Collection[str]
+
+    def read(self, part: Part, scope: Scope) -> tuple[Route, ...]:
+        """The ways on from a step; `scope.before` is its output."""
+        return tuple(route for item in part.items() for route in self._route(item, scope))
+
+    def _route(self, part: Part, scope: Scope) -> Iterator[Route]:
+        if isinstance(part.value, dict):
+            yield from self._mapping(part, scope)
+        elif target := part.text():
+            yield from self._named(part, target)
+
+    def _named(self, part: Part, target: str) -> Iterator[Route]:
+        if target == USER:
+            yield ToUser()
+        elif target in self.steps:
+            yield ToStep(target)
+        elif target in self.agents:
+            yield ToStep(self.agents[target])
+        else:
+            part.fault(f"there is no step {target!r}{did_you_mean(target, [*self.steps, *self.agents, USER])}")
+
+    def _mapping(self, part: Part, scope: Scope) -> Iterator[Route]:
+        form = next((form for form in _FORMS if part.has(form)), None)
+        if form is None:
+            part.fault(f"expected one of the keys {', '.join(map(repr, _FORMS))}")
+            return
+        part.known_keys(_FORMS[form])
+        match form:
+            case "step":
+                if part.has("await") and not part.at("await").truth():
+                    part.at("await").fault("a step is always waited for; to go on without it, leave it out of what comes after")
+                yield from self._named(part.at("step"), part.at("step").text())
+            case "invoke":
+                yield from self._invoked(part)
+            case "condition":
+                inner = part.at("condition")
+                if not isinstance(inner.value, dict):
+                    inner.fault("expected a mapping with 'if', 'switch' or 'exists'")
+                elif not any(map(inner.has, _CONDITIONS)):
+                    inner.fault("expected one of the keys 'if', 'switch', 'exists'")
+                else:
+                    yield from self._mapping(inner, scope)
+            case "generate_steps":
+                part.fault("steps that a model writes are not run; name the steps it may choose among in 'navigation: {available_steps}'")
+            case "switch":
+                yield from self._switch(part, scope)
+            case _:
+                test = _expression(part.at(form), scope, condition if form == "if" else _exists)
+                if test is not None:
+                    yield Choice(test, self.read(part.at("then"), scope), self.read(part.at("else"), scope))
+
+    def _invoked(self, part: Part) -> Iterator[Route]:
+        name = part.at("invoke").text()
+        if name in self.workflows:
+            yield Invoke(name, part.has("await") and part.at("await").truth())
+        elif name:
+            part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
+
+    def _switch(self, part: Part, scope: Scope) -> Iterator[Route]:
+        """As conditions one within the other; the first case that fits is taken."""
+        value = _expression(part.at("switch"), scope, lambda text, scope: render(text, scope).text)
+        cases = [(key, self.read(case, scope)) for key, case in part.at("cases").entries()]
+        routes = self.read(part.at("default"), scope)
+        if not cases:
+            part.fault("'switch' needs 'cases': a mapping of values to steps")
+        if value is None:
+            return
+        for key, then in reversed(cases):
+            routes = (Choice(f"({_is(value, key)})", then, routes),)
+        yield from routes
+
+
+_CONDITIONS = ("if", "switch", "exists")
+_FORMS: Mapping[str, Collection[str]] = {
+    "step": ("step", "await"),
+    "invoke": ("invoke", "await"),
+    "generate_steps": ("generate_steps", "limit", "return_to"),
+    "condition": ("condition",),
+    "if": ("if", "then", "else"),
+    "switch": ("switch", "cases", "default"),
+    "exists": ("exists", "then", "else"),
+}
+
+
+def _expression(part: Part, scope: Scope, read: Callable[[str, Scope], str]) -> str | None:
+    try:
+        return read(part.text(), scope)
+    except Unreadable as error:
+        part.fault(str(error))
+        return None
+
+
+def _exists(text: str, scope: Scope) -> str:
+    return negated(is_empty(render(text, scope).text))
+
+
+def _is(value: str, key: str) -> str:
+    """The condition that a value, written out, is what a case says."""
+    return f"{value} != `null` && to_string({value}) == {literal(key)}"

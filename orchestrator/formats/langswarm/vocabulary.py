@@ -1,0 +1,103 @@
+"""The words of LangSwarm's files: which keys there are, in both of its versions, and what else they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SECTIONS = ("agents", "tools", "workflows")
+
+TOP = frozenset({*SECTIONS, "version", "project_name", "name", "description", "include", "memory"})
+
+LEFT_ASIDE = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers"})
+"""Blocks about LangSwarm's own process. They are read over: what they are for is settings of the fleet here."""
+
+SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in ("yaml", "yml"))
+MAIN_FILES = ("langswarm.yaml", "langswarm.yml")
+
+WORKFLOW = frozenset(
+    {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}
+    | {"output_schema", "settings", "error_strategy", "retry"}
+)
+MODES = ("sync", "async", "streaming", "parallel")
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "step"),
+    "agent": ("agent", "agent_id"),
+    "tool": ("tool", "tool_name"),
+    "function": ("function",),
+    "invoke_workflow": ("invoke_workflow", "workflow", "workflow_id"),
+    "input": ("input", "inputs", "input_template", "tool_input"),
+    "args": ("args", "parameters"),
+    "depends_on": ("depends_on", "dependencies"),
+    "true_step": ("true_step", "if_true", "true_branch"),
+    "false_step": ("false_step", "if_false", "false_branch"),
+    "on_error": ("on_error", "fallback_step"),
+    "retry": ("retry", "retry_count"),
+    "approval": ("approval", "wait"),
+}
+"""What a key of a step is called, the first being its usual name."""
+
+KINDS = ("loop", "invoke_workflow", "transform", "function", "tool", "agent", "approval")
+"""The keys that say what a step does."""
+
+TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("agent", "agent_step", "navigation"), "agent"),
+    **dict.fromkeys(("tool", "tool_step"), "tool"),
+    **dict.fromkeys(("function", "function_step"), "function"),
+    **dict.fromkeys(("transform", "transform_step"), "transform"),
+    **dict.fromkeys(("condition", "condition_step"), "condition"),
+    **dict.fromkeys(("loop", "loop_step"), "loop"),
+    **dict.fromkeys(("workflow", "subworkflow"), "invoke_workflow"),
+    **dict.fromkeys(("approval", "human_approval", "wait"), "approval"),
+}
+"""What a step's `type` says it does."""
+
+_PLACE = frozenset(
+    {"id", "type", "name", "description", "depends_on", "output", "output_key", "fan_key", "is_fan_in", "fan_in_id", "async"}
+)
+_CALL = _PLACE | {"condition", "input", "retry", "timeout", "on_error", "continue_on_error", "rollback_to", "rollback_limit"}
+
+STEP: Mapping[str, frozenset[str]] = {
+    "agent": _CALL | {"agent", "no_mcp", "navigation", "args"},
+    "function": _CALL | {"function", "args", "script"},
+    "tool": _CALL | {"tool", "method", "args"},
+    "transform": _CALL | {"transform", "function"},
+    "invoke_workflow": (_CALL | {"invoke_workflow"}) - {"retry", "timeout"},
+    "loop": (_CALL | {"loop"}) - {"input", "retry", "timeout"},
+    "condition": _PLACE | {"condition", "true_step", "false_step"},
+    "approval": _PLACE | {"condition", "approval", "timeout", "default"},
+}
+"""The keys that have an effect on a step, by what it does."""
+
+ALL_STEP_KEYS = frozenset().union(*STEP.values())
+
+PROVIDERS: Mapping[str, str] = {
+    **dict.fromkeys(("openai", "langchain-openai", "langchain", "generic"), "openai"),
+    **dict.fromkeys(("anthropic", "langchain-anthropic", "claude"), "anthropic"),
+    **dict.fromkeys(("gemini", "google", "langchain-google"), "gemini"),
+    **dict.fromkeys(("mistral", "langchain-mistral"), "mistral"),
+    **dict.fromkeys(("cohere", "langchain-cohere"), "cohere"),
+    **{each: each for each in ("azure", "huggingface", "ollama", "groq", "openrouter", "bedrock", "deepseek", "local")},
+}
+"""LangSwarm's word for who runs a model → LiteLLM's."""
+
+BEHAVIORS: Mapping[str, str] = {
+    "helpful": "You are a helpful assistant. Answer clearly and to the point.",
+    "coding": "You are an experienced programmer. Write correct, readable code and say why you chose it.",
+    "research": "You research thoroughly. Give facts with where they come from, and say what is not certain.",
+    "creative": "You are creative. Offer ideas of your own.",
+    "analytical": "You analyse step by step and give the reasons for what you conclude.",
+    "support": "You help customers, friendly and patiently, step by step.",
+    "conversational": "You talk with people, naturally and briefly.",
+    "educational": "You teach: explain simply, with examples, and check that it was understood.",
+}
+"""What `behavior` says in one word."""
+
+AGENT = frozenset(
+    {"id", "name", "description", "agent_type", "provider", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
+    | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "fallbacks", "retry"}
+)
+TOOL = frozenset(
+    {"id", "name", "type", "description", "settings", "local_mode", "pattern", "methods", "permissions", "function", "metadata", "module"}
+    | {"command", "args", "url", "mcp_url", "env", "headers", "parameters", "timeout", "retry"}
+)

@@ -1,0 +1,297 @@
+"""Compiles one workflow into a chain: what its steps do becomes nodes, what they say of each other becomes the ways between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.formats.faults import did_you_mean
+from orchestrator.formats.langswarm.book import Book
+from orchestrator.formats.langswarm.calls import Caller, read_condition
+from orchestrator.formats.langswarm.drawing import Drawing, Drawn, Fields
+from orchestrator.formats.langswarm.navigation import read_navigation
+from orchestrator.formats.langswarm.order import Order, order
+from orchestrator.formats.langswarm.parts import Part
+from orchestrator.formats.langswarm.references import Scope, reads, step_value
+from orchestrator.formats.langswarm.routes import Choice, Route, Targets, ToStep, ToUser
+from orchestrator.formats.langswarm.steps import FAULTY, Step, agents_of, read_steps
+from orchestrator.formats.langswarm.vocabulary import MODES, WORKFLOW
+from orchestrator.models.definitions import Chain
+from orchestrator.models.values import JsonValue
+
+_ON_ERROR: Mapping[str, str] = {
+    **dict.fromkeys(("abort", "fail", "stop"), "abort"),
+    **dict.fromkeys(("skip", "continue", "ignore"), "skip"),
+}
+_BEFORE = 'not_null($."output", $."input"."input")'
+"""The output of the step before; the input of the workflow where it begins."""
+
+
+def compile_workflow(name: str, part: Part, book: Book) -> tuple[Chain | None, Mapping[str, Part]]:
+    """The chain that a workflow is, and where its nodes are in the file. Faults go to the part."""
+    compiler = _Compiler(name, part, book)
+    before = len(part.faults)
+    chain = compiler.compile()
+    return (chain if len(part.faults) == before else None), compiler.places
+
+
+class _Compiler:
+    def __init__(self, name: str, part: Part, book: Book) -> None:
+        self._part = part
+        self._book = book
+        part.known_keys(WORKFLOW)
+        self._variables = dict(_variables(part))
+        self._mode = self._read_mode()
+        self._steps = {step.id: step for step in read_steps(part if isinstance(part.value, list) else part.at("steps"))}
+        self._bodies = dict(self._read_bodies())
+        self._aliases = {alias: step.id for step in self._steps.values() for alias in _aliases(step)}
+        self._values = {step.id: step_value(step.node) for step in self._steps.values()}
+        self._navigations = {
+            step.id: found
+            for step in self._steps.values()
+            if step.is_navigator and (found := read_navigation(step, self._steps, self._values[step.id]))
+        }
+        changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
+        self._caller = Caller(book, name, self._count("retry"), changes)
+        self.places = {step.node: step.part for step in self._steps.values()}
+
+    def compile(self) -> Chain | None:
+        """The chain; of no use if there are faults."""
+        if not self._steps:
+            self._part.fault("the workflow has no steps")
+            return None
+        listed = [step for step in self._steps.values() if step.id not in self._bodies and step.kind != FAULTY]
+        routes = {step.id: self._routes(step) for step in listed}
+        jumps = {step.id: jump for step in listed if (jump := self._jump(step)) is not None}
+        drawn = {step.id: self._draw(step, routes[step.id], jumps.get(step.id), {}) for step in listed}
+        bodies = [self._body(step, owner) for step, owner in self._body_steps()]
+        reading = {step_id for step_id, each in drawn.items() if self._reads_others(each)}
+        found = order(listed, routes, jumps, reading, parallel=self._mode == "parallel")
+        self._check_reached(listed, found, routes, jumps, reading)
+        drawn |= {step_id: self._gathering(drawn[step_id], members) for step_id, members in found.gathered.items()}
+        if self._part.faults:
+            return None
+        drawing = Drawing(drawn, found, bodies)
+        return drawing.chain(description=self._described(), timeout_s=self._seconds())
+
+    # --- the workflow as a whole ----------------------------------------------------------------------------------------
+
+    def _read_mode(self) -> str:
+        part = self._part.at("execution_mode")
+        mode = part.text() if part.value is not None else "sync"
+        if mode not in MODES:
+            part.fault(f"there is no execution mode {mode!r}{did_you_mean(mode, MODES)}")
+        return mode
+
+    def _described(self) -> str:
+        part = self._part.first("description", "name")
+        return part.text() if part else ""
+
+    def _seconds(self) -> float | None:
+        return self._part.at("timeout").number(least=0.001) if self._part.has("timeout") else None
+
+    def _count(self, key: str) -> int:
+        return (self._part.at(key).count() or 0) if self._part.has(key) else 0
+
+    def _goes_on(self) -> bool:
+        """Whether a failed step does not fail the workflow."""
+        if self._part.has("error_strategy"):
+            part = self._part.at("error_strategy")
+            if part.text() not in ("continue", "stop"):
+                part.fault("expected 'continue' or 'stop'")
+            return part.text() == "continue"
+        return self._part.has("continue_on_error") and self._part.at("continue_on_error").truth()
+
+    def _check_reached(
+        self, listed: Sequence[Step], found: Order, routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: set[str]
+    ) -> None:
+        led = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
+        led |= {each for each, needs in found.waits_for.items() if needs}
+        led |= {target for ways in routes.values() for target in _steps_in(ways)}
+        led |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
+        for step in listed:
+            if step.id not in led:
+                step.part.fault(f"nothing leads to step {step.id!r}: no 'output.to' names it, and the step above says itself where it goes")
+
+    # --- names ----------------------------------------------------------------------------------------------------------
+
+    def _scope(self, step: Step, items: Mapping[str, str], *, behind: bool = False) -> Scope:
+        """What names mean in a step; with `behind`, where its output goes."""
+        known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
+        known |= {alias: self._values[owner] for alias, owner in self._aliases.items()}
+        agents = {agent: self._values[first] for agent, first in agents_of([*self._steps.values()]).items()}
+        for other in self._steps.values():
+            if other.id == step.id and not behind:
+                break
+            if other.asks:
+                agents[other.asks] = self._values[other.id]
+            if other.id == step.id:
+                break
+        return Scope({**known, **items}, agents, self._variables, self._values[step.id] if behind else _BEFORE)
+
+    def _reads_others(self, drawn: Drawn) -> bool:
+        """Whether a step reads the output of another, and so may begin when that is over."""
+        texts = [drawn.when or "", *_expressions(drawn.fields)]
+        nodes = {step.node for step in self._steps.values()} - {drawn.node}
+        return bool(set().union(*map(reads, texts)) & nodes)
+
+    # --- a step ---------------------------------------------------------------------------------------------------------
+
+    def _draw(self, step: Step, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> Drawn:
+        scope = self._scope(step, items)
+        navigation = self._navigations.get(step.id)
+        fields = self._caller.fields(step, scope, navigation, self._answer_schema(step, routes))
+        for body in [body for body, loop in self._bodies.items() if loop == step.id]:
+            fields["map_node"] = self._steps[body].node
+        if navigation is not None and not step.has("output"):
+            routes = navigation.routes(self._values[step.id])
+        if step.kind != "condition" and (word := self._on_error(step)) is not None:
+            fields["on_error"] = word
+        drawn = Drawn(step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition")
+        when = step.at("condition") if step.kind != "condition" and step.has("condition") else None
+        rollback = self._rollback(step)
+        return replace(
+            drawn, when=read_condition(when, scope) if when is not None else None, jumps_to=jump,
+            rollback_to=rollback[0] if rollback else None, rollbacks=rollback[1] if rollback else 1,
+        )  # fmt: skip
+
+    def _routes(self, step: Step) -> tuple[Route, ...]:
+        scope = self._scope(step, {}, behind=True)
+        targets = Targets(self._steps.keys() - self._bodies.keys(), agents_of([*self._steps.values()]), self._book.workflows)
+        if step.kind == "condition":
+            test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
+            return (Choice(test, targets.read(step.at("true_step"), scope), targets.read(step.at("false_step"), scope)),)
+        output = step.at("output")
+        if output.value is None:
+            navigation = self._navigations.get(step.id)
+            return navigation.routes(self._values[step.id]) if navigation else ()
+        if not isinstance(output.value, dict):
+            return targets.read(output, scope)
+        output.known_keys(("to", "collect"))
+        if output.has("collect") and step.kind != "loop":
+            output.at("collect").fault("'collect' names the results of a loop; of other steps, write 'output_key'")
+        if step.is_navigator and output.has("to"):
+            output.at("to").fault("'navigation' says already which step comes next")
+        return targets.read(output.at("to"), scope)
+
+    def _on_error(self, step: Step) -> str | None:
+        """abort or skip; None where a failure leads to a step, or nothing is said."""
+        if step.has("on_error"):
+            return _ON_ERROR.get(step.at("on_error").text())
+        if step.has("continue_on_error"):
+            return "skip" if step.at("continue_on_error").truth() else "abort"
+        return "skip" if self._goes_on() and step.kind != "approval" else None
+
+    def _jump(self, step: Step) -> str | None:
+        """The step that a failure leads to."""
+        part = step.at("on_error")
+        if part.value is None or part.text() in _ON_ERROR:
+            return None
+        target = part.text()
+        if target not in self._steps or target in self._bodies:
+            part.fault(f"there is no step {target!r}{did_you_mean(target, [*self._steps, *_ON_ERROR])}")
+            return None
+        return target
+
+    def _rollback(self, step: Step) -> tuple[str, int] | None:
+        if not step.has("rollback_to"):
+            if step.has("rollback_limit"):
+                step.at("rollback_limit").fault("'rollback_limit' has no effect without 'rollback_to'")
+            return None
+        part = step.at("rollback_to")
+        target = part.text()
+        earlier = [*self._steps][: [*self._steps].index(step.id) + 1]
+        if target not in earlier:
+            why = "comes later" if target in self._steps else f"is not there{did_you_mean(target, earlier)}"
+            part.fault(f"step {target!r} {why}; a rollback goes to an earlier step")
+            return None
+        most = step.at("rollback_limit").count(least=1) if step.has("rollback_limit") else 1
+        return target, most or 1
+
+    def _answer_schema(self, step: Step, routes: Sequence[Route]) -> JsonValue:
+        """What an answer must be, for the agents whose output goes to the user."""
+        schema = self._part.at("output_schema").value
+        return schema if schema is not None and any(isinstance(route, ToUser) for route in _all(routes)) else None
+
+    def _gathering(self, drawn: Drawn, members: Sequence[str]) -> Drawn:
+        """A step that gathers a fan, and says nothing of its input, is given what all of it gave."""
+        step = self._steps[drawn.id]
+        if step.has("input") or step.kind != "agent":
+            return drawn
+        given: JsonValue = {member: self._values[member] for member in members}
+        return replace(drawn, fields={**drawn.fields, "input_map": given})
+
+    # --- loops ----------------------------------------------------------------------------------------------------------
+
+    def _read_bodies(self) -> Iterator[tuple[str, str]]:
+        """The steps that loops run, each with its loop; one written in place becomes a step of the workflow."""
+        for loop in [step for step in self._steps.values() if step.kind == "loop"]:
+            part = loop.at("loop").at("body")
+            if isinstance(part.value, dict):
+                for body in read_steps(part):
+                    inner = replace(body, id=f"{loop.id}.{body.id}", node=f"{loop.node}.{body.node}")
+                    self._steps[inner.id] = inner
+                    yield inner.id, loop.id
+            elif part.value is None:
+                loop.at("loop").fault("a loop needs a 'body': the step that is done for each item")
+            elif (name := part.text()) in self._steps:
+                yield name, loop.id
+            else:
+                part.fault(f"there is no step {name!r}{did_you_mean(name, self._steps)}")
+
+    def _body_steps(self) -> Iterator[tuple[Step, Step]]:
+        for body, loop in self._bodies.items():
+            if self._steps[body].kind != FAULTY:
+                yield self._steps[body], self._steps[loop]
+
+    def _body(self, step: Step, loop: Step) -> Fields:
+        """The node that a loop runs for each item."""
+        for key in ("output", "condition", "depends_on", "fan_key", "rollback_to", "navigation"):
+            if step.has(key):
+                step.at(key).fault(f"{key!r} has no effect on the body of a loop; put it on {loop.id!r}")
+        var = loop.at("loop").at("var")
+        name = var.text() if var.value is not None else "item"
+        drawn = self._draw(step, (), None, {name: '$."_item"'})
+        return {"node_id": step.node, **drawn.fields}
+
+
+def _aliases(step: Step) -> Iterator[str]:
+    """What a step's output is called besides."""
+    if step.has("output_key"):
+        yield step.at("output_key").text()
+    output = step.at("output")
+    if isinstance(output.value, dict) and output.has("collect"):
+        yield output.at("collect").text()
+
+
+def _variables(part: Part) -> Iterator[tuple[str, JsonValue]]:
+    """The declared inputs of a workflow, with their defaults."""
+    for key in ("inputs", "variables"):
+        inputs = part.at(key)
+        if isinstance(inputs.value, dict):
+            for name, each in inputs.entries():
+                options = each.value if isinstance(each.value, dict) and "default" in each.value else None
+                yield name, options["default"] if options is not None else each.value
+        else:
+            yield from ((name, None) for _, name in inputs.texts())
+    properties = part.at("input_schema").at("properties")
+    for name, each in properties.entries():
+        yield name, each.at("default").value
+
+
+def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:
+    """The expressions of a node."""
+    mapped = fields.get("input_map")
+    yield from (str(text) for text in (mapped.values() if isinstance(mapped, dict) else ()))
+    yield from (str(fields[key]) for key in ("condition", "items_path") if key in fields)
+
+
+def _all(routes: Sequence[Route]) -> Iterator[Route]:
+    for route in routes:
+        yield route
+        if isinstance(route, Choice):
+            yield from _all((*route.then, *route.otherwise))
+
+
+def _steps_in(routes: Sequence[Route]) -> Iterator[str]:
+    yield from (route.step for route in _all(routes) if isinstance(route, ToStep))

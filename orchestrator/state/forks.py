@@ -1,0 +1,95 @@
+"""Reads what a fork must know of a run, and makes the run that it becomes; `lua/fork.lua` does so in one call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from orchestrator.errors import CantataError, ConfigError, UnknownRunError
+from orchestrator.models.forks import Cell, Duty, Fork, Growth, Past
+from orchestrator.models.graph import START
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RUN_OVER
+from orchestrator.state.ledger import Ledger, Ready, run_key, to_json
+
+PARTS = ("", ":state", ":steps", ":edges", ":info", ":names", ":scopes", ":grown")
+REFUSED = {
+    "gone": "no run {source!r} is known here any more",
+    "open": "run {source!r} is not over",
+    "undefined": "the definitions of run {source!r} have expired",
+    "known": "there is a run of that id already",
+}
+
+
+def read(ledger: Ledger, run_id: str) -> Past:
+    """A run that is over. Raises UnknownRunError, or ConfigError for one that is under way."""
+    key = run_key(run_id)
+
+    def fetch() -> tuple[list[dict[str, str]], list[tuple[str, dict[str, str]]]]:
+        with ledger.redis.pipeline(transaction=True) as pipe:
+            for part in PARTS:
+                pipe.hgetall(f"{key}{part}")
+            pipe.xrange(f"{key}:log")
+            *hashes, events = pipe.execute()
+        return hashes, events
+
+    (meta, cells, specs, edges, infos, names, scopes, grown), events = ledger.patiently(fetch)
+    if not meta:
+        raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+    if meta["status"] not in RUN_OVER:
+        raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first", source="fork")
+    own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
+    shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
+    duties = {step_id: own[shared.get(step_id, step_id)] for step_id in cells}
+    order = [fields["s"] for _, fields in events if fields["t"] == "grown" and fields["s"] != START]
+    if not grown.keys() >= set(order):
+        raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs", source="fork")
+    return Past.model_validate({
+        "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
+        "definitions": meta["definitions"],
+        "labels": json.loads(meta["labels"]), "duties": duties, "shared": shared, "names": names,
+        "cells": {step_id: _cell(packed, duties[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in cells.items()},
+        "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
+        "scopes": {grower: {part: _list_of(value) for part, value in json.loads(text).items()} for grower, text in scopes.items()},
+        "growths": {grower: _growth(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
+    })  # fmt: skip
+
+
+def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str]) -> tuple[Ready, ...]:
+    """Make the run that a fork is, with its request, what its first step gives and its labels; answers what to send.
+
+    `run_id` lies in the shard of the source. Raises UnknownRunError or CantataError.
+    """
+    word, priority, sends = ledger.fork(
+        run_id, fork.source, request=to_json(request), given=to_json(given), labels=to_json(dict(labels)), plan=fork.model_dump_json()
+    )
+    if word != "new":
+        kind = UnknownRunError if word == "gone" else CantataError
+        raise kind(REFUSED[word].format(source=fork.source))
+    return tuple(Ready(each.step_id, each.spec, priority) for each in sends)
+
+
+def _cell(packed: str, duty: Duty, info: Mapping[str, JsonValue]) -> Cell:
+    word, _attempt, pending, taken, *_ = packed.split(" ")
+    return Cell(word=word, pending=int(pending), taken=int(taken), takes=_takes(word, duty, info))
+
+
+def _takes(word: str, duty: Duty, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """The labels that a step took."""
+    if word == "done":
+        return tuple(cast("list[str]", info.get("takes", ["done"])))
+    code = cast("dict[str, str]", info.get("error") or {}).get("code")
+    if word != "failed" or code == "budget":  # which ends the run, whatever its graph would bear
+        return ()
+    return ("done",) if duty.on_error == "skip" or code == "late" else ("failed",) if duty.on_error == "jump" else ()
+
+
+def _growth(grown: Mapping[str, JsonValue]) -> Growth:
+    lists = {part: _list_of(grown.get(part)) for part in ("ids", "own", "counted")}
+    return Growth.model_validate({**grown, **lists, "names": grown.get("names") or {}})
+
+
+def _list_of(value: JsonValue) -> list[JsonValue]:
+    """A list as Lua writes it: an empty one may be an object."""
+    return value if isinstance(value, list) else []

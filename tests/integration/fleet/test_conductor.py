@@ -1,0 +1,374 @@
+"""Diskurs folders: conductors and their agents, through real workers and a scripted model server over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Client, EmbeddedClient
+from orchestrator.testing import ScriptedModels
+from tests.integration.fleet.conftest import definitions, until
+from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, TOOLS
+from tests.integration.fleet.diskurs_stage import CONCEPTS, Stage
+
+TO_HELPER = {"next_agent": "helper"}
+EXTRACTED = {"name": "Jo", "topic": "firewall", "user_question": "Why is port 80 closed?", "answer": ""}
+ANSWERED = {"answer": "Because a rule of the firewall drops it."}
+
+
+@pytest.fixture
+def stage(client: EmbeddedClient, models: ScriptedModels, tmp_path: Path) -> Iterator[Stage]:
+    with Stage(client.redis_url, models, tmp_path / "folder") as stage:
+        yield stage
+
+
+# --- the concepts page ----------------------------------------------------------------------------------------------
+
+
+def test_the_agent_of_the_concepts_page_answers_in_three_model_calls(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    result = stage.ask("I am Jo. Why is port 80 closed on our firewall?")
+
+    assert (result.status, result.error) == ("succeeded", None)
+    assert result.output == {"answer": ANSWERED["answer"], "topic": "firewall"}
+    assert result.usage.model_calls == 3
+    route, extract, answer = stage.asked()
+    assert "next_agent" in route
+    assert "Extract all the following entities" in extract
+    assert "The user's name is Jo." in answer
+    assert "Answer the user's question" in answer
+
+
+def test_a_bad_topic_costs_one_call_more_with_the_corrective_message(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    stage.script(TO_HELPER, {**EXTRACTED, "topic": "cooking"}, EXTRACTED, ANSWERED)
+
+    result = stage.ask()
+
+    assert (result.status, result.usage.model_calls) == ("succeeded", 4)
+    assert stage.asked()[2] == "Please assign a valid topic. Valid topics are: ['firewall', 'proxy', 'connectivity']"
+    verdicts = [step.info["verdict"] for step in stage.steps(result.run_id, "diskurs.read")]
+    assert verdicts == ["final", "correction", "step", "final"]
+
+
+def test_each_hand_off_and_reply_is_a_step(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    result = stage.ask()
+
+    assert list(stage.record(result.run_id).steps) == [
+        "@start", "@open", "1.conductor", "1.conductor/ask.1", "1.conductor/read.1", "2.helper", "2.helper/ask.1", "2.helper/read.1",
+        "2.helper/ask.2", "2.helper/read.2", "3.conductor", "3.conductor/finalize",
+    ]  # fmt: skip
+    assert result.agents == ["helper"]
+
+
+def test_the_system_prompt_has_its_arguments_and_the_form_of_the_reply(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    stage.ask("Why?")
+
+    route, extract, _ = (line["body"]["messages"] for line in stage.requests())
+    assert "- helper: Answers questions about networks." in route[0]["content"]
+    assert '"next_agent": ""' in route[0]["content"]
+    assert "expert in the area of Cybersecurity" in extract[0]["content"]
+    assert '"user_question": ""' in extract[0]["content"]
+    assert [message["content"] for message in extract[1:2]] == ["Why?"]
+    assert not any("next_agent" in message["content"] for message in extract)  # what conductors say, conductors see
+
+
+def test_an_agent_that_is_not_free_to_be_chosen_is_told_to_the_model(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    stage.script({"next_agent": "cook"}, TO_HELPER, EXTRACTED, ANSWERED)
+
+    result = stage.ask()
+
+    assert result.status == "succeeded"
+    assert stage.asked()[1] == "cook cannot be routed to from this agent. Valid agents are: ['helper']"
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def changed(old: str, new: str) -> str:
+    text = CONCEPTS["config.yml"]
+    assert old in text
+    return text.replace(old, new)
+
+
+def test_trials_that_are_used_up_reach_the_conductors_fail(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    maxTrials: 2\n"))
+    stage.script(TO_HELPER, EXTRACTED, "what?", "no!")
+
+    result = stage.ask()
+
+    assert result.status == "exhausted"
+    assert result.error is not None
+    assert "No valid answer found after 2 trials." in result.error.message
+    assert result.output == {"user_query": "hello", "topic": "firewall", "answer": "", "error": "Failed to finalize conversation"}
+    assert result.usage.model_calls == 4
+
+
+def test_reasoning_steps_that_are_used_up_reach_the_conductors_fail(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    maxReasoningSteps: 2\n"))
+    stage.script(TO_HELPER, EXTRACTED, {"answer": "short"})
+
+    result = stage.ask()
+
+    assert (result.status, result.usage.model_calls) == ("exhausted", 3)
+    assert result.error is not None
+    assert result.error.message == "agent 'helper' was not final after 2 reasoning steps"
+    (failed,) = stage.steps(result.run_id, "diskurs.fail")
+    assert failed.info["arguments"] == {**EXTRACTED, "answer": "short"}
+
+
+def test_trials_begin_anew_with_each_reasoning_step(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    maxTrials: 2\n"))
+    stage.script(TO_HELPER, "what?", EXTRACTED, "what?", ANSWERED)
+    assert stage.ask().status == "succeeded"
+
+
+def test_max_dispatches_of_the_file_is_kept(stage: Stage) -> None:
+    config = changed("    topics: [helper]\n", "    topics: [helper]\n    maxDispatches: 2\n").replace("can_finalize}", "never}")
+    stage.write(CONCEPTS, config=config)
+    code = CONCEPTS["agents/conductor/prompt.py"] + "\ndef never(memory):\n    return False\n"
+    stage.write({"agents/conductor/prompt.py": code + "\ndef fail(memory):\n    return {'sorry': memory.topic}\n"})
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    result = stage.ask()
+
+    assert (result.status, result.output) == ("exhausted", {"sorry": "firewall"})
+    assert result.error is not None
+    assert "maxDispatches" in result.error.message
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+RULES = """
+def broken(conversation):
+    raise KeyError("x")
+
+def no(conversation):
+    return False
+
+def urgent(conversation):
+    return conversation.metadata.get("priority") == "high" and "hello" in conversation.longterm_memory.user_query
+"""
+ASKED = """    topics: [helper]
+    rules:
+      - {name: broken, location: agents/conductor, conditionName: broken, targetAgent: helper}
+      - {name: "no", location: agents/conductor/rules.py, conditionName: "no", targetAgent: helper}
+      - {name: urgent, conditionName: urgent, targetAgent: helper}
+"""
+
+
+def test_the_first_rule_that_holds_chooses_without_a_model(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    topics: [helper]\n", ASKED))
+    stage.write({"agents/conductor/rules.py": RULES})
+    stage.script(EXTRACTED, ANSWERED)
+
+    result = stage.ask(labels={"priority": "high"})
+
+    assert (result.status, result.usage.model_calls) == ("succeeded", 2)
+    assert result.warnings == [
+        "rule 'broken' of conductor 'conductor' is passed over: agents/conductor/rules.py:broken raised KeyError: 'x'"
+    ]
+    (chosen,) = stage.steps(result.run_id, "diskurs.rules")
+    assert (chosen.info["rule"], chosen.info["chosen_agent"]) == ("urgent", "helper")
+
+
+def test_where_no_rule_holds_the_model_chooses(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    topics: [helper]\n", ASKED))
+    stage.write({"agents/conductor/rules.py": RULES})
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+    assert stage.ask().usage.model_calls == 3
+
+
+def test_without_a_model_to_ask_nobody_is_chosen(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    topics: [helper]\n", ASKED + "    fallbackToLlm: false\n"))
+    stage.write({"agents/conductor/rules.py": RULES})
+
+    result = stage.ask()
+
+    assert (result.status, result.usage.model_calls) == ("failed", 0)
+    assert result.error is not None
+    assert result.error.code == "no_agent"
+    assert result.output == {"user_query": "hello", "topic": "", "answer": "", "error": "Failed to finalize conversation"}
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_turn_of_a_session_goes_on_with_the_memory_and_what_was_said(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    code = CONCEPTS["agents/conductor/prompt.py"].replace('    answer: str = ""', '    answer: PerTurnField[str] = ""')
+    stage.write({"agents/conductor/prompt.py": code.replace("import LongtermMemory", "import LongtermMemory, PerTurnField")})
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED, TO_HELPER, {"name": "Jo", "user_question": "again", "answer": "It is still dropped."})
+    stage.ask("first", session=stage.folder.parent.name)
+
+    result = stage.ask("second", session=stage.folder.parent.name)
+
+    assert result.output == {"answer": "It is still dropped.", "topic": "firewall"}
+    told = [message["content"] for message in stage.requests()[3]["body"]["messages"]]
+    assert "first" in told
+    assert "second" in told
+    assert any(ANSWERED["answer"] in text for text in told)
+
+
+# --- tools ----------------------------------------------------------------------------------------------------------
+
+
+def test_tools_have_factories_dependencies_and_hidden_parameters(stage: Stage) -> None:
+    stage.write(TOOLS)
+    calls = [{"name": "price", "arguments": {"name": "pen", "pieces": 2}}, {"name": "whoami", "arguments": {}}]
+    stage.script({"next_agent": "clerk"}, {"tool_calls": calls}, {"answer": "Six."})
+
+    result = stage.ask("two pens", labels={"hidden": "Ann"})
+
+    assert (result.status, result.output) == ("succeeded", {"answer": "Six.", "topic": ""})
+    assert (result.usage.model_calls, result.usage.tool_calls) == (3, 2)
+    body = stage.requests()[1]["body"]
+    assert body["tools"][0]["function"]["parameters"]["properties"] == {
+        "name": {"type": "string", "description": "what is sold"}, "pieces": {"type": "integer", "description": "how many"},
+    }  # fmt: skip
+    assert body["messages"][0]["content"].startswith("You sell for Corner.")
+    told = [message["content"] for message in stage.requests()[2]["body"]["messages"] if message["role"] == "tool"]
+    assert told == ["6 EUR for Ann", '{"name":"Ann"}']
+
+
+def test_a_tool_that_fails_is_told_to_the_model_and_costs_no_trial(stage: Stage) -> None:
+    stage.write(TOOLS, config=TOOLS["config.yml"].replace("    locked_fields", "    max_trials: 1\n    locked_fields"))
+    first = {"tool_calls": [{"name": "price", "arguments": {"name": "ink", "pieces": 2}}, {"name": "price", "arguments": {"name": "pen"}}]}
+    stage.script({"next_agent": "clerk"}, first, {"tool_calls": [{"name": "nothing", "arguments": {}}]}, {"answer": "None."})
+
+    result = stage.ask("ink")
+
+    assert result.status == "succeeded"
+    told = [json.loads(each["content"])["error"] for each in stage.requests()[3]["body"]["messages"] if each["role"] == "tool"]
+    assert told == [
+        "ERROR: Tool 'price' execution failed: 'ink'. Please correct your input and try again.",
+        "ERROR: Tool 'price' execution failed: missing argument 'pieces'. Please correct your input and try again.",
+        "Tool function 'nothing' is not available. There are 'price', 'whoami'.",
+    ]
+
+
+# --- the other kinds of agents --------------------------------------------------------------------------------------
+
+
+def test_a_conductor_of_conductors_with_a_predicate_and_a_finalizer(stage: Stage) -> None:
+    stage.write(JUDGED)
+    stage.script(
+        {"next_agent": "lower"}, {"can_finalize": False}, TO_HELPER, {**EXTRACTED, **ANSWERED}, {"can_finalize": True},
+        {"letter": "Dear Jo"},
+    )  # fmt: skip
+
+    result = stage.ask()
+
+    assert (result.status, result.output) == ("succeeded", {"letter": "Dear Jo", "topic": "firewall"})
+    assert "lower: Directs those who know things." in stage.requests()[0]["body"]["messages"][0]["content"]
+    assert stage.asked()[4] == f"Is this an answer: {ANSWERED['answer']}"
+    assert stage.asked()[5] == f"Write about firewall: {ANSWERED['answer']}"
+
+
+def test_a_parallel_agent_splits_and_joins_and_a_sequence_makes_the_result(stage: Stage) -> None:
+    stage.write(PARALLEL)
+    pages = [{"match": f"^Read {name}$", "reply": json.dumps({"text": f"about {name}"})} for name in ("a", "b", "c")]
+    stage.script({"urls": ["a", "b", "c"]}, *pages)
+
+    result = stage.ask("read")
+
+    assert (result.status, result.output) == ("succeeded", {"notes": ["ABOUT A", "ABOUT B", "ABOUT C"]})
+    assert sorted(stage.asked()) == ["Read a", "Read b", "Read c", "Which pages?"]
+
+
+def test_a_part_that_is_exhausted_exhausts_the_agent(stage: Stage) -> None:
+    stage.write(
+        PARALLEL, config=PARALLEL["config.yml"].replace("    location: agents/reader\n", "    location: agents/reader\n    maxTrials: 1\n")
+    )
+    stage.script({"urls": ["a", "b"]}, {"match": "^Read a$", "reply": "?"}, {"match": "^Read b$", "reply": '{"text": "b"}'})
+
+    result = stage.ask("read")
+
+    assert result.status == "exhausted"
+    assert result.error is not None
+    assert "No valid answer found after 1 trials." in result.error.message
+
+
+def test_a_plan_runs_as_its_dependencies_allow(stage: Stage) -> None:
+    stage.write(PLANNED)
+    plan = [
+        {"step_id": "1", "description": "", "function": "add", "parameters": {"a": 1, "b": 2}, "depends_on": []},
+        {"step_id": "2", "description": "", "function": "add", "parameters": {"a": 3, "b": 4}, "depends_on": []},
+        {"step_id": "3", "description": "", "function": "mul", "parameters": {"a": "$1", "b": "$2"}, "depends_on": ["1"]},
+    ]
+    stage.script({"next_agent": "planner"}, {"execution_plan": plan}, {"answer": "21 it is", "execution_plan": []})
+
+    result = stage.ask("(1+2)*(3+4)")
+
+    assert (result.status, result.output) == ("succeeded", {"answer": "21 it is", "topic": ""})
+    assert result.usage.tool_calls == 3
+    assert "- 3 (mul): completed: 21" in stage.asked()[2]
+
+
+def test_a_plan_that_cannot_be_carried_out_is_refused_and_a_failed_step_fails_those_that_need_it(stage: Stage) -> None:
+    stage.write(PLANNED)
+    circle = [
+        {"step_id": "1", "function": "add", "parameters": {"a": "$2", "b": 1}},
+        {"step_id": "2", "function": "add", "depends_on": ["1"]},
+    ]
+    failing = [
+        {"step_id": "1", "function": "mul", "parameters": {"a": 1, "b": 0}},
+        {"step_id": "2", "function": "add", "parameters": {"a": "$1", "b": 1}},
+    ]  # fmt: skip
+    better = [{"step_id": "1", "function": "add", "parameters": {"a": 1, "b": 1}}]
+    stage.script(
+        {"next_agent": "planner"}, {"execution_plan": circle}, {"execution_plan": failing},
+        {"replan": True, "replan_explanation": "zero", "execution_plan": better}, {"answer": "two"},
+    )  # fmt: skip
+
+    result = stage.ask("sum")
+
+    assert result.status == "succeeded"
+    asked = stage.asked()
+    assert "these steps wait for each other: 1, 2" in asked[2]
+    assert "- 1 (mul): failed: ERROR: Tool 'mul' execution failed: no zeros." in asked[3]
+    assert "- 2 (add): failed: ERROR: Tool 'add' execution failed: step '1', which it depends on, failed." in asked[3]
+    assert "- 1 (add): completed: 2" in asked[4]
+
+
+# --- kill -9 --------------------------------------------------------------------------------------------------------
+
+
+def test_workers_killed_in_the_middle_repeat_no_finished_step(
+    tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, tmp_path: Path
+) -> None:  # fmt: skip
+    with (
+        Client.embedded(tmp_path_factory.mktemp("hurt"), config=definitions(), agents=1, tools=1) as victim,
+        Stage(victim.redis_url, models, tmp_path / "folder") as stage,
+    ):
+        stage.write(CONCEPTS)
+        stage.script(
+            {"match": "next_agent", "reply": json.dumps(TO_HELPER)},
+            {"match": "Extract all", "reply": json.dumps(EXTRACTED), "delay_s": 1.0, "times": 2},
+            {"match": "Answer the", "reply": json.dumps(ANSWERED)},
+        )
+        run = stage.submit()
+        until(lambda: len(stage.requests()) == 2, "the second model call")
+
+        for process in victim.stack.processes():
+            if process.name.startswith(("agents", "tools")) and process.alive:
+                os.kill(process.pid, signal.SIGKILL)
+
+        result = run.result(60)
+        assert (result.status, result.output) == ("succeeded", {"answer": ANSWERED["answer"], "topic": "firewall"})
+        assert {name for name, step in stage.record(result.run_id).steps.items() if step.attempt > 1} == {"2.helper/ask.1"}
+        assert len(stage.requests()) == 4

@@ -1,0 +1,301 @@
+"""Chain builders: the documented examples end, dependants get outputs, failures stay where they belong, any process can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator import ChainBuilder, RunError
+from orchestrator.client import EmbeddedClient
+from orchestrator.testing import ScriptedModels
+from tests.integration.fleet import chain_steps
+from tests.integration.fleet.conftest import until
+
+GPT = "openai/gpt-4o-mini"
+OPEN = """
+import sys
+from orchestrator import ChainBuilder
+builder = ChainBuilder.open(sys.argv[1])
+print(builder.wait_group("analysis"), builder.get_group_status("analysis"), builder.execute_chain("after", "then"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def asked(client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """The builders of these tests use the stack of this folder's tests; the prompts that came since the test began."""
+    monkeypatch.setenv("REDIS_URL", client.redis_url)
+    models.script([])
+    before = len(models.journal())
+    return lambda: [str(line["text"]) for line in models.journal()[before:]]
+
+
+def builder(**more: Any) -> ChainBuilder:
+    return ChainBuilder(GPT, **more)
+
+
+def answer(models: ScriptedModels, **replies: str | dict[str, Any]) -> None:
+    """What the model says to a prompt that begins with a word."""
+    rules = [{"match": f"(?s)^{word}\\b", **(said if isinstance(said, dict) else {"reply": said})} for word, said in replies.items()]
+    models.script([*rules, {"reply": "said"}])
+
+
+# --- as documented ----------------------------------------------------------------------------------------------------
+
+
+def test_a_group_of_mixed_modes_ends(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    answer(models, Base="done")
+    made = ChainBuilder({"name": GPT, "params": {"temperature": 0.7}}, base_instruction="Base analysis: {input}")
+    made.create_chain("cleanup", ["Clean and normalize: {input}"], execution_mode="independent", group="analysis")
+    made.create_chain("topic_analysis", ["Identify topics in: {input}"], execution_mode="parallel", group="analysis")
+    made.create_chain("tone_analysis", ["Analyze tone in: {input}"], execution_mode="parallel", group="analysis")
+    made.create_chain(
+        "final_summary", ["Synthesize findings: {input}"], execution_mode="serial", dependencies=["cleanup"], group="analysis"
+    )
+
+    results = made.execute_group("analysis", "Input text")
+
+    assert results == dict.fromkeys(["cleanup", "topic_analysis", "tone_analysis", "final_summary"], "done")
+    assert made.get_group_status("analysis") == dict.fromkeys(results, "completed")
+    prompts = asked()
+    assert "Base analysis: Clean and normalize:\n\nInput text" in prompts
+    assert prompts.index("Base analysis: Clean and normalize:\n\nInput text") < prompts.index(
+        "Base analysis: Synthesize findings:\n\nInput text"
+    )
+
+
+def test_a_document_pipeline_ends(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    made = builder()
+    stages = [
+        ("validate", "independent", []),
+        ("extract", "parallel", []),
+        ("analyze", "parallel", []),
+        ("summarize", "serial", ["analyze"]),
+        ("format", "serial", ["summarize"]),
+    ]
+    for name, mode, needs in stages:
+        made.create_chain(name, [f"{name.capitalize()}: {{input}}"], mode, "document", needs)  # type: ignore[arg-type]  # as documented
+
+    results = made.execute_group("document", "a text")
+
+    assert list(results) == [name for name, _, _ in stages]
+    order = [prompt.partition(":")[0] for prompt in asked()]
+    assert order.index("Analyze") < order.index("Summarize") < order.index("Format")
+
+
+def test_steps_are_inserted_and_a_merge_needs_its_sources(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    answer(models, Initial="first", Additional="second", First="one", Second="two")
+    made = builder()
+    made.create_chain("process", ["Initial processing: {input}"], group="dynamic")
+    made.insert_chain("process", ["Additional analysis: {input}"], position=1)
+    for chain_id, text in (("analysis_1", "First analysis: {input}"), ("analysis_2", "Second analysis: {input}")):
+        made.create_chain(chain_id, [text], execution_mode="independent", group="source")
+    made.merge_chains(["analysis_1", "analysis_2"], "combined_analysis", execution_mode="serial", group="merged")
+
+    assert made.execute_chain("process", "Input data") == "second"
+    with pytest.raises(ValueError, match="Dependency 'analysis_1' must be executed before 'combined_analysis': it is created"):
+        made.execute_chain("combined_analysis", "Input")
+    made.execute_group("source", "Input")
+    assert made.execute_group("merged", "Input") == {"combined_analysis": "two"}
+
+    prompts = asked()
+    assert prompts[:2] == ["Initial processing:\n\nInput data", "Additional analysis:\n\nfirst"]
+    assert prompts[-2:] == ["First analysis:\n\nInput", "Second analysis:\n\none"]
+
+
+def test_a_head_lists_tasks_that_become_chains(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    template = "Your task: {instruction}\nInput: {input}"
+    models.script([
+        {"match": "generate", "reply": "1. Is it fast?\n2. Is it safe?"},
+        {"match": "fast", "reply": "quite"},
+        {"match": "(?s)Synthesize", "reply": "report"},
+        {"reply": "very"},
+    ])  # fmt: skip
+    made = ChainBuilder(GPT, base_instruction=template, technique="head-tail")
+    made.create_chain("decomposer", "Analyze this and generate questions.", group="research")
+
+    made.execute_chain("decomposer", "trains")
+    tails = made.create_tasks("decomposer")
+    made.create_chain("synthesis", "Synthesize {decomposer_1} and {decomposer_2}.", group="report", dependencies=tails)
+    for tail in tails:
+        made.execute_chain(tail, "trains")
+    report = made.execute_chain("synthesis", "trains")
+
+    assert tails == ["decomposer_1", "decomposer_2"]
+    assert report == "report"
+    assert asked()[1:] == [
+        "Your task: Is it fast?\nInput:\n\ntrains",
+        "Your task: Is it safe?\nInput:\n\ntrains",
+        "Your task: Synthesize quite and very.\nInput:\n\ntrains",
+    ]
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_of_dependencies_fill_every_text_of_a_chain(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    answer(models, Facts="F {input}", One="a", Two="2")
+    made = builder()
+    made.create_chain("facts-1", ["Facts in {input}"], group="base")
+    made.create_chain("b", ["One of {facts-1}: {input}", chain_steps.shout, "Two of {facts-1} and {b}: {input}"], dependencies=["facts-1"])
+
+    made.execute_group("base", "it")
+    assert made.execute_group("default", "text") == {"b": "2"}
+
+    assert asked() == ["Facts in\n\nit", "One of F {input}:\n\ntext", "Two of F {input} and {b}:\n\nA"]
+
+
+def test_in_one_group_too(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    answer(models, Facts="F", Views="V", Both="B")
+    made = builder()
+    made.create_chain("facts", ["Facts: {input}"], "parallel")
+    made.create_chain("views", ["Views: {input}"], "parallel")
+    made.create_chain("both", ["Both {facts} {views} of {input}", "Again {views}: {input}"], dependencies=["facts", "views"])
+
+    assert made.execute_group("default", "it") == {"facts": "F", "views": "V", "both": "said"}
+    assert asked()[2:] == ["Both F V of\n\nit", "Again V:\n\nB"]
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_stops_what_needs_it_and_nothing_else(models: ScriptedModels) -> None:
+    answer(models, Bad={"status": 400})
+    made = builder()
+    for chain_id, text, mode, needs in (
+        ("bad", "Bad {input}", "parallel", []),
+        ("good", "Good {input}", "parallel", []),
+        ("needs_both", "Both {input}", "parallel", ["bad", "good"]),
+        ("needs_good", "Good {input}", "parallel", ["good"]),
+    ):
+        made.create_chain(chain_id, [text], mode, dependencies=needs)  # type: ignore[arg-type]  # literals
+
+    with pytest.raises(RunError, match="chain 'bad' failed") as raised:
+        made.execute_group("default", "it")
+
+    assert raised.value.status == "failed"
+    assert made.get_group_status("default") == {"bad": "failed", "good": "completed", "needs_both": "created", "needs_good": "completed"}
+    assert made.get_chain_output("good") == "said"
+    assert made.get_chain_output("bad") is None
+    assert "400" in str(made.get_chain_error("bad"))
+
+
+def test_a_serial_chain_behind_a_failed_one_does_not_run_and_an_independent_failure_is_its_own(models: ScriptedModels) -> None:
+    answer(models, Bad={"status": 400})
+    made = builder()
+    made.create_chain("alone", ["Bad {input}"], "independent", "g")
+    made.create_chain("fine", ["Fine {input}"], "serial", "g")
+    made.create_chain("bad", ["Bad {input}"], "serial", "rows")
+    made.create_chain("behind", ["Fine {input}"], "serial", "rows")
+
+    assert made.execute_group("g", "it") == {"fine": "said"}
+    assert made.get_chain_status("alone") == "failed"
+    with pytest.raises(RunError):
+        made.execute_chain("alone", "it")
+    with pytest.raises(RunError):
+        made.execute_group("rows", "it")
+    assert made.get_group_status("rows") == {"bad": "failed", "behind": "created"}
+
+
+def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
+    made = builder(name="known")
+
+    assert made.get_chain_output("nobody") is None
+    assert made.get_chain_status("nobody") is None
+    for call in (lambda: made.execute_chain("nobody", "it"), lambda: made.execute_group("nobody", "it")):
+        with pytest.raises(ValueError, match="'nobody' not found"):
+            call()
+    with pytest.raises(ValueError, match="there is a builder 'known' already"):
+        builder(name="known")
+    with pytest.raises(ValueError, match="there is no builder 'unknown'"):
+        ChainBuilder.open("unknown")
+
+
+# --- other processes --------------------------------------------------------------------------------------------------
+
+
+def test_another_process_goes_on_where_one_was_killed(models: ScriptedModels, client: EmbeddedClient) -> None:
+    answer(models, Slow={"reply": "slow", "delay_s": 1.0}, After="then")
+    made = builder(name="shared")
+    made.create_chain("slow", ["Slow {input}"], group="analysis")
+    made.create_chain("next", ["Next {slow}"], group="analysis", dependencies=["slow"])
+    made.create_chain("after", ["After {next}: {input}"], group="later", dependencies=["next"])
+    start = "import sys; from orchestrator import ChainBuilder; ChainBuilder.open('shared').execute_group('analysis', 'it')"
+    first = subprocess.Popen([sys.executable, "-c", start])
+    until(lambda: made.get_chain_status("slow") == "running", "the first chain")
+
+    first.kill()
+    first.wait()
+    second = subprocess.run([sys.executable, "-c", OPEN, "shared"], capture_output=True, text=True, check=True, timeout=40)
+
+    assert second.stdout.strip() == "{'slow': 'slow', 'next': 'said'} {'slow': 'completed', 'next': 'completed'} then"
+    assert made.get_chain_output("after") == "then"
+
+
+def test_outputs_outlive_their_run(models: ScriptedModels, client: EmbeddedClient) -> None:
+    answer(models, Fine="kept")
+    made = builder(name="kept")
+    made.create_chain("a", ["Fine {input}"])
+    made.execute_chain("a", "it")
+
+    for key in client.redis.scan_iter(match="*:run:*"):
+        client.redis.delete(key)
+
+    assert ChainBuilder.open("kept").get_chain_output("a") == "kept"
+
+
+def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient) -> None:
+    made = builder(name="crowded")
+    make = "import sys; from orchestrator import ChainBuilder; b = ChainBuilder.open('crowded')\n" + (
+        "for i in range(20): b.create_chain(f'{sys.argv[1]}{i}', ['{input}'])"
+    )
+
+    makers = [subprocess.Popen([sys.executable, "-c", make, name]) for name in "ab"]
+
+    assert [maker.wait(40) for maker in makers] == [0, 0]
+    assert len(made.get_group_status("default")) == 40
+
+
+def test_a_worker_that_is_killed_in_a_group_loses_nothing(
+    models: ScriptedModels, client: EmbeddedClient, asked: Callable[[], list[str]]
+) -> None:
+    answer(models, Slow={"reply": "slow", "delay_s": 1.5})
+    made = builder()
+    made.create_chain("first", ["First {input}"])
+    made.create_chain("slow", ["Slow {first}"], dependencies=["first"])
+    made.create_chain("last", ["Last {slow}"], dependencies=["slow"])
+
+    async def killed_in_between() -> dict[str, Any]:
+        group = asyncio.ensure_future(made.execute_group_async("default", "it"))
+        await asyncio.to_thread(until, lambda: any(prompt.startswith("Slow") for prompt in asked()), "the slow one")
+        (lease,) = [lease for lease in client.ledger.leases() if lease.endswith("|slow")]
+        os.kill(int(lease.split("|")[2].partition("~")[0].rpartition("#")[2]), signal.SIGKILL)
+        return await group
+
+    assert asyncio.run(killed_in_between()) == {"first": "said", "slow": "slow", "last": "said"}
+    assert sorted(set(asked())) == ["First\n\nit", "Last slow", "Slow said"]
+    assert asked().count("First\n\nit") == 1
+
+
+def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, client: EmbeddedClient) -> None:
+    answer(models, Slow={"reply": "slow", "delay_s": 3.0})
+    made = builder()
+    made.create_chain("slow", ["Slow {input}"])
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(made.execute_chain_async("slow", "it"))
+        await asyncio.to_thread(until, lambda: made.get_chain_status("slow") == "running", "the chain")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+
+    until(lambda: made.get_chain_status("slow") == "failed", "the end")
+    assert made.get_chain_error("slow") == "the run was cancelled"

@@ -1,0 +1,101 @@
+"""The OpenAPI document is true, and whatever is asked by it or against it, nothing breaks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+
+from orchestrator.gateway.bodies import CHAIN, MEMORY, TURN
+from tests.integration.gateway.conftest import Gateway
+
+pytestmark = pytest.mark.timeout(180)
+
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+LOST = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+def document(gateway: Gateway) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{gateway.url}/openapi.json").json()
+    return found
+
+
+def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(gateway: Gateway) -> None:
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+    assert len(operations) == 16
+    for operation in operations:
+        ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+        with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
+            ask(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
+
+
+def ask(cases: st.SearchStrategy[Any]) -> None:
+    """Hold the answers to some requests to what the document says."""
+
+    @settings(max_examples=25, **LOST)  # type: ignore[arg-type]  # of two types
+    @given(case=cases)
+    def hold(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS, timeout=40)
+
+    hold()
+
+
+@settings(max_examples=300, **LOST)  # type: ignore[arg-type]  # as above
+@given(
+    path=st.sampled_from(["/turns", "/chains", "/memory/a/b", "/runs/x/cancel", "/sessions/x"]),
+    method=st.sampled_from(["POST", "PUT", "DELETE", "PATCH", "GET"]),
+    body=st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["text", "nodes", "value", "agent", "node_id"]), inner, max_size=4)
+            ),
+            max_leaves=12,
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+    headers=st.fixed_dictionaries(
+        {},
+        optional={
+            "Idempotency-Key": st.binary(max_size=30).map(lambda raw: bytes(b for b in raw if b >= 32 and b != 127).strip()),
+            "Content-Type": st.sampled_from(["application/json", "text/plain", "", "application/json; charset=latin-1"]),
+            "Last-Event-ID": st.sampled_from(["", "-1", "9" * 30, "²", "x"]).map(lambda text: text.encode()),
+        },
+    ),
+)
+def test_nothing_that_is_sent_breaks_it(gateway: Gateway, path: str, method: str, body: bytes, headers: dict[str, Any]) -> None:
+    response = httpx.request(method, f"{gateway.url}{path}", content=body, headers=headers, timeout=40)
+
+    assert response.status_code < 500, response.text
+    if response.status_code >= 400:
+        assert response.json()["error"]["code"]
+
+
+def test_the_examples_of_the_document_are_of_its_schemas(gateway: Gateway) -> None:
+    bodies = {
+        (path, method): operation["requestBody"]["content"]["application/json"]["example"]
+        for path, operations in document(gateway)["paths"].items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+
+    assert bodies == {("/turns", "post"): TURN, ("/chains", "post"): CHAIN, ("/memory/{namespace}/{key}", "put"): MEMORY}
+
+
+def test_the_document_needs_no_token_and_says_that_the_rest_does(guarded: Gateway) -> None:
+    assert document(guarded)["security"] == [{"token": []}]

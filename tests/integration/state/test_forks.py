@@ -1,0 +1,469 @@
+"""A fork takes over what is upstream, does the rest anew in the graph as it was, and is made whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from orchestrator.errors import CantataError, ConfigError, UnknownRunError
+from orchestrator.models.forks import Fork
+from orchestrator.models.graph import Edge, Graph, Items
+from orchestrator.planning import forks as planning
+from orchestrator.state import forks
+from orchestrator.state.ledger import Ledger, Ready, shard_of
+from tests.integration.state.play import Play, fan_in, row, sent, wait, work
+
+
+class Anew(Play):
+    """The run that a fork of another is."""
+
+    def __init__(self, source: Play, from_step: str | None = None) -> None:
+        self.ledger = source.ledger
+        self.shard = source.shard
+        self.run_id = near(source.run_id)
+        past = forks.read(source.ledger, source.run_id)
+        self.fork = planning.retry(past) if from_step is None else planning.fork(past, from_step)
+        self.sends = [each.step_id for each in made(source.ledger, self.run_id, self.fork)]
+
+    def kept(self) -> list[str]:
+        """The steps that were taken over, besides the first."""
+        over = self.ledger.read(self.run_id).steps.values()
+        return sorted(step.step_id for step in over if step.attempt == 0 and step.state == "done" and step.step_id != "@start")
+
+
+def near(run_id: str) -> str:
+    """A run id in the shard of another."""
+    return next(each for number in itertools.count() if shard_of(each := f"{run_id}-{number}") == shard_of(run_id))
+
+
+def made(ledger: Ledger, run_id: str, fork: Fork) -> tuple[Ready, ...]:
+    return forks.make(ledger, run_id, fork, request={}, given="given anew", labels={"forked_from": fork.source})
+
+
+def diamond(ledger: Ledger) -> Play:
+    """a before b and c, both before d; e beside them."""
+    play = Play(ledger)
+    edges = (*fan_in(("b", "c"), "d"), *row("a", "b"), *row("a", "c"))
+    play.plan(work("a"), work("b"), work("c"), work("d", reads={"b": "b", "c": "c"}), work("e"), edges=edges, terminals=("d", "e"))
+    for step_id in "abcde":
+        play.do(step_id, step_id.upper())
+    return play
+
+
+def test_a_step_and_all_behind_it_are_done_anew_and_nothing_else(ledger: Ledger) -> None:
+    play = diamond(ledger)
+
+    anew = Anew(play, "b")
+
+    assert anew.sends == ["b"]
+    assert anew.kept() == ["a", "c", "e"]
+    assert sent(anew.do("b", "other")) == ["d"]
+    assert anew.begin("d").inputs == {"b": "other", "c": "C"}
+    record = ledger.read(anew.run_id)
+    assert (record.terminals, record.usage.model_calls, record.labels) == (("d", "e"), 0, {"forked_from": "run"})
+    assert play.words(*"abcde") == "done done done done done"
+
+
+def test_a_fork_ends_as_its_last_step_does(ledger: Ledger) -> None:
+    anew = Anew(diamond(ledger), "d")
+
+    anew.do("d", "again")
+
+    assert anew.status == "succeeded"
+    assert anew.output("a") == "A"
+    assert anew.events()[:2] == ["accepted", "grown"]
+    assert anew.output("@start") == "given anew"
+
+
+def test_a_fork_of_a_fork_is_one_too(ledger: Ledger) -> None:
+    anew = Anew(diamond(ledger), "d")
+    anew.do("d", "again")
+
+    again = Anew(anew, "b")
+
+    assert again.sends == ["b"]
+    assert again.kept() == ["a", "c", "e"]
+
+
+def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = diamond(ledger)
+    fork = planning.fork(forks.read(ledger, "run"), "b")
+    monkeypatch.setattr("orchestrator.state.ledger.token_hex", lambda _: "the same call")
+
+    first = made(ledger, near("run"), fork)
+
+    assert made(ledger, near("run"), fork) == first
+    monkeypatch.undo()
+    with pytest.raises(CantataError, match="there is a run of that id already"):
+        made(ledger, near("run"), fork)
+    assert play.status == "succeeded"
+
+
+def test_nothing_is_made_of_a_run_that_expired_meanwhile(ledger: Ledger) -> None:
+    diamond(ledger)
+    fork = planning.fork(forks.read(ledger, "run"), "b")
+    for key in ledger.redis.scan_iter(match="*:run:run*"):
+        ledger.redis.delete(key)
+
+    with pytest.raises(UnknownRunError):
+        made(ledger, near("run"), fork)
+
+    assert list(ledger.redis.scan_iter(match=f"*:run:{near('run')}*")) == []
+    ledger.redis.flushdb()  # the shard still lists what was deleted
+
+
+def test_what_cannot_be_forked_is_told(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), edges=(Edge(source="a", target="b", label="left"),))
+    with pytest.raises(ConfigError, match="run run is running; wait until it is over"):
+        forks.read(ledger, "run")
+    play.do("a")
+    past = forks.read(ledger, "run")
+
+    with pytest.raises(ConfigError, match="no step 'aa'; did you mean 'a'"):
+        planning.fork(past, "aa")
+    with pytest.raises(ConfigError, match="'b' was skipped, since nothing led to it"):
+        planning.fork(past, "b")
+    with pytest.raises(ConfigError, match="left nothing unfinished: it is succeeded"):
+        planning.retry(past)
+    with pytest.raises(UnknownRunError):
+        forks.read(ledger, "nobody")
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_does_what_failed_and_what_was_stopped(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), work("d"), edges=(*fan_in(("b", "c"), "d"), *row("a", "b"), *row("a", "c")))
+    play.do("a")
+    begun = play.begin("c")
+    play.fail("b")
+    assert begun
+
+    anew = Anew(play)
+
+    assert sorted(anew.sends) == ["b", "c"]
+    assert anew.kept() == ["a"]
+    for step_id in "bcd":
+        anew.do(step_id)
+    assert anew.status == "succeeded"
+
+
+def test_a_retry_of_a_cancelled_run_goes_on_where_it_was(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), wait("b"), work("c"), edges=row("a", "b", "c"))
+    play.do("a")
+    ledger.cancel("run")
+
+    anew = Anew(play)
+
+    assert anew.sends == []
+    assert anew.words("a", "b", "c") == "done waiting_signal waiting"
+    assert ledger.signal(anew.run_id, "b", True)[0] == "taken"
+    anew.do("c")
+    assert anew.status == "succeeded"
+
+
+def test_failures_that_the_graph_bore_stand(ledger: Ledger) -> None:
+    play = Play(ledger)
+    steps = work("skips", on_error="skip"), work("jumps", on_error="jump"), work("mends"), work("fails")
+    play.plan(*steps, edges=(Edge(source="jumps", target="mends", label="failed"), Edge(source="skips", target="fails")))
+    play.fail("skips")
+    play.fail("jumps")
+    play.do("mends")
+    play.fail("fails")
+
+    anew = Anew(play)
+
+    assert anew.sends == ["fails"]
+    assert anew.words("skips", "jumps", "mends") == "failed failed done"
+
+
+def test_a_run_that_never_began_is_planned_anew(ledger: Ledger) -> None:
+    play = Play(ledger)
+    ledger.cancel("run")
+
+    anew = Anew(play)
+
+    assert anew.sends == ["@start"]
+    anew.plan(work("a"))
+    anew.do("a")
+    assert anew.status == "succeeded"
+
+
+def test_all_of_a_run_may_be_planned_anew(ledger: Ledger) -> None:
+    anew = Anew(loop(ledger, 2), "@start")
+
+    assert anew.sends == ["@start"]
+    assert list(ledger.read(anew.run_id).steps) == ["@start"]
+    assert sent(anew.plan(work("body#1"), work("out"), edges=row("body#1", "out"))) == ["body#1"]
+    anew.do("body#1")
+    anew.do("out")
+
+
+# --- growth -----------------------------------------------------------------------------------------------------------
+
+
+def rounds(ledger: Ledger, *, last: str = "done") -> Play:
+    """An agent that called a tool twice and then answered, before another step."""
+    play = Play(ledger)
+    play.plan(work("x"), work("agent"), work("after", reads={"agent": "agent"}), edges=row("x", "agent", "after"), terminals=("after",))
+    play.do("x")
+    play.do("agent", 0, fragment=Graph(steps=(work("t0"), work("r1")), edges=row("t0", "r1"), exit="r1"))
+    play.do("t0")
+    play.do("r1", 1, fragment=Graph(steps=(work("t1"), work("r2")), edges=row("t1", "r2"), exit="r2"))
+    play.do("t1")
+    if last == "failed":
+        play.fail("r2")
+    else:
+        play.do("r2", "answer")
+        play.do("after", "end")
+    return play
+
+
+def test_a_step_that_grew_takes_back_what_it_grew(ledger: Ledger) -> None:
+    anew = Anew(rounds(ledger), "agent")
+
+    assert anew.sends == ["agent"]
+    assert sorted(ledger.read(anew.run_id).steps) == ["@start", "after", "agent", "x"]
+    anew.do("agent", fragment=Graph(steps=(work("t0"), work("r1")), edges=row("t0", "r1"), exit="r1"))
+    anew.do("t0")
+    assert sent(anew.do("r1", "short")) == ["after"]
+    assert anew.begin("after").inputs == {"agent": "short"}
+
+
+def test_the_last_round_may_be_done_anew_alone(ledger: Ledger) -> None:
+    anew = Anew(rounds(ledger), "r2")
+
+    assert anew.sends == ["r2"]
+    assert anew.kept() == ["agent", "r1", "t0", "t1", "x"]
+
+
+def test_a_failed_round_is_tried_again_and_those_before_stand(ledger: Ledger) -> None:
+    anew = Anew(rounds(ledger, last="failed"))
+
+    assert anew.sends == ["r2"]
+    assert anew.kept() == ["agent", "r1", "t0", "t1", "x"]
+    assert sent(anew.do("r2", "answer")) == ["after"]
+    assert anew.begin("after").inputs == {"agent": "answer"}
+
+
+def test_a_round_in_between_takes_back_the_later_ones(ledger: Ledger) -> None:
+    anew = Anew(rounds(ledger), "t0")
+
+    assert anew.sends == ["t0"]
+    assert sorted(ledger.read(anew.run_id).steps) == ["@start", "after", "agent", "r1", "t0", "x"]
+    anew.do("t0")
+    assert sent(anew.do("r1", "now")) == ["after"]
+
+
+def mapped(count: int, *, window: int = 2, on_error: str = "abort") -> Graph:
+    """A map as the chains grow it."""
+    item = work("map/*", on_error=on_error, window="map", scope="map")
+    return Graph(
+        steps=(item, work("map/gather")), edges=(Edge(source="map/*", target="map/gather", wakes=False),),
+        items=Items(like="map/*", prefix="map", given=tuple(range(count)), window=window), exit="map/gather",
+    )  # fmt: skip
+
+
+def test_finished_items_of_a_map_stand(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("map"), work("after"), edges=row("map", "after"))
+    play.do("map", 6, fragment=mapped(6))
+    play.do("map/0", "zero")
+    play.do("map/1", "one")
+    play.do("map/2", "two")
+    play.fail("map/3")
+    assert play.status == "failed"
+
+    anew = Anew(play)
+
+    assert sorted(anew.sends) == ["map/3", "map/4"]
+    assert anew.words("map/5") == "ready"
+    assert sent(anew.do("map/4")) == ["map/5"]
+    begun = anew.begin("map/3")
+    assert begun.given == 3
+    anew.commit(begun)
+    assert sent(anew.do("map/5")) == ["map/gather"]
+    assert sent(anew.do("map/gather")) == ["after"]
+
+
+def test_an_item_that_grew_is_under_way_in_its_window(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("map"))
+    play.do("map", 4, fragment=mapped(4))
+    turn = work("map/0/r1", window="map", scope="map")
+    play.do("map/0", fragment=Graph(steps=(work("map/0/t0", scope="map/0"), turn), edges=row("map/0/t0", "map/0/r1"), exit="map/0/r1"))
+    play.do("map/1")
+    play.do("map/0/t0")
+    play.fail("map/0/r1")
+
+    anew = Anew(play)
+
+    assert sorted(anew.sends) == ["map/0/r1", "map/2"]
+    assert anew.kept() == ["map", "map/0", "map/0/t0", "map/1"]
+    assert sent(anew.do("map/0/r1")) == ["map/3"]
+    anew.do("map/2")
+    assert sent(anew.do("map/3")) == ["map/gather"]
+
+
+def test_one_item_may_be_done_anew_and_a_map_grows_anew(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("map"))
+    play.do("map", 3, fragment=mapped(3))
+    for index in range(3):
+        play.do(f"map/{index}", index)
+    play.do("map/gather")
+
+    anew = Anew(play, "map/1")
+
+    assert anew.sends == ["map/1"]
+    assert anew.kept() == ["map", "map/0", "map/2"]
+    assert sent(anew.do("map/1", "other")) == ["map/gather"]
+    anew.do("map/gather")
+    whole = Anew(anew, "map")
+    assert sorted(ledger.read(whole.run_id).steps) == ["@start", "map"]
+    assert sent(whole.do("map", 2, fragment=mapped(2))) == ["map/0", "map/1"]
+
+
+def loop(ledger: Ledger, most: int) -> Play:
+    """body and branch go round and round, each round grown by the branch before; out is behind."""
+    play = Play(ledger)
+    edges = (Edge(source="body#1", target="branch#1"), Edge(source="branch#1", target="out", label="false"))
+    names = {"body": "body#1", "branch": "branch#1"}
+    steps = work("body#1"), work("branch#1"), work("out", reads={"body": "body"})
+    play.do("@start", fragment=Graph(steps=steps, edges=edges, names=names))
+    for n in range(1, most + 1):
+        play.do(f"body#{n}", n)
+        if n < most:
+            play.do(f"branch#{n}", True, fragment=another_round(n + 1))
+    play.do(f"branch#{most}", False, takes=("done", "false"))
+    play.do("out", "end")
+    return play
+
+
+def another_round(n: int) -> Graph:
+    return Graph(
+        steps=(work(f"body#{n}"), work(f"branch#{n}")), edges=row(f"body#{n}", f"branch#{n}"),
+        names={"body": f"body#{n}", "branch": f"branch#{n}"}, exit=f"branch#{n}", scoped=False,
+    )  # fmt: skip
+
+
+def test_a_loop_is_done_anew_from_a_round(ledger: Ledger) -> None:
+    anew = Anew(loop(ledger, 3), "body#2")
+
+    assert anew.sends == ["body#2"]
+    assert sorted(ledger.read(anew.run_id).steps) == ["@start", "body#1", "body#2", "branch#1", "branch#2", "out"]
+    anew.do("body#2", "two")
+    assert sent(anew.do("branch#2", False, takes=("done", "false"))) == ["out"]
+    assert anew.begin("out").inputs == {"body": "two"}
+
+
+def test_a_loop_is_named_by_its_last_round_or_done_from_its_first(ledger: Ledger) -> None:
+    play = loop(ledger, 3)
+
+    last, first = Anew(play, "body"), planning.fork(forks.read(ledger, "run"), "branch#1")
+
+    assert last.sends == ["body#3"]
+    assert {each.step_id for each in first.redone} == {"branch#1", "out"}
+    assert first.names["body"] == "body#1"
+    assert first.edges["branch#1"] == [("out", "false", True)]
+
+
+def test_a_scope_that_failed_is_tried_again_inside(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("grower"), work("after"), edges=row("grower", "after"))
+    inside = work("x", scope="grower"), work("y", scope="grower"), work("end")
+    play.do("grower", fragment=Graph(steps=inside, edges=(Edge(source="x", target="end", wakes=False), *row("y", "end")), exit="end"))
+    play.fail("x")
+    assert play.words("x", "y", "end", "after") == "failed skipped failed skipped"
+
+    anew = Anew(play)
+
+    assert sorted(anew.sends) == ["x", "y"]
+    anew.do("x")
+    assert sent(anew.do("y")) == ["end"]
+    assert sent(anew.do("end")) == ["after"]
+
+
+def test_a_scope_whose_failure_was_borne_stands(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("grower"), work("after"), edges=row("grower", "after"))
+    inside = work("x", scope="grower"), work("y", scope="grower"), work("end", on_error="skip")
+    play.do("grower", fragment=Graph(steps=inside, edges=fan_in(("x", "y"), "end"), exit="end"))
+    play.fail("x")
+    play.fail("after")
+
+    anew = Anew(play)
+
+    assert anew.sends == ["after"]
+    assert anew.words("x", "y", "end") == "failed skipped failed"
+
+
+def test_growth_behind_what_was_over_waits_for_it_again(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("early"), work("grower"))
+    play.do("early", "first")
+    play.do("grower", fragment=Graph(steps=(work("x", reads={"early": "early"}),), edges=row("early", "x")))
+    play.do("x")
+
+    anew = Anew(play, "early")
+
+    assert anew.sends == ["early"]
+    assert anew.kept() == ["grower"]
+    assert sent(anew.do("early", "second")) == ["x"]
+    assert anew.begin("x").inputs == {"early": "second"}
+
+
+def test_terminals_that_growth_named_are_those_before(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("route"), terminals=("route",))
+    play.do("route", fragment=Graph(steps=(work("ann"),), edges=row("route", "ann"), terminals=("ann",)))
+    play.do("ann")
+
+    assert ledger.read(Anew(play, "ann").run_id).terminals == ("ann",)
+    fork = planning.fork(forks.read(ledger, "run"), "route")
+    assert json.loads(fork.terminals) == ["route"]
+
+
+# --- joins ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_quorum_counts_what_was_taken_over(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), work("join", quorum=2), edges=fan_in(("a", "b", "c"), "join"))
+    play.do("a")
+    play.fail("b")
+
+    anew = Anew(play)
+
+    assert sorted(anew.sends) == ["b", "c"]
+    assert sent(anew.do("b")) == ["join"]
+    assert anew.words("c") == "failed"
+
+
+def test_a_deadline_runs_anew(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("join", deadline_s=60.0), edges=fan_in(("a", "b"), "join"))
+    play.do("a")
+    play.fail("b")
+
+    anew = Anew(play)
+    swept = anew.come_due("join", "join")
+
+    assert [step.step_id for _, step in swept.sends] == ["join"]
+
+
+def test_large_outputs_are_taken_over_and_only_those(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), edges=row("a", "b"))
+    play.do("a", "a" * 40_000)
+    play.do("b", "b" * 40_000)
+
+    anew = Anew(play, "b")
+
+    assert anew.output("a") == "a" * 40_000
+    assert ledger.redis.hlen(f"{play.shard}:run:{anew.run_id}:blobs") == 1

@@ -1,0 +1,193 @@
+"""Many readers of many runs, on one connection; the pace of tenants; the newest runs of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from redis import Redis
+
+from orchestrator.errors import UnknownRunError
+from orchestrator.state import listing
+from orchestrator.state import streams as streams_module
+from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.state.pace import Pace
+from orchestrator.state.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
+
+PATIENCE_S = 20.0
+
+
+def accept(ledger: Ledger, run_id: str, tenant: str = "") -> None:
+    ledger.accept(run_id, kind="turn", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, labels={"tenant": tenant})
+
+
+def url_of(valkey: Redis) -> str:
+    return f"unix://{valkey.connection_pool.connection_kwargs['path']}"
+
+
+@asynccontextmanager
+async def reading(valkey: Redis) -> AsyncIterator[Streams]:
+    """Streams that are read."""
+    redis = connect_async(url_of(valkey))
+    streams = Streams(redis)
+    task = asyncio.create_task(streams.run())
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield streams
+    finally:
+        streams.end()
+        await task
+        await redis.aclose()
+
+
+async def collect(follower: Follower, last: int) -> list[int]:
+    """The offsets that come, up to and with one."""
+    seqs: list[int] = []
+    while not seqs or seqs[-1] < last:
+        seqs += [event.seq for event in await follower.events()]
+    return seqs
+
+
+def test_each_reader_gets_every_event_after_its_own_place(ledger: Ledger, valkey: Redis) -> None:
+    runs = [f"run-{i}" for i in range(50)]
+    for run_id in runs:
+        accept(ledger, run_id)
+
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            with streams.follow("run-0") as first, streams.follow("run-0", after=3) as later:
+                followers = [streams.follow(run_id) for run_id in runs[1:]]
+                entered = [follower.__enter__() for follower in followers]
+                for number in range(9):
+                    for run_id in runs:
+                        ledger.note(run_id, "warning", detail={"message": f"{run_id} {number}"})
+                assert await collect(first, 10) == list(range(1, 11))
+                assert await collect(later, 10) == list(range(4, 11))
+                for follower in entered:
+                    assert await collect(follower, 10) == list(range(1, 11))
+                for follower_context in followers:
+                    follower_context.__exit__(None, None, None)
+            assert streams.followed == 0
+
+    asyncio.run(main())
+
+
+def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "shared")
+    ledger.note("shared", "warning", detail={"message": "before"})
+
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            with streams.follow("shared") as first:
+                assert await collect(first, 2) == [1, 2]
+                for number in range(3, 20):
+                    await asyncio.sleep(3 * PAUSE_S)  # a read for the first one is under way, from behind what the second one wants
+                    with streams.follow("shared") as second:
+                        ledger.note("shared", "warning", detail={"message": "meanwhile"})
+                        assert await collect(second, number) == list(range(1, number + 1))
+
+    asyncio.run(main())
+
+
+def test_a_slow_reader_is_read_for_only_as_it_takes_and_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "long")
+    for _ in range(4 * ROOM):
+        ledger.note("long", "warning", detail={"message": "x"})
+
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            with streams.follow("long") as slow, streams.follow("long") as fast:
+                assert await collect(fast, 4 * ROOM) == list(range(1, 4 * ROOM + 1))
+                assert slow.after <= 2 * ROOM, "the rest waits in Redis"
+                assert await collect(slow, 4 * ROOM) == list(range(1, 4 * ROOM + 1))
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_run_is_waited_for(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "ends")
+
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            assert not await streams.wait_closed("ends", 0.05)
+            waiting = asyncio.create_task(streams.wait_closed("ends", PATIENCE_S))
+            ledger.cancel("ends")
+            assert await waiting
+
+    asyncio.run(main())
+
+
+def test_a_run_that_is_gone_is_not_waited_for(ledger: Ledger, valkey: Redis) -> None:
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            with streams.follow("never-was") as follower, pytest.raises(UnknownRunError):
+                await follower.events()
+
+    asyncio.run(main())
+
+
+def test_readers_are_told_when_the_process_ends(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "goes-on")
+
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            with streams.follow("goes-on", after=1) as follower:
+                waiting = asyncio.create_task(follower.events())
+                await asyncio.sleep(0)
+                streams.end()
+                with pytest.raises(StreamsEnded):
+                    await waiting
+
+    asyncio.run(main())
+
+
+def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams_module, "LOOK_S", 0.05)
+    accept(ledger, "rewound")
+    for _ in range(5):
+        ledger.note("rewound", "warning", detail={"message": "lost"})
+
+    async def main() -> None:
+        async with reading(valkey) as streams:
+            with streams.follow("rewound") as follower:
+                assert await collect(follower, 6) == [1, 2, 3, 4, 5, 6]
+                valkey.delete(f"{run_key('rewound')}:log")  # as a server has it that was restarted and lost its last second
+                ledger.note("rewound", "warning", detail={"message": "again"})
+                assert [event.detail["message"] for event in await follower.events()] == ["again"]
+
+    asyncio.run(main())
+    valkey.flushdb()  # what this test did to the run is no state that a ledger knows
+
+
+def test_a_tenant_has_its_burst_and_then_its_pace(valkey: Redis) -> None:
+    valkey.flushdb()
+
+    async def main() -> None:
+        redis = connect_async(url_of(valkey))
+        pace = Pace(redis, per_s=0.5, burst=3)
+        waits = [await pace.wait_s("a:b {c}") for _ in range(5)]
+        assert waits[:3] == [0, 0, 0]
+        assert all(1.5 < wait <= 2 for wait in waits[3:]), "what waits takes nothing"
+        assert await pace.wait_s("other") == 0
+        await redis.aclose()
+
+    asyncio.run(main())
+    assert {valkey.ttl(key) > 0 for key in valkey.scan_iter("*pace*")} == {True}
+
+
+def test_the_newest_runs_of_a_tenant_are_found_among_many_of_others(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "FIRST_LOOK", 4)
+    for number in range(3):
+        accept(ledger, f"mine-{number}", "me")
+        for other in range(7):
+            accept(ledger, f"other-{number}-{other}", "you")
+
+    found = listing.newest(valkey, "me", most=2)
+
+    assert {run.run_id for run in found} <= {"mine-0", "mine-1", "mine-2"}
+    assert (len(found), {run.status for run in found}) == (2, {"accepted"})
+    assert listing.newest(valkey, "nobody", most=2) == []
+    with suppress(StopIteration):
+        assert next(iter(listing.newest(valkey, "you", most=30))).kind == "turn"

@@ -1,0 +1,248 @@
+"""A plan only takes changes that leave it whole, and compiles to one request for all chains that are executed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from orchestrator.chainbuilder import plan
+from orchestrator.chainbuilder.compiling import FAILED, START, definitions_of, request_of, sources_of
+from orchestrator.chainbuilder.plan import Base, Parts, Plan
+from orchestrator.chainbuilder.reading import base_of, parts_of
+from orchestrator.models.instructions import FunctionStep, Nested
+from orchestrator.planning.strategies import chains
+from orchestrator.promptchain import PromptChain
+
+GPT = "openai/gpt-4o-mini"
+EMPTY = Plan(base=Base(model=GPT, instruction="{instruction}"))
+
+
+def clean(text: str) -> str:
+    return text.strip()
+
+
+def added(old: Plan, chain_id: str, *texts: str, needs: Sequence[str] = (), mode: Any = "serial", group: str = "default") -> Plan:
+    parts = Parts(instructions=list(texts) or [f"{chain_id} {{input}}"])
+    return plan.create(old, chain_id, parts, mode=mode, group=group, dependencies=needs)
+
+
+def row(*chain_ids: str, mode: Any = "serial") -> Plan:
+    made = EMPTY
+    for chain_id in chain_ids:
+        made = added(made, chain_id, mode=mode)
+    return made
+
+
+def instructions(old: Plan, chain_id: str) -> list[object]:
+    return list(old.chains[chain_id].instructions)
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chain_id", "more", "message"),
+    [
+        ("a", {}, "Chain 'a' already exists"),
+        ("b", {"needs": ["c"]}, "Chain 'c' not found; known are 'a'"),
+        ("b", {"needs": ["b"]}, "Chain 'b' not found"),
+        ("b", {"mode": "seriel"}, "did you mean 'serial'"),
+        ("b", {"group": " "}, "a group is a text"),
+        ("b c", {}, "a chain's id is made of letters"),
+        ("input", {}, "cannot be called 'input'"),
+        ("x" * 101, {}, "100 are the most"),
+    ],
+)
+def test_a_chain_that_does_not_fit_is_refused(chain_id: str, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        added(row("a"), chain_id, **more)
+
+
+def test_dependencies_as_one_text_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"dependencies is a list of chains, such as \['a'\]"):
+        added(row("a"), "b", needs="a")
+
+
+@pytest.mark.parametrize(("position", "expected"), [(-1, ["1", "2", "x", "y"]), (0, ["x", "y", "1", "2"]), (1, ["1", "x", "y", "2"])])
+def test_instructions_are_inserted_before_a_step_or_at_the_end(position: int, expected: list[str]) -> None:
+    made = plan.insert(added(EMPTY, "a", "1", "2"), "a", Parts(instructions=["x", "y"]), position)
+
+    assert instructions(made, "a") == expected
+
+
+def test_a_position_behind_the_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 to 2, or -1 for the end; not 3"):
+        plan.insert(added(EMPTY, "a", "1", "2"), "a", Parts(instructions=["x"]), 3)
+
+
+def test_an_injected_chain_brings_what_it_depends_on() -> None:
+    made = added(added(row("seed"), "source", "s {seed}", needs=["seed"]), "target", "1", "2")
+
+    injected = plan.inject(made, "target", "source", 1)
+
+    assert instructions(injected, "target") == ["1", "s {seed}", "2"]
+    assert injected.chains["target"].dependencies == ["seed"]
+    assert injected.chains["source"] == made.chains["source"]
+
+
+def test_an_injection_that_would_be_a_circle_is_refused() -> None:
+    made = added(added(row("a"), "b", needs=["a"]), "c", needs=["b"])
+
+    assert plan.can_inject(made, "c", "a")
+    assert not plan.can_inject(made, "a", "c")
+    with pytest.raises(ValueError, match="'c' depends on 'a', so it cannot be injected"):
+        plan.inject(made, "a", "c", -1)
+    with pytest.raises(ValueError, match="Chain 'd' not found"):
+        plan.can_inject(made, "a", "d")
+
+
+def test_a_serial_merge_depends_on_its_sources() -> None:
+    made = added(row("a"), "b", needs=["a"])
+
+    merged = plan.merge(made, ["a", "b"], "both", mode="serial", group=None)
+
+    assert instructions(merged, "both") == ["a {input}", "b {input}"]
+    assert merged.chains["both"].dependencies == ["a", "b"]
+    assert merged.group("merged") == ["both"]
+
+
+def test_other_merges_depend_on_what_their_sources_do() -> None:
+    merged = plan.merge(added(row("a"), "b", needs=["a"]), ["b", "b"], "twice", mode="parallel", group="g")
+
+    assert merged.chains["twice"].dependencies == ["a"]
+    assert merged.group("g") == ["twice"]
+
+
+def test_steps_are_put_in_order() -> None:
+    made = added(row("x"), "a", "1 {x}", "2", "3 {x}", needs=["x"])
+
+    assert plan.needs_of_steps(made, "a") == {0: ["x"], 1: [], 2: ["x"]}
+    assert instructions(plan.reorder(made, "a", None), "a") == ["2", "1 {x}", "3 {x}"]
+    assert instructions(plan.reorder(made, "a", [2, 1, 0]), "a") == ["3 {x}", "2", "1 {x}"]
+    with pytest.raises(ValueError, match="names each of its steps once: 0, 1, 2; not"):
+        plan.reorder(made, "a", [0, 1, 1])
+
+
+def test_a_group_that_has_nobody_is_refused() -> None:
+    with pytest.raises(ValueError, match="Group 'defualt' not found; did you mean 'default'"):
+        row("a").group("defualt")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("instruction", "template"),
+    [("Base analysis: {input}", "Base analysis: {instruction}"), ("Do {instruction} with {input}", "Do {instruction} with {input}")],
+)
+def test_a_template_without_a_place_for_the_text_has_it_where_the_input_is(instruction: str, template: str) -> None:
+    assert base_of(GPT, instruction, "normal", 60).instruction == template
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((GPT, "Analyze", "normal", 60), "Template missing required placeholder"),
+        ((GPT, "{input}", "headtail", 60), "did you mean 'head-tail'"),
+        (({"nam": GPT}, "{input}", "normal", 60), "a model is a name or"),
+        ((GPT, "{input}", "normal", 0), "step_timeout_s is more than 0"),
+    ],
+)
+def test_a_base_that_does_not_fit_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        base_of(*given)
+
+
+def test_a_chain_is_a_list_and_with_head_tail_also_a_text() -> None:
+    assert parts_of("List tasks", "head-tail").instructions == ["List tasks"]
+    for given, message in (("List tasks", "must provide instruction list"), ([], "cannot be empty"), (3, "is a list of texts")):
+        with pytest.raises(ValueError, match=message):
+            parts_of(given, "normal")
+
+
+def test_functions_and_chains_within_are_named() -> None:
+    parts = parts_of(["{input}", clean, PromptChain([GPT], ["deep"])], "normal")
+
+    (within,) = parts.agents
+    assert parts.instructions == ["{input}", FunctionStep(function=f"{__name__}:clean"), Nested(agent=within)]
+    assert parts.folder is not None
+
+
+def test_a_chain_without_functions_has_no_folder() -> None:
+    assert parts_of(["{input}"], "normal").folder is None
+
+
+# --- compiling --------------------------------------------------------------------------------------------------------
+
+
+def test_serial_chains_wait_for_the_one_before_and_all_for_what_they_need() -> None:
+    made = row("s1")
+    made = added(made, "p", mode="parallel", needs=["s1"])
+    made = added(made, "i", mode="independent")
+    made = added(added(made, "s2"), "s3", needs=["p"])
+
+    order = made.ordered(made.chains)
+
+    assert order == ["s1", "p", "i", "s2", "s3"]
+    assert sources_of(made, order) == {"s1": [], "p": ["s1"], "i": [], "s2": ["s1"], "s3": ["p", "s2"]}
+
+
+def test_a_dependency_goes_first_whatever_was_created_first() -> None:
+    made = plan.inject(added(row("a", "b"), "c", needs=["b"]), "a", "c", -1)  # a needs b now
+
+    assert made.ordered(["a", "b"]) == ["b", "a"]
+
+
+def test_one_chain_is_one_node() -> None:
+    made = added(row("x"), "a", "about {x}: {input}", needs=["x"])
+
+    (node,) = request_of(made, ["a"], "text", {"x": "X"}, timeout_s=7).nodes
+
+    assert (node.node_id, node.on_error, node.deps) == ("a", "abort", [])
+    assert node.input_map == {"input": "input.input", "x": 'input.done."x"'}
+
+
+def test_what_is_named_of_a_dependency_is_read_and_nothing_else() -> None:
+    made = added(row("x", "y"), "a", "about {x}", needs=["x", "y"])
+
+    nodes = {node.node_id: node for node in request_of(made, made.chains, "text", {}, timeout_s=None).nodes}
+
+    assert nodes["a"].input_map == {"input": "input.input", "x": '"x"'}
+    assert nodes["a?"].condition == '"x" != `null` && "y" != `null`'
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        row("a"),
+        row("a", "b", "c"),
+        row("a", "b", "c", mode="parallel"),
+        added(added(row("a", "b", mode="independent"), "c", needs=["a", "b"]), "d-1.2", "{c}", needs=["c"], mode="parallel"),
+    ],
+)
+def test_what_is_compiled_is_a_chain_request_without_fault(made: Plan) -> None:
+    request = request_of(made, made.chains, "text", {}, timeout_s=None)
+
+    assert chains.check(request, definitions_of(made, made.chains, "/tmp")) == ([], "bad_request")
+
+
+def test_several_roots_begin_together_and_failures_lead_aside() -> None:
+    nodes = request_of(row("a", "b", mode="parallel"), ["a", "b"], "text", {}, timeout_s=None).nodes
+
+    assert [(node.node_id, node.deps, node.on_error) for node in nodes] == [
+        (START, [], "abort"), ("a", [], FAILED), ("b", [START], FAILED), (FAILED, [], "abort"),
+    ]  # fmt: skip
+
+
+def test_texts_stand_within_the_base_and_functions_do_not() -> None:
+    base = Base(model=GPT, instruction="Task: {instruction} {not: a gap}\n{input}")
+    made = plan.create(
+        EMPTY.model_copy(update={"base": base}), "a", parts_of(["Sum {x}", clean], "normal"), mode="serial", group="g", dependencies=[]
+    )
+
+    agent = definitions_of(made, ["a"], "/tmp").agents["a"]
+
+    assert agent.instructions == ["Task: Sum {x} {not: a gap}\n{input}", FunctionStep(function=f"{__name__}:clean")]
+    assert agent.models == [GPT]

@@ -1,0 +1,188 @@
+"""What a Diskurs folder becomes, and what is wrong with one: every fault at once, with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.errors import ConfigError
+from orchestrator.formats.diskurs.folder import is_folder, load_folder
+from orchestrator.formats.documents import parse
+from orchestrator.formats.native import load_definitions
+from orchestrator.models.conductors import Code, Forum
+from orchestrator.planning import templates
+from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, TOOLS
+from tests.integration.fleet.diskurs_stage import CONCEPTS
+
+HELPERS, CONDUCTORS = "    topics: [conductor]", "    topics: [helper]"
+RULE = "    rules: [{name: r, location: agents/helper, conditionName: is_valid, targetAgent: cook}]"
+ENVIRONMENT = {"OPENAI_API_KEY": "sk-secret"}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def load(folder: Path, files: dict[str, str], **environ: str) -> Forum:
+    write(folder, files)
+    document = parse((folder / "config.yml").read_text(), source="config.yml")
+    definitions = load_folder(document, folder=folder, environ={**ENVIRONMENT, **environ}, check_template=templates.check)
+    assert definitions.folder == str(folder)
+    assert definitions.diskurs is not None
+    return definitions.diskurs
+
+
+def faults(folder: Path, files: dict[str, str]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, files)
+    return [str(fault) for fault in caught.value.faults]
+
+
+def changed(files: dict[str, str], *pairs: tuple[str, str]) -> dict[str, str]:
+    text = files["config.yml"]
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return {**files, "config.yml": text}
+
+
+@pytest.mark.parametrize("files", [CONCEPTS, TOOLS, JUDGED, PARALLEL, PLANNED])
+def test_folders_load(tmp_path: Path, files: dict[str, str]) -> None:
+    assert load(tmp_path, files).agents
+
+
+def test_the_concepts_page_as_a_forum(tmp_path: Path) -> None:
+    forum = load(tmp_path, CONCEPTS)
+    helper, conductor = forum.agents["helper"], forum.agents["conductor"]
+    assert forum.first_contact == "conductor"
+    assert forum.llms["main"].model == "openai/gpt-4o-mini"
+    assert forum.llms["main"].api_key_variable == "OPENAI_API_KEY"
+    assert "sk-secret" not in forum.model_dump_json()
+    assert helper.description == "Answers questions about networks."
+    assert (helper.prompt.file, helper.prompt.argument) == ("agents/helper/prompt.py", "FirstUserPromptArgument")
+    assert helper.prompt.system_argument == "MySystemPromptArgument"
+    assert helper.prompt.names == {"is_valid": "is_valid", "is_final": "is_final"}
+    assert forum.memory_of("conductor") == Code(file="agents/conductor/prompt.py", name="MyLongtermMemory")
+    assert (helper.max_trials, helper.max_reasoning_steps, conductor.max_dispatches) == (5, 5, 50)
+
+
+def test_both_spellings_of_keys_and_files_load(tmp_path: Path) -> None:
+    snake = changed(CONCEPTS, ("firstContact", "first_contact"), ("isValidName", "is_valid_name"), ("modelName", "model_name"))
+    del snake["agents/helper/system_prompt.jinja2"]
+    snake["agents/helper/system_template.jinja2"] = "You help."
+    assert load(tmp_path, snake).agents["helper"].prompt.system == "You help."
+
+
+def test_variables_have_defaults(tmp_path: Path) -> None:
+    files = changed(CONCEPTS, ("gpt-4o-mini", "'${MODEL:gpt-4o}'"))
+    assert load(tmp_path, files).llms["main"].model == "openai/gpt-4o"
+    assert load(tmp_path, files, MODEL="gpt-5").llms["main"].model == "openai/gpt-5"
+    assert faults(tmp_path, changed(CONCEPTS, ("gpt-4o-mini", "'${MODEL}'"))) == [
+        "line 6: llms[0].modelName: the environment variable 'MODEL' is not set; set it, or write ${MODEL:default}"
+    ]
+
+
+def test_what_the_original_drops_silently_is_kept(tmp_path: Path) -> None:
+    files = changed(
+        CONCEPTS, ("    topics: [helper]", "    maxDispatches: 3\n    maxTrials: 2\n    topics: [helper]"),
+        (HELPERS, f"    lockedFields: {{name: Jo}}\n    initPromptArgumentsWithLongtermMemory: false\n{HELPERS}"),
+    )  # fmt: skip
+    forum = load(tmp_path, files)
+    assert (forum.agents["conductor"].max_dispatches, forum.agents["conductor"].max_trials) == (3, 2)
+    assert forum.agents["helper"].locked_fields == {"name": "Jo"}
+    assert not forum.agents["helper"].takes_memory
+
+
+FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
+    (CONCEPTS, [("toolExecutorType", "toolExecuterType")], "line 3: toolExecuterType: unknown key 'toolExecuterType'; did you mean 'toolE"),
+    (CONCEPTS, [("isValidName: is_valid", "isValidNam: is_valid")], "unknown key 'isValidNam'; did you mean 'isValidName'?"),
+    (CONCEPTS, [("isValidName: is_valid", "isValidName: is_vald")], "'is_vald' is not in prompt.py; did you mean 'is_valid'?"),
+    (CONCEPTS, [("firstContact: conductor", "firstContact: conducter")], "there is no agent 'conducter'; did you mean 'conductor'?"),
+    (CONCEPTS, [("topics: [helper]", "topics: [helpers]")], "topics[0]: there is no agent 'helpers'; did you mean 'helper'?"),
+    (CONCEPTS, [("    llm: main\n    prompt:\n", "    llm: mian\n    prompt:\n")], "there is no llm 'mian'; did you mean 'main'?"),
+    (CONCEPTS, [("type: multistep\n", "type: multistop\n")], "did you mean 'multistep'?"),
+    (CONCEPTS, [("location: agents/helper", "location: agents/helpr")], "there is no 'agents/helpr' in the folder; did you mean 'helper'?"),
+    (CONCEPTS, [("location: agents/helper", "location: ../..")], "leads out of the configuration's folder"),
+    (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' says nothing of an agent of type 'multistep'"),
+    (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands the conversation to one; only conductors choose"),
+    (CONCEPTS, [("    topics: [helper]", "    finalizerName: helper\n    topics: [helper]")], "'helper' is of type 'multistep', but"),
+    (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key does not belong in a file; write ${OPENAI_API_KEY}"),
+    (CONCEPTS, [("type: multistep_prompt", "type: heuristic_prompt")], "has a prompt of type 'multistep_prompt', not"),
+    (
+        CONCEPTS,
+        [(CONDUCTORS, f"{CONDUCTORS}\n{RULE}")],
+        "agents[0].rules[0].targetAgent: there is no topic of this conductor 'cook'",
+    ),
+    (JUDGED, [("    supervisor: upper", "    supervisor: helper")], "'helper' is of type 'multistep', but 'conductor' is needed here"),
+    (JUDGED, [("    canFinalizeName: judge", "    canFinalizeName: helper")], "but 'multistep_predicate' is needed here"),
+    (JUDGED, [("    finalProperties: [letter, topic]\n", "")], "'finalProperties' is missing"),
+    (JUDGED, [("type: Known", "type: Knwn")], "longtermMemory: function or class 'Knwn' is not in memory.py; did you mean 'Known'?"),
+    (PARALLEL, [("join_conversations", "join_conversation")], "'join_conversation' is not in parallelize.py; did you mean 'join_"),
+    (TOOLS, [("dependencies: [shelf]", "dependencies: [shelv]")], "there is no tool dependency 'shelv'; did you mean 'shelf'?"),
+    (TOOLS, [("function_name: whoami", "function_name: whoam")], "'whoam' is not in desk_tools.py; did you mean 'whoami'?"),
+    (TOOLS, [("tools: [price, whoami]", "tools: [prise]")], "there is no tool 'prise'; did you mean 'price'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "pairs", "told"), FAULTS)
+def test_faults_are_told_with_the_nearest_known_word(
+    tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], told: str
+) -> None:  # fmt: skip
+    found = faults(tmp_path, changed(files, *pairs))
+    assert any(told in fault for fault in found), found
+    assert all(fault.startswith("line ") for fault in found), found
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    files = changed(
+        CONCEPTS, ("toolExecutorType: default", "toolExecutorType: other"), ("topics: [helper]", "topics: [cook]"),
+        ("isFinalName: is_final", "isFinalName: is_over"),
+    )  # fmt: skip
+    assert [fault.partition(":")[0] for fault in faults(tmp_path, files)] == ["line 3", "line 12", "line 22"]
+
+
+def test_a_template_with_a_fault_is_told_with_file_and_line(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, {**CONCEPTS, "agents/helper/user_prompt.jinja2": "a\n{% if x %}"})
+    assert "agents/helper/user_prompt.jinja2: line 2" in found
+
+
+def test_a_template_in_both_spellings_is_refused(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, {**CONCEPTS, "agents/helper/user_template.jinja2": "x"})
+    assert "agents/helper has user_template.jinja2 and user_prompt.jinja2; keep one of them" in found
+
+
+def test_a_missing_template_is_told(tmp_path: Path) -> None:
+    files = {name: text for name, text in CONCEPTS.items() if "system_prompt" not in name}
+    (found,) = faults(tmp_path, files)
+    assert "there is no system_prompt.jinja2 or system_template.jinja2 in 'agents/helper'" in found
+
+
+def test_two_ways_to_finish_are_refused(tmp_path: Path) -> None:
+    files = changed(JUDGED, ("    finalizerName: writer", "    finalizerName: writer\n    supervisor: lower"))
+    assert any("'finalizerName' and 'supervisor' both say what happens when it is done" in fault for fault in faults(tmp_path, files))
+
+
+def test_a_key_in_both_spellings_is_refused(tmp_path: Path) -> None:
+    files = changed(CONCEPTS, ("firstContact: conductor", "firstContact: conductor\nfirst_contact: helper"))
+    assert "the key 'firstContact' is here twice, in two spellings" in faults(tmp_path, files)[0]
+
+
+def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_folder(parse(CONCEPTS["config.yml"]))
+    assert not is_folder(parse("version: 1\nagents: {}\n"))
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    write(tmp_path, CONCEPTS)
+    for path in (tmp_path, tmp_path / "config.yml"):
+        assert config.load(path).diskurs is not None
+        assert config.check_file(path) == []
+
+
+def test_our_own_files_cannot_have_a_forum() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'diskurs'; a Diskurs folder has a"):
+        load_definitions(parse("version: 1\ndiskurs: {}\nagents: {a: {}}\n"))

@@ -1,0 +1,77 @@
+"""Texts of LangSwarm's files, loaded and played in memory, with agents that say what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+from orchestrator.formats import langswarm
+from orchestrator.formats.documents import Document, parse
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.strategies import chains
+from tests.unit.planning.interpreter import Run, Tool
+
+AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"
+
+Say = Callable[[str], JsonValue]
+
+
+def load(folder: Path, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> langswarm.Loaded:
+    """What files say: one text, or files by name; raises ConfigError."""
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    for text in texts:
+        (folder / "flow.yaml").write_text(text)
+    paths = langswarm.files_in(folder) if files else [folder / "flow.yaml"]
+    return langswarm.load(paths, folder=folder, read=_read, environment=environment or {})
+
+
+def faults(folder: Path, *texts: str, **files: str) -> list[str]:
+    """All that is wrong with files, in the loader's words and then the planner's."""
+    try:
+        loaded = load(folder, *texts, **files)
+    except ConfigError as error:
+        return [str(fault) for fault in error.faults]
+    return [str(fault) for fault in loaded.in_files(chains.check_chains(loaded.definitions))]
+
+
+def play(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> Run:
+    """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
+    assert loaded.in_files(chains.check_chains(loaded.definitions)) == []
+    definitions = loaded.definitions
+    tools: dict[str, Tool] = {name: _agent(name, says.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
+    tools |= {name: say for name, say in says.items() if callable(say) and name not in tools}
+    tools["langswarm.value"] = lambda given: given["value"]
+    node = ChainNode(node_id="it", kind="chain", name=workflow, input=dict.fromkeys(("user_input", "user_query", "input"), text))
+    return Run(ChainRequest(nodes=[node], entry_node="it"), definitions, tools).play()
+
+
+def answer(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> JsonValue:
+    """What a workflow answers."""
+    run = play(loaded, workflow, text, **says)
+    assert run.status == "succeeded", run.story
+    return run.output("it")
+
+
+def asked(run: Run) -> list[str]:
+    """The steps of the workflow that called somebody, in order."""
+    return [step.removeprefix("it/") for step in run.story if step.startswith("it/") and "@" not in step and _calls(run, step)]
+
+
+def _calls(run: Run, step: str) -> bool:
+    return run.states[step] == "done" and not isinstance(run.outputs.get(step), bool)
+
+
+def _agent(name: str, says: Tool | JsonValue) -> Tool:
+    def say(given: dict[str, JsonValue]) -> JsonValue:
+        if callable(says):
+            return says(given)
+        return says.replace("{}", str(given["input"] if len(given) == 1 and "input" in given else given)) if isinstance(says, str) else says
+
+    return say
+
+
+def _read(path: Path) -> Document:
+    return parse(path.read_text(), source=str(path))

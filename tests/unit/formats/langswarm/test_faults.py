@@ -1,0 +1,134 @@
+"""Every fault of a file is told at once, with its line, its step and the nearest known name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.formats.langswarm.stage import AGENTS, faults
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("{id: a, agent: ann, output: {to: useer}}", "steps[0] 'a'.output.to: there is no step 'useer'; did you mean 'user'?"),
+        ("{id: a, agent: anne}", "steps[0] 'a'.agent: there is no agent 'anne'; did you mean 'ann'?"),
+        ("{id: a, agnet: ann}", "steps[0] 'a': the step does nothing; it needs one of"),
+        ("{id: a, agnet: ann}", "(unknown key 'agnet'; did you mean 'agent'?)"),
+        ("{id: a, agent: ann, inptu: x}", "steps[0] 'a'.inptu: unknown key 'inptu'; did you mean 'input'?"),
+        ("{id: a, agent: ann, function: f}", "a step does one thing, not 'function' and 'agent'"),
+        ("{id: a, type: agnet, agent: ann}", "there is no type 'agnet'; did you mean 'agent'?"),
+        ("{id: a, no_mcp: {tools: []}}", "'no_mcp' needs an 'agent'"),
+        ("{id: a, agent: ann, no_mcp: {}}", "'no_mcp' needs 'tools'"),
+        ("{id: a, agent: ann, no_mcp: {tools: [clarfy]}}", "there is no tool 'clarfy'; did you mean 'clarify'?"),
+        ("{id: a, agent: ann, input: '${b.x}'}", "steps[0] 'a'.input: ${b.x}: nothing here is called 'b'"),
+        ("{id: a, agent: ann, input: {x: ['${b}']}}", "steps[0] 'a'.input.x[0]: ${b}: nothing here is called 'b'"),
+        ("{id: a, agent: ann, condition: '${user_input} ='}", "steps[0] 'a'.condition: the condition '${user_input} =' cannot be read"),
+        ("{id: a, agent: ann, depends_on: [c]}", "steps[0] 'a'.depends_on[0]: there is no step 'c'"),
+        ("{id: a, agent: ann, depends_on: a}", "the step would wait for itself"),
+        ("{id: a, agent: ann, on_error: retyr}", "steps[0] 'a'.on_error: there is no step 'retyr'"),
+        ("{id: a, agent: ann, rollback_to: b}, {id: b, agent: bob}", "step 'b' comes later; a rollback goes to an earlier step"),
+        ("{id: a, agent: ann, rollback_limit: 2}", "'rollback_limit' has no effect without 'rollback_to'"),
+        ("{id: a, agent: ann, retry: -1}", "steps[0] 'a'.retry: expected a whole number of at least 0, found -1"),
+        ("{id: a, agent: ann, timeout: soon}", "steps[0] 'a'.timeout: expected a number of at least 0.001, found 'soon'"),
+        ("{id: a, agent: ann, output: {to: {generate_steps: true, limit: 3}}}", "steps that a model writes are not run"),
+        ("{id: a, agent: ann, output: {to: {invoke: x}}}", "output.to.invoke: there is no workflow 'x'"),
+        ("{id: a, agent: ann, output: {to: {step: a, await: false}}}", "a step is always waited for"),
+        ("{id: a, agent: ann, output: {to: {conditon: {}}}}", "expected one of the keys 'step', 'invoke'"),
+        ("{id: a, agent: ann, output: {to: {condition: {if: x, than: user}}}}", "unknown key 'than'; did you mean 'then'?"),
+        ("{id: a, agent: ann, output: {to: {condition: {switch: '${a}'}}}}", "'switch' needs 'cases'"),
+        ("{id: a, agent: ann, output: {collect: x}}", "'collect' names the results of a loop"),
+        ("{id: a, invoke_workflow: v}", "there is no workflow 'v'; known are 'w'"),
+        ("{id: a, invoke_workflow: w, retry: 2}", "'retry' has no effect on a step that is another workflow"),
+        ("{id: a, loop: {for_each: '${user_input}'}}", "a loop needs a 'body'"),
+        ("{id: a, loop: {for_each: '${user_input}', body: x}}", "steps[0] 'a'.loop.body: there is no step 'x'"),
+        ("{id: a, loop: {body: b}}, {id: b, agent: bob}", "a loop needs 'for_each'"),
+        (
+            "{id: a, loop: {for_each: [1], body: b}}, {id: b, agent: bob, output: {to: user}}",
+            "'output' has no effect on the body of a loop",
+        ),
+        ("{id: a, condition: 'true', true_step: b}", "steps[0] 'a'.true_step: there is no step 'b'"),
+        ("{id: a, true_step: user}", "need a 'condition'"),
+        ("{id: a, approval: x, default: 1}", "'default' has no effect without 'timeout'"),
+        ("{id: a, tool: t}", "steps[0] 'a'.tool: there is no tool 't'"),
+        ("{id: a, function: nowhere.f}", "module 'nowhere' is not in"),
+        ("{id: a, function: f}", "function 'f' is in no module beside the file"),
+        ("{id: a, function: f, script: 'x = 1'}", "the script does not define the function 'f'"),
+        ("{id: a, agent: ann, is_fan_in: true, fan_key: k}", "no step has its 'fan_key'"),
+        (
+            "{id: a, agent: ann, navigation: {mode: weighted, available_steps: [a]}}",
+            "there is no mode 'weighted'; by chance is not chosen here",
+        ),
+        ("{id: a, agent: ann, navigation: {available_steps: [b]}}", "navigation.available_steps[0]: there is no step 'b'"),
+        ("{id: a, agent: ann, navigation: {}}", "name the steps to choose among"),
+        ("{id: 'a/b', agent: ann}", "the id 'a/b' holds '/'"),
+        ("{id: a, agent: ann}, {id: a, agent: bob}", "the id 'a' is also that of the step on line"),
+        ("{id: a, agent: ann, output: {to: user}}, {id: b, agent: bob, input: x}", "nothing leads to step 'b'"),
+        ("{id: a, agent: ann, output: {to: b}}, {id: b, agent: bob, output: {to: a}}", "is a circle that nothing ends"),
+        ("{id: a, agent: ann, input: '${b}'}, {id: b, agent: bob}", "is a circle that nothing ends"),
+        ("text", "expected a step"),
+    ],
+)
+def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> None:
+    found = faults(tmp_path, f"{AGENTS}workflows: {{w: {{steps: [{steps}]}}}}")
+
+    assert said in "\n".join(found)
+    assert all(fault.startswith("line 2: workflows.w") for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("wrokflows: {}\nagents: []", "unknown key 'wrokflows'; did you mean 'workflows'?"),
+        ("workflows: {w: []}", "the workflow has no steps"),
+        ("workflows: {w: 3}", "expected a workflow"),
+        ("workflows: [{steps: []}]", "a workflow of a list needs an 'id'"),
+        ("workflows: {w: {execution_mode: paralell, steps: []}}", "there is no execution mode 'paralell'; did you mean 'parallel'?"),
+        ("workflows: {w: {stesp: []}}", "expected a workflow"),
+        ("workflows: {w: {steps: [], timout: 3}}", "unknown key 'timout'; did you mean 'timeout'?"),
+        ("workflows: {w: 'ann -> bbo -> user'}", "'bbo' is no agent, tool or workflow; did you mean 'bob'?"),
+        ("workflows: {w: 'ann -> -> user'}", "'' is neither a name"),
+        ("workflows: {w: '(ann | bob) -> user'}", "needs one step before it"),
+        ("workflows: {w: ' -> user'}", "is neither a name"),
+        ("workflows: {ann: 'ann -> bob'}", "'ann' is an agent too"),
+        ("agents: [{model: m}]\nworkflows: {}", "'id' is missing"),
+        ("agents: [{id: x, model: m}, {id: x}]\nworkflows: {}", "'x' is here twice"),
+        ("agents: [{id: x, agent_type: opneai}]\nworkflows: {}", "there is no provider 'opneai'; did you mean 'openai'?"),
+        ("agents: [{id: x, tools: [t]}]\ntools: [{id: t}]\nworkflows: {}", "say what is called"),
+        ("agents: [{id: x, tools: [t]}]\ntools: [{id: t2, url: 'http://a'}]\nworkflows: {}", "there is no tool 't'; did you mean 't2'?"),
+        ("agents: [{id: x, response_mode: streamed}]\nworkflows: {}", "response_mode"),
+        ("agents: [{id: x, model: 'env:NOT_SET'}]\nworkflows: {}", "the environment has no variable 'NOT_SET'"),
+        ("tools: [{id: t, url: 'http://a', headers: {Authorization: secret}}]\nworkflows: {}", "write 'env:AUTHORIZATION'"),
+        ("tools: [{id: t, url: 'http://a', local_mode: true}]\nworkflows: {}", "does not fit"),
+        ("tools: [{id: t, type: mcpfilesystem}]\nworkflows: {}", "the type 'mcpfilesystem' is a program of LangSwarm's own"),
+        ("tools: [{id: t, function: nowhere.f, settings: {token: 'env:TOKEN'}}]\nworkflows: {}", "the value of 'TOKEN' would be kept"),
+        ("include: [more.yaml]\nworkflows: {}", "there is no file 'more.yaml' beside this one"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None:
+    text = text if "agents:" in text else f"{AGENTS}{text}"
+
+    assert said in "\n".join(faults(tmp_path, text))
+
+
+def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    text = """agents:
+  - {id: ann, modle: m}
+workflows:
+  w:
+    - {id: a, agent: anna, output: {to: useer}}
+    - {id: b, agnet: ann}
+    - {id: c, agent: ann, input: "${a} ${b} ${d}"}
+"""
+
+    found = faults(tmp_path, text)
+
+    assert [fault.partition(":")[0] for fault in found] == ["line 2", "line 5", "line 5", "line 6", "line 7"]
+    assert "'d'" in found[-1]
+
+
+def test_faults_of_several_files_name_the_file(tmp_path: Path) -> None:
+    found = faults(tmp_path, agents="agents: [{id: ann, modle: m}]", workflows="workflows:\n  w: ann -> bbo", tools="tools: [\n")
+
+    assert [fault.split()[2].rstrip(":") for fault in found] == ["agents.yaml", "tools.yaml", "workflows.yaml"]

@@ -1,0 +1,37 @@
+"""The ids of runs: what an idempotency key gives, in a session and outside."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from orchestrator.client import _run_id, run_id_of
+from orchestrator.state import sessions
+from orchestrator.state.ledger import Place, shard_of
+
+
+def place(name: str, *, tenant: str = "") -> Place:
+    return Place(sessions.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
+
+
+def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
+    where = place("chat")
+
+    ids = [_run_id(f"{number}", where) for number in range(1000)]
+
+    assert Counter(ids).most_common(1)[0][1] == 1
+    assert {shard_of(run_id) for run_id in ids} == {sessions.shard_of_session(where.name)}
+
+
+def test_the_same_key_is_another_one_in_another_session() -> None:
+    places = [None, *(place(f"chat {number}") for number in range(300)), place("chat 1", tenant="acme")]
+
+    assert len({_run_id("1", where) for where in places}) == len(places)
+
+
+def test_the_same_key_gives_the_same_run() -> None:
+    assert _run_id("key", place("chat")) == _run_id("key", place("chat"))
+    assert _run_id("key", None) == run_id_of("key")
+
+
+def test_without_a_key_each_run_is_another() -> None:
+    assert len({_run_id(None, where) for where in (None, place("chat")) for _ in range(100)}) == 200

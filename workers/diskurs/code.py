@@ -1,0 +1,140 @@
+"""Loads and calls the code of a Diskurs folder: each file is a module of its own, though many have the same name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from orchestrator.errors import StepError
+from orchestrator.models.conductors import Code, Forum
+from workers import tools
+from workers.diskurs import compatibility
+from workers.work import Work
+
+_entering = threading.RLock()
+_rooms: dict[str, Room] = {}
+
+
+def room_of(work: Work) -> Room:
+    """The code of the run's folder. Raises StepError."""
+    folder = tools.folder_here(work.definitions.folder)
+    if folder is None:
+        raise StepError(f"the configuration's folder {work.definitions.folder!r} is not on this worker", code="no_folder")
+    with _entering:
+        return _rooms.setdefault(folder, Room(folder))
+
+
+def forum_of(work: Work) -> Forum:
+    """The agents of the run's folder. Raises StepError."""
+    forum = work.definitions.diskurs
+    if forum is None:
+        raise StepError("the run's configuration is no Diskurs folder", code="internal")
+    return forum
+
+
+class Room:
+    """The modules of one folder. While its code runs, it sees its own neighbours under their plain names, and nobody else does."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._modules: dict[str, ModuleType] = {}
+        self._neighbours: dict[Path, dict[str, ModuleType]] = {}
+        self.made: dict[str, Any] = {}
+        """What factories and classes made, for the life of this process."""
+
+    def load(self, code: Code, modules: Mapping[str, str] | None = None) -> Any:
+        """A function or class of a file. Raises StepError."""
+        found = getattr(self.module(code.file, modules), code.name, None)
+        if not callable(found):
+            raise StepError(f"{code.file} has no function or class {code.name!r}", code="bad_code")
+        return found
+
+    def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
+        """The module that a file is, after the modules that it may import by name. Raises StepError."""
+        with _entering:
+            for name, other in (modules or {}).items():
+                if other != file:
+                    self._neighbours.setdefault(self._place(file), {})[name] = self.module(other)
+            return self._modules.get(file) or self._load(file)
+
+    def _load(self, file: str) -> ModuleType:
+        name = f"diskurs_folder_{abs(hash(self._folder)):x}/{file}"
+        path = self._folder / file
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise StepError(f"{file} is no file of Python", code="bad_code")
+        module = importlib.util.module_from_spec(spec)
+        importlib.invalidate_caches()
+        with self.inside(file):
+            sys.modules[name] = sys.modules[path.stem] = module  # under its own name too, since its neighbours import it by that
+            try:
+                spec.loader.exec_module(module)
+            except Exception as error:  # whatever a module raises while it is imported
+                del sys.modules[name], sys.modules[path.stem]
+                raise StepError(f"{file} cannot be imported: {type(error).__name__}: {error}", code="bad_code") from error
+        self._modules[file] = module
+        return module
+
+    @contextmanager
+    def inside(self, file: str) -> Iterator[None]:
+        """Have a file's neighbours and the folder importable, as they are where Diskurs runs."""
+        place = self._place(file)
+        path = [str(place), str(self._folder)]
+        with _entering, compatibility.importable():
+            neighbours = self._neighbours.setdefault(place, {})
+            hidden = {name: sys.modules[name] for name in neighbours if name in sys.modules}
+            before = set(sys.modules)
+            sys.modules.update(neighbours)
+            sys.path[:0] = path
+            try:
+                yield
+            finally:
+                for entry in path:
+                    sys.path.remove(entry)
+                for name in [name for name in sys.modules if name not in before or name in neighbours]:
+                    if name in neighbours or self._is_ours(name, sys.modules[name]):
+                        neighbours[name] = sys.modules.pop(name)
+                sys.modules.update(hidden)
+
+    def _place(self, file: str) -> Path:
+        return (self._folder / file).parent
+
+    def _is_ours(self, name: str, module: ModuleType) -> bool:
+        file = getattr(module, "__file__", None)
+        return bool(file) and "/" not in name and Path(str(file)).is_relative_to(self._folder)
+
+
+def call(work: Work, code: Code, *arguments: Any, **named: Any) -> Any:
+    """What a function of the folder answers, sync or async. Raises StepError with the code tool_error, or what `refusal_of` finds."""
+    room = room_of(work)
+    function = room.load(code, forum_of(work).modules)
+    with room.inside(code.file):
+        return tools.call(work, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
+
+
+def optional(work: Work, file: str | None, name: str, *, is_named: bool) -> Code | None:
+    """A function of a file; None if it is not there and need not be. Raises StepError."""
+    if file is None:
+        return None
+    if callable(getattr(room_of(work).module(file, forum_of(work).modules), name, None)):
+        return Code(file=file, name=name)
+    if is_named:
+        raise StepError(f"{file} has no function {name!r}", code="bad_code")
+    return None
+
+
+def refusal_of(error: BaseException | None) -> str | None:
+    """The text of the PromptValidationError that an error comes of, if it does; the real Diskurs's class does as well as ours."""
+    while error is not None:
+        if any(cls.__name__ == "PromptValidationError" for cls in type(error).__mro__):
+            return str(error)
+        error = error.__cause__
+    return None

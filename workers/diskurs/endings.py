@@ -1,0 +1,61 @@
+"""What follows when an agent is done with the conversation, or gives it up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.models.conductors import FINALIZERS
+from orchestrator.models.graph import Outcome
+from orchestrator.models.values import ErrorInfo, JsonValue
+from orchestrator.planning.strategies import conducting
+from orchestrator.planning.strategies.conducting import Hop
+from workers.diskurs import fields, sessions
+from workers.diskurs.prompts import Prompter
+from workers.diskurs.talk import Talk
+from workers.work import Work
+
+
+def done(work: Work, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
+    """The outcome of the step in which an agent is done: the conversation goes on, or its arguments are the result."""
+    prompter = Prompter(work, hop.agent)
+    agent, this = prompter.agent, work.begun.step_id
+    if hop.part == "branch":
+        return Outcome(output=talk.to_json(), detail=detail)
+    if agent.kind == "parallel_multistep" and not hop.part:
+        return Outcome(output=talk.to_json(), fragment=conducting.split(hop, before=this), detail=detail)
+    if agent.kind == "conductor":
+        chosen = str(talk.arguments["next_agent"])
+        following = conducting.hand(chosen, prompter.forum, number=hop.number + 1, before=this)
+        return Outcome(output=talk.to_json(), fragment=following, detail={**detail, "chosen_agent": chosen})
+    talk = remembered(prompter, talk)
+    if hop.judges:
+        return Outcome(output=talk.to_json(), fragment=conducting.judged(hop, hop.judges, before=this), detail=detail)
+    if agent.kind in FINALIZERS:
+        sessions.keep(work, talk)
+        result: JsonValue = {name: talk.arguments.get(name) for name in agent.final_properties}
+        return Outcome(output=result, detail=detail)
+    following = conducting.hand(agent.topics[0], prompter.forum, number=hop.number + 1, before=this)
+    return Outcome(output=talk.to_json(), fragment=following, detail={**detail, "handed_to": agent.topics[0]})
+
+
+def remembered(prompter: Prompter, talk: Talk) -> Talk:
+    """The conversation whose long-term memories know what the agent hands over, by name."""
+    names = fields.handed_over(prompter.argument_class)
+    memories = {key: fields.merge(memory, talk.arguments, names) for key, memory in talk.memories.items()}
+    return talk.model_copy(update={"memories": memories})
+
+
+def given_up(work: Work, hop: Hop, talk: Talk, reason: str) -> Outcome:
+    """The outcome of the step in which an agent reaches a bound: its conductor fails, with the last arguments kept."""
+    prompter = Prompter(work, hop.agent)
+    detail: dict[str, JsonValue] = {"verdict": "exhausted", "reason": reason, "arguments": talk.arguments}
+    if hop.part == "branch":
+        return Outcome(output=talk.model_copy(update={"exhausted": reason}).to_json(), detail=detail)
+    conductor = hop.judges or (hop.agent if prompter.agent.kind == "conductor" else talk.conductor)
+    if prompter.agent.kind != "conductor":
+        talk = remembered(prompter, talk)
+    if not conductor:
+        error = ErrorInfo(code="exhausted", message=reason, step=work.begun.step_id)
+        return Outcome(status="failed", error=error, detail={**detail, "last_output": talk.arguments})
+    failing = conducting.fail(replace(hop, judges=""), conductor, before=work.begun.step_id, code="exhausted", reason=reason)
+    return Outcome(output=talk.to_json(), fragment=failing, detail=detail)
