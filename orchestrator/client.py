@@ -170,7 +170,8 @@ class Client:
 
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
-        send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+        send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
         """Submit a user turn. The same `idempotency_key`, in the same session, gives the same run. Raises ConfigError before anything runs.
 
@@ -294,7 +295,8 @@ class Client:
         )  # fmt: skip
         if accepted.word == "full":
             most = definitions.sessions.max_waiting
-            raise ConfigError(f"{most} turns of session {session!r} wait already (sessions.max_waiting); let some end first", source=kind)
+            message = f"{most} turns of session {session!r} wait already (sessions.max_waiting); let some end first"
+            raise ConfigError(message, source=kind, code="session_full")
         if accepted.word == "new":
             faultpoints.at("accepted")
             announce_run(self.app, run_id, queue, accepted.priority)

@@ -64,7 +64,7 @@ def load(path: Path | None) -> Definitions:
     document = read(path)
     if is_request(document):
         raise ConfigError("this is a chain request, not a configuration; `submit chain` runs it", source=document.source)
-    return _definitions(document, path)
+    return definitions_in(document, path)
 
 
 def load_langswarm(path: Path) -> langswarm.Loaded | None:
@@ -115,13 +115,14 @@ def check_file(path: Path) -> list[Fault]:
         if is_request(document):
             load_request(document)
         else:
-            _definitions(document, path)
+            definitions_in(document, path)
     except ConfigError as error:
         return list(error.faults)
     return []
 
 
-def _definitions(document: Document, path: Path) -> Definitions:
+def definitions_in(document: Document, path: Path) -> Definitions:
+    """The definitions that a document from this path holds, in whichever format; a ConfigError lists every fault."""
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     if diskurs.is_folder(document):
         return diskurs.load_folder(document, folder=folder, environ=os.environ, check_template=_check_template)

@@ -1,6 +1,6 @@
 """Reads what was said before in the session of a turn, as far as a step is to see it.
 
-Nobody writes to a conversation while a turn of it is under way, so each attempt of a step sees the same.
+Nobody adds to a conversation while a turn of it is under way, so each attempt of a step sees the same, unless somebody clears it.
 """
 
 from __future__ import annotations

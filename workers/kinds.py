@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers import agents, conversations, decisions, mcp, remembering, routing, rows, teams, tools
+from workers import agents, conversations, decisions, mcp, remembering, routers, routing, rows, teams, tools
 from workers.diskurs import kinds as diskurs
 from workers.work import Handler
 
@@ -19,8 +19,8 @@ HANDLERS: dict[str, Handler] = {
     "agent.end": rows.agent_end,
     "team.run": decisions.team_run,
     "team.rules": routing.team_rules,
-    "team.ask": routing.team_ask,
-    "team.call": routing.team_call,
+    "team.ask": routers.team_ask,
+    "team.call": routers.team_call,
     "team.route": routing.team_route,
     "team.reply": routing.team_reply,
     "team.next": routing.team_next,

@@ -92,10 +92,10 @@ class Loop:
         self._send(committed.sends, record.outcome.fragment)
         send_ready(self._app, committed.following)
         faultpoints.at("successors-sent")
-        following = committed.begun
-        if following is not None and self._todo and following.step_id == self._todo[0]:
+        begun_next = committed.begun
+        if begun_next is not None and self._todo and begun_next.step_id == self._todo[0]:
             self._todo.popleft()
-        return following
+        return begun_next
 
     def _ahead(self) -> Ahead | None:
         if len(self.done) >= MOST_AHEAD or time.monotonic() > self._until:

@@ -14,7 +14,7 @@ from orchestrator.models.definitions import Agent, Model, Tool, mcp_tool
 from orchestrator.models.instructions import AgenticStep, FunctionStep, MemoryStep, Nested, Prompt
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.models.wire import HistoryEntry
-from orchestrator.planning import templates
+from orchestrator.planning import history, templates
 from orchestrator.planning.strategies.agents import template, tools_of
 from workers import conversations, mcp, remembering, schemas, tools
 from workers.dialects.messages import Message, conversation
@@ -26,7 +26,6 @@ OBJECTIVE = (
     "Your objective: {objective}\n\nWork towards it step by step, with the tools you have if they help. "
     "When it is reached, answer without calling a tool: that answer is what you are judged by."
 )
-ROLES = {"user": "user", "assistant": "assistant", "system_error": "system"}
 ANSWER = "Your answer is JSON, and nothing else, that fits this JSON schema:"
 JSON_TOOLS = (
     'To call a tool, reply with a JSON object only: {"response": "what you are about to do", '
@@ -191,9 +190,8 @@ class Turn:
             system.append(f"{ANSWER}\n{_json(self.shape.schema)}")
         told = "\n\n".join(part for part in system if part)
         base: list[Message] = [{"role": "system", "content": told}] if told else []
-        base += [{"role": ROLES[entry.role], "content": entry.content} for entry in self.said_before]
-        base += self._earlier()
-        base.append({"role": "user", "content": self._prompt[0]})
+        first, *rest = [*self._earlier(), {"role": "user", "content": self._prompt[0]}]
+        base += [*history.messages(self.said_before, str(first["content"])), *rest]
         return conversation(base, self.rounds, self.answers, mode=mode)  # type: ignore[arg-type]  # one of the three
 
     def _earlier(self) -> list[Message]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from orchestrator.chainbuilder import compiling, plan
+from orchestrator.chainbuilder import compiling, executors, plan
+from orchestrator.chainbuilder.executors import Executor
 from orchestrator.chainbuilder.plan import Base, Mode, Plan
 from orchestrator.chainbuilder.progress import Progress, Status
 from orchestrator.chainbuilder.reading import base_of, parts_of
@@ -146,15 +147,29 @@ class ChainBuilder:
         """The same, beside other coroutines. Cancelling it cancels the run."""
         return (await self._result_async([chain_id], input_data))[chain_id]
 
-    def execute_group(self, group: str, input_data: str) -> dict[str, JsonValue]:
+    def execute_group(self, group: str, input_data: str, parallel_executor: Executor | None = None) -> dict[str, JsonValue]:
         """Run the chains of a group and wait for their outputs, by chain.
 
         Serial ones run one after the other, parallel and independent ones as soon as what they depend on is completed. What depends on a
         failed one, and the serial ones behind a failed serial one, do not run; all others do. Raises RunError afterwards if one failed that
         is not independent; its status says so of an independent one.
+
+        It is one run, which ends though this process dies. With a `parallel_executor` this process goes from one run to the next: that
+        function is given the parallel chains that can start, as [(chain, input)], and gives their outputs, by chain.
         """
-        members = self._registry.plan().group(group)
-        return self._result(self._start(members, input_data), members)
+        chains = self._registry.plan()
+        members = chains.group(group)
+        if parallel_executor is None:
+            return self._result(self._start(members, input_data), members)
+        outputs: dict[str, JsonValue] = {}
+        for others, parallel in executors.waves(chains, members):
+            if others:
+                outputs |= self._result(self._start(others, input_data), others)
+            if parallel:
+                given = executors.call(parallel_executor, parallel, input_data)
+                self._registry.keep(given)
+                outputs |= given
+        return {chain_id: outputs[chain_id] for chain_id in members if chain_id in outputs}
 
     async def execute_group_async(self, group: str, input_data: str) -> dict[str, JsonValue]:
         """The same, beside other coroutines. Cancelling it cancels the run."""

@@ -8,6 +8,7 @@ from orchestrator.chainbuilder.plan import Plan
 from orchestrator.chainbuilder.progress import Progress, progress_in
 from orchestrator.client import Client
 from orchestrator.errors import UnknownRunError
+from orchestrator.models.values import JsonValue
 from orchestrator.state.builders import Builder, Fields, fault_of
 from orchestrator.state.ledger import RunRecord
 
@@ -82,6 +83,18 @@ class Registry:
 
         self._kept.update([_at(chain_id) for chain_id in chain_ids], change)
         return before
+
+    def keep(self, outputs: Mapping[str, JsonValue]) -> None:
+        """Write down outputs that others made; what a run made of its own is known already."""
+        found = self.progress(list(outputs))
+        made = {chain_id: Progress(status="completed", output=output) for chain_id, output in outputs.items()}
+        self.put(
+            {
+                chain_id: each
+                for chain_id, each in made.items()
+                if (found[chain_id].status, found[chain_id].output) != ("completed", each.output)
+            }
+        )
 
     def put(self, progress: Mapping[str, Progress]) -> None:
         """Write down how far chains are."""

@@ -16,7 +16,6 @@ from orchestrator.cli.requests import definitions_of, document_of, request_of, w
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.a2e import is_request, load_request
 from orchestrator.formats.documents import Document
-from orchestrator.formats.native import load_definitions
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import Turn
@@ -79,7 +78,7 @@ def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
         return error.faults, ""
     if is_request(document):
         return _checked_request(document, definitions_of(config))
-    return _checked_configuration(document, Path(file).absolute().parent)
+    return _checked_configuration(document, Path(file))
 
 
 def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequence[Fault], str]:
@@ -90,9 +89,9 @@ def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequ
     return with_lines(chains.check(request, definitions)[0], document), f"a chain request of {len(request.nodes)} nodes"
 
 
-def _checked_configuration(document: Document, folder: Path) -> tuple[Sequence[Fault], str]:
+def _checked_configuration(document: Document, path: Path) -> tuple[Sequence[Fault], str]:
     try:
-        definitions = load_definitions(document, folder=folder)
+        definitions = configuration.definitions_in(document, path)
     except ConfigError as error:
         return error.faults, ""
     return with_lines(chains.check_chains(definitions), document), _counted(definitions)
@@ -100,6 +99,8 @@ def _checked_configuration(document: Document, folder: Path) -> tuple[Sequence[F
 
 def _counted(definitions: Definitions) -> str:
     """What is in a configuration, in words."""
+    if definitions.diskurs:
+        return f"{len(definitions.diskurs.agents)} agents, of a Diskurs folder"
     sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "it says nothing"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from orchestrator import words
 from orchestrator.cli.view import ENDS, EXITS, Seen, View, apply
 from orchestrator.models.graph import START
@@ -63,7 +65,8 @@ def _step_said(before: View, after: View, event: RunEvent) -> str | None:
         case "lost":
             return f"lost {step}: its worker {event.worker} is gone, another takes over"
         case "waiting":
-            return f"waiting {step} for a signal: submit runs signal {event.run_id} {step} JSON"
+            asks = f" to answer {json.dumps(event.detail['asks'], ensure_ascii=False)}" if "asks" in event.detail else ""
+            return f"waiting {step} for a signal{asks}: submit runs signal {event.run_id} {step} JSON"
         case "skipped" | "signal" | "released":
             return f"{event.type} {step}"
     return None

@@ -72,6 +72,8 @@ def refusal(error: Exception) -> Refused:
     match error:
         case Refused():
             return error
+        case ConfigError(code="session_full"):
+            return Refused(429, str(error), code=error.code, retry_after_s=1)
         case ConfigError():
             return Refused(422, str(error), code=error.code, faults=error.faults)
         case UnknownRunError():

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, cast
 
+import regex
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from orchestrator.models.conductors import Forum
@@ -170,7 +171,7 @@ class History(Value):
     truncation_strategy: Literal["oldest_first", "keep_last"] = Field(
         default="oldest_first", description="what goes when there is too much: the oldest entries, or all but the last"
     )
-    include_types: list[Role] = Field(default_factory=lambda: ["user", "assistant"], description="whose entries it sees")
+    include_types: list[Role] = Field(default_factory=lambda: cast("list[Role]", ["user", "assistant"]), description="whose entries it sees")
     exclude_sources: list[str] = Field(default_factory=list, description="agents whose answers it does not see")
 
 
@@ -253,8 +254,8 @@ class Rule(Value):
             if self.agent is None:
                 raise ValueError("a rule with 'match' names the 'agent' that it chooses")
             try:
-                re.compile(self.match)
-            except re.error as error:
+                regex.compile(self.match)
+            except regex.error as error:
                 raise ValueError(f"'match' is no regular expression: {error}") from None
         return self
 
@@ -347,9 +348,9 @@ class Team(Value):
         return self
 
 
-OPTIONS_OF_MODES: Mapping[str, Mode] = {
-    **dict.fromkeys(("rules", "router", "strategy", "default_agent", "max_internal_steps"), cast("Mode", "router")),
-    **dict.fromkeys(("synthesizer", "min_responses", "deadline_s"), cast("Mode", "broadcast")),
+OPTIONS_OF_MODES: Mapping[str, str] = {
+    **dict.fromkeys(("rules", "router", "strategy", "default_agent", "max_internal_steps"), "router"),
+    **dict.fromkeys(("synthesizer", "min_responses", "deadline_s"), "broadcast"),
 }
 """The options of a team that only one mode has."""
 

@@ -13,6 +13,9 @@ CHARACTERS_A_TOKEN = 4
 MOST_TOKENS = 4000
 """That an agent alone is shown; a team says it itself."""
 
+_ROLES = {"user": "user", "assistant": "assistant", "system_error": "system"}
+
+NO_ANSWER = "(No answer was given.)"
 NOTHING_SAID = "No previous conversation history."
 NOTHING_FITS = "No recent relevant history (token limit reached)."
 
@@ -43,6 +46,25 @@ def lines(entries: Sequence[HistoryEntry], *, is_any: bool) -> str:
 def before(entries: Sequence[HistoryEntry], text: str) -> str:
     """The text with what was said before it, if anything was. Source: PromptChain, `auto_include_history`."""
     return f"Conversation History:\n{lines(entries, is_any=True)}\n\nCurrent Input:\n{text}" if entries else text
+
+
+def messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str]]:
+    """Entries as earlier messages of a conversation, and behind them a prompt.
+
+    Some providers want user and assistant to take turns: where a turn failed the answer says that there is none, and answers that follow
+    each other are one.
+    """
+    said = [(_ROLES[entry.role], entry.content) for entry in entries]
+    told: list[dict[str, str]] = []
+    for role, content in (*said, ("user", prompt)):
+        before = told[-1]["role"] if told else ""
+        if role == before == "assistant":
+            told[-1]["content"] += f"\n\n{content}"
+            continue
+        if role == before == "user":
+            told.append({"role": "assistant", "content": NO_ANSWER})
+        told.append({"role": role, "content": content})
+    return told
 
 
 def tokens(text: str) -> int:

@@ -14,7 +14,7 @@ from celery import chain, group
 from redis import Redis
 
 from orchestrator.client import Client, EmbeddedClient, TurnRun
-from orchestrator.models.definitions import Agent, Definitions, History, Router, Rule, Synthesizer, Team
+from orchestrator.models.definitions import Agent, Definitions, History, Router, Rule, Sessions, Synthesizer, Team
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S, database, kept_bytes, plain_worker
@@ -133,6 +133,7 @@ def _definitions() -> Definitions:
     return Definitions(
         folder=str(HERE),
         agents=agents,
+        sessions=Sessions(max_entries=SAID),  # so that a long one stays as long as it is
         teams={
             "rules": Team(mode="router", agents=NAMES, rules=[Rule(match="^never$", agent="two"), Rule(match="", agent="one")]),
             "router": Team(mode="router", agents=NAMES, router=Router(models=[MODEL], decision_prompt_template=f"{ROUTES}{{user_input}}")),

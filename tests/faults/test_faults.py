@@ -53,7 +53,7 @@ def test_each_point_each_fault_and_each_shape_has_its_case() -> None:
     assert {case.shape for case in CASES} == set(SHAPES)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path) -> None:
     with stage(tmp_path, drain_s=0.5, armed=True) as world:
         report = points.strike(world, CASES, time.monotonic() + PATIENCE_S * 10, print)

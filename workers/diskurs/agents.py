@@ -61,27 +61,26 @@ def _per_turn(work: Work) -> set[str]:
 
 
 def diskurs_begin(work: Work) -> Outcome:
-    """Begins an agent's turn: renders its prompts for what it knows."""
+    """Begins an agent's turn: renders its prompts for what it knows; a part of a parallel agent's work knows what the split gave it."""
     hop, talk = Hop.of(work.params), Talk.of(work)
-    prompter = Prompter(work, hop.agent)
-    if hop.part == "branch":  # the arguments are those that the split gave it
-        talk = Talk.model_validate(talk.extra["branches"][int(cast(int, work.params["branch"]))])  # type: ignore[index]  # the list that `diskurs.branch` wrote
-        arguments = talk.arguments
-    else:
-        arguments = prompter.arguments(talk)
-    return begun(work, hop, talk, arguments)
+    if hop.part != "branch":
+        return begun(work, hop, talk, Prompter(work, hop.agent).arguments(talk))
+    part = talk.parts[int(cast(int, work.params["branch"]))]
+    return begun(work, hop, part, part.arguments, said=part.said)
 
 
-def begun(work: Work, hop: Hop, talk: Talk, arguments: dict[str, JsonValue], **detail: JsonValue) -> Outcome:
+def begun(
+    work: Work, hop: Hop, talk: Talk, arguments: dict[str, JsonValue], *, said: Sequence[Said] = (),
+    detail: Mapping[str, JsonValue] | None = None,
+) -> Outcome:  # fmt: skip
     """The outcome of the step that asks an agent's model for the first time in this hop."""
     prompter, this = Prompter(work, hop.agent), work.begun.step_id
     hop = replace(hop, base=this)
-    extra: dict[str, JsonValue] = {"system": prompter.system(arguments)}
-    if prompter.agent.kind != "llm_compiler":
-        extra["tools"] = cast(JsonValue, [calls.schema_of(work, name).model_dump(mode="json") for name in prompter.agent.tools])
     asked = Said(role="user", text=prompter.user(arguments), by=hop.agent, is_inner=_is_inner(hop, prompter.agent))
-    talk = talk.with_(this, asked, agent=hop.agent, arguments=arguments, extra=extra)
-    return Outcome(output=talk.to_json(), fragment=conducting.ask(hop, prompter.forum, before=this), detail=detail)
+    talk = talk.with_(
+        this, *said, asked, agent=hop.agent, arguments=arguments, system=prompter.system(arguments), tools=prompter.tools
+    )  # fmt: skip
+    return Outcome(output=talk.to_json(), fragment=conducting.ask(hop, prompter.forum, before=this), detail=dict(detail or {}))
 
 
 def _is_inner(hop: Hop, agent: DiskursAgent) -> bool:
@@ -94,10 +93,11 @@ def _is_inner(hop: Hop, agent: DiskursAgent) -> bool:
 async def diskurs_ask(work: Work) -> Outcome:
     """Asks an agent's model; grows the tool calls that it asks for, and the question that follows them. The reply is the output."""
     hop = Hop.of(work.params)
+    forum = code.forum_of(work)
     messages, rounds, known = await asyncio.to_thread(_told, work, hop)
     is_closing = len(rounds) >= MOST_TOOL_ROUNDS
     reply = await ask(
-        work, [model_of(code.forum_of(work).llms[str(code.forum_of(work).agents[hop.agent].llm)])], messages, timeout_s=CALL_S, tools=known,
+        work, [model_of(forum.llms[str(forum.agents[hop.agent].llm)])], messages, timeout_s=CALL_S, tools=known,
         tool_choice="none" if known and is_closing else None, allow_empty=True, fresh=hop.trial > 1,
     )  # fmt: skip
     return await asyncio.to_thread(_asked, work, reply, rounds, known, is_closing)
@@ -109,12 +109,11 @@ def _told(work: Work, hop: Hop) -> tuple[list[Message], tuple[Round, ...], tuple
     agent = forum.agents[hop.agent]
     sees_inner = _is_inner(hop, agent)
     said = [each for each in said_in(work, talk.past) if sees_inner or not each.is_inner]
-    base: list[Message] = [{"role": "system", "content": str(start.extra["system"])}]
+    base: list[Message] = [{"role": "system", "content": start.system}]
     base += [{"role": each.role, "content": each.text} for each in said]
     rounds, answers = calls.rounds_of(work)
     most = forum.llms[str(agent.llm)].max_tokens
-    known = tuple(ToolSchema.model_validate(each) for each in cast("list[JsonValue]", start.extra.get("tools") or []))
-    return conversation(shortened(base, most), rounds, answers), rounds, known
+    return conversation(shortened(base, most), rounds, answers), rounds, start.tools
 
 
 def shortened(messages: Sequence[Message], most: int | None) -> list[Message]:
@@ -138,6 +137,7 @@ def _tokens(message: Message) -> int:
 
 
 def model_of(found: Llm) -> Model:
+    """The model to ask, with its key, which this process's environment holds and nothing stores."""
     key = os.environ.get(found.api_key_variable) if found.api_key_variable else None
     model = Model(model=found.model, params=found.params)
     return model.model_copy(update={"params": {**found.params, "api_key": key}}) if key else model

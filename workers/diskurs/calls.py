@@ -127,19 +127,15 @@ def _made(work: Work, name: str) -> Any:
     if not is_made and callable(getattr(room.module(factory.file, forum.modules), tool.function.name, None)):
         return room.load(tool.function, forum.modules)
     given = {each: _dependency(work, each) for each in tool.dependencies}
-    return _run(work, factory, dict(tool.configs), **given)
+    return code.call(work, factory, dict(tool.configs), **given)
 
 
 def _dependency(work: Work, name: str) -> Any:
     room, dependency = code.room_of(work), code.forum_of(work).dependencies[name]
     key = f"dependency {name}"
     if key not in room.made:
-        room.made[key] = _run(work, dependency.made_by, **dependency.parameters)
+        room.made[key] = code.call(work, dependency.made_by, **dependency.parameters)
     return room.made[key]
-
-
-def _run(work: Work, found: Code, *arguments: Any, **named: Any) -> Any:
-    return code.call(work, found, *arguments, **named)
 
 
 def _check(described: ToolDescription, arguments: Mapping[str, JsonValue]) -> None:

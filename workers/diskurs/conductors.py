@@ -92,7 +92,7 @@ def _holds(work: Work, rule: Rule, talk: Talk, prompter: Prompter, warnings: lis
 def _model_chooses(work: Work, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
     prompter = Prompter(work, hop.agent)
     if prompter.agent.fallback_to_llm and prompter.agent.llm:
-        return agents.begun(work, replace(hop, trial=1, step=1, asked=1), talk, prompter.arguments(talk), **detail)
+        return agents.begun(work, replace(hop, trial=1, step=1, asked=1), talk, prompter.arguments(talk), detail=detail)
     reason = f"no rule of conductor {hop.agent!r} holds, and no model is asked"
     failing = conducting.fail(hop, hop.agent, before=work.begun.step_id, code="no_agent", reason=reason)
     return Outcome(output=talk.with_(work.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "nobody"})

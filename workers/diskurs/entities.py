@@ -9,7 +9,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Generic, Self, TypeVar
 
@@ -344,5 +344,5 @@ CallTool = Callable[..., Any]
 __all__ = [
     "AccessMode", "CallTool", "ChatMessage", "Conversation", "DiskursInput", "InputField", "JsonSerializable", "LockedField",
     "LongtermMemory", "MessageType", "OutputField", "PerTurnField", "PromptArgument", "PromptField", "PromptValidationError", "Role",
-    "RoutingRule", "ToolDescription", "asdict", "prompt_field", "tool",
+    "RoutingRule", "ToolDescription", "prompt_field", "tool",
 ]  # fmt: skip

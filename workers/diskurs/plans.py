@@ -16,10 +16,15 @@ from workers.diskurs.replies import ReplyError
 SYSTEM = """You solve tasks by plans. A plan is a list of steps, each the call of one function:
 - step_id: a short name, of no other step
 - description: what the step is for
-- function: one of {{ tools | join(', ') }}
+- function: the name of a function, see below
 - parameters: its arguments. "$ID" stands for the result of the step ID
 - depends_on: the step_ids of the steps that must be done before
-Steps that do not depend on each other are done at the same time. Leave result and status as they are."""
+Steps that do not depend on each other are done at the same time. Leave result and status as they are.
+
+The functions:
+{% for tool in tools %}
+- {{ tool.name }}: {{ tool.description }} parameters: {{ tool.parameters }}
+{%- endfor %}"""
 USER = """{% if not execution_plan -%}
 Make a plan in execution_plan for this task:
 

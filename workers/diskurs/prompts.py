@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator.errors import StepError
 from orchestrator.models.conductors import Code, DiskursAgent, Forum
-from orchestrator.models.values import JsonValue
+from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning import templates
-from workers.diskurs import code, fields, plans
+from workers.diskurs import calls, code, fields, plans
 from workers.diskurs.entities import LockedField, LongtermMemory, OutputField, PromptArgument
 from workers.diskurs.replies import ReplyError, read_reply
 from workers.diskurs.talk import Talk
@@ -136,6 +136,15 @@ class Prompter:
         """The arguments as code of the folder sees them."""
         return fields.from_json(self.argument_class, arguments)
 
+    @property
+    def tools(self) -> tuple[ToolSchema, ...]:
+        """What its model may call; one that makes plans calls nothing itself."""
+        return () if self.agent.kind == "llm_compiler" else self._described
+
+    @cached_property
+    def _described(self) -> tuple[ToolSchema, ...]:
+        return tuple(calls.schema_of(self.work, name) for name in self.agent.tools)
+
     # --- texts ------------------------------------------------------------------------------------------------------
 
     def system(self, arguments: Mapping[str, JsonValue]) -> str:
@@ -143,7 +152,7 @@ class Prompter:
         prompt = self.agent.prompt
         context = {**arguments, **self._system_arguments, **self._shown_to_conductors()}
         if self.agent.kind == "llm_compiler":
-            context["tools"] = list(self.agent.tools)
+            context["tools"] = [_shown(tool) for tool in self._described]
         rendered = self._render("system", prompt.system, context)
         skeleton = {name: _example(fields.hints(self.argument_class)[name]) for name in fields.filled_by_replies(self.argument_class)}
         if prompt.form is not None:
@@ -216,6 +225,11 @@ def memory_class(work: Work, of: Code | None) -> type:
         return LongtermMemory
     found: type = code.room_of(work).load(of, code.forum_of(work).modules)
     return found
+
+
+def _shown(tool: ToolSchema) -> JsonValue:
+    """A tool as the prompt of a planning agent tells it."""
+    return {"name": tool.name, "description": tool.description, "parameters": json.dumps(tool.parameters, ensure_ascii=False)}
 
 
 def _example(hint: Any) -> JsonValue:

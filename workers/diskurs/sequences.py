@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from orchestrator.errors import StepError
 from orchestrator.models.conductors import Branches
@@ -43,7 +43,7 @@ def diskurs_heuristic(work: Work) -> Outcome:
     talk = _after(prompter, talk, made)
     if prompter.agent.render_prompt:
         prompt = Said(role="user", text=prompter.user(talk.arguments), by=hop.agent)
-        talk = talk.with_(work.begun.step_id, *talk.said, prompt, past=_without(talk.past, work.begun.step_id))
+        talk = talk.with_(work.begun.step_id, *talk.said, prompt)
     outcome = endings.done(work, hop, talk)
     return outcome.model_copy(update={"usage": client.usage}) if client.usage.model_calls else outcome
 
@@ -86,9 +86,10 @@ def diskurs_branch(work: Work) -> Outcome:
     made = code.call(work, _branches(prompter).branch, conversation_of(prompter, talk, talk.arguments))
     if not isinstance(made, list | tuple):
         raise StepError(f"{_branches(prompter).branch.name} gave {type(made).__name__}, not a list of conversations", code="bad_code")
-    parts = [_after(prompter, talk, each).to_json() for each in made]
-    talk = talk.with_(work.begun.step_id, extra={"branches": cast(JsonValue, parts)})
-    fragment = conducting.branches(hop, prompter.forum, before=work.begun.step_id, count=len(parts))
+    this = work.begun.step_id
+    parts = tuple(_unsaid(_after(prompter, talk, each), this) for each in made)
+    talk = talk.with_(this, parts=parts)
+    fragment = conducting.branches(hop, before=this, count=len(parts))
     return Outcome(output=talk.to_json(), fragment=fragment, detail={"branches": len(parts)})
 
 
@@ -143,9 +144,10 @@ def _key_of(prompter: Prompter, talk: Talk) -> str:
 
 
 def _said(message: ChatMessage) -> Said:
-    role = "assistant" if str(message.role) == "assistant" else "user"
-    return Said(role=role, text=message.content or "", by=message.name or "", is_inner=str(message.type) == "conductor")  # type: ignore[arg-type]
+    role: Literal["user", "assistant"] = "assistant" if str(message.role) == "assistant" else "user"
+    return Said(role=role, text=message.content or "", by=message.name or "", is_inner=str(message.type) == "conductor")
 
 
-def _without(past: Sequence[str], step_id: str) -> tuple[str, ...]:
-    return tuple(each for each in past if each != step_id)
+def _unsaid(part: Talk, step_id: str) -> Talk:
+    """A part whose own words are still to be said, by the step that it begins with."""
+    return part.model_copy(update={"past": tuple(each for each in part.past if each != step_id)})

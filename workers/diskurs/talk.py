@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from orchestrator.models.values import JsonValue, Value
+from orchestrator.models.values import JsonValue, ToolSchema, Value
 from workers.work import Work
 
 
@@ -32,7 +32,9 @@ class Talk(Value):
     past: tuple[str, ...] = Field(default=(), description="the steps in which something was said, oldest first")
     said: tuple[Said, ...] = Field(default=(), description="what was said in this step")
     exhausted: str = Field(default="", description="the bound that a part of a parallel agent's work reached")
-    extra: dict[str, JsonValue] = Field(default_factory=dict, description="where a hop begins: its system prompt and tools")
+    system: str = Field(default="", description="where a hop begins: its system prompt")
+    tools: tuple[ToolSchema, ...] = Field(default=(), description="where a hop begins: what its model may call")
+    parts: tuple[Talk, ...] = Field(default=(), description="where a parallel agent splits the conversation: the parts")
 
     @classmethod
     def of(cls, work: Work, name: str = "@talk") -> Talk:
@@ -45,8 +47,8 @@ class Talk(Value):
 
     def with_(self, step_id: str, *said: Said, **changes: object) -> Talk:
         """The conversation after the step `step_id`, in which this was said."""
-        past = (*self.past, step_id) if said else self.past
-        return self.model_copy(update={"said": said, "past": past, "extra": {}, **changes})
+        past = (*(each for each in self.past if each != step_id), step_id) if said else self.past
+        return self.model_copy(update={"said": said, "past": past, "system": "", "tools": (), "parts": (), **changes})
 
     def chat(self, work: Work) -> list[Said]:
         """All that was said."""

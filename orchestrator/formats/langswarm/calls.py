@@ -163,7 +163,11 @@ class Caller:
     def _approval(self, step: Step, scope: Scope) -> Fields:
         if step.has("default") and not step.has("timeout"):
             step.at("default").fault("'default' has no effect without 'timeout', after which it is the output")
-        return {"kind": "wait", "default": step.at("default").value}
+        part = step.at("approval")
+        text = part.text() if not isinstance(part.value, bool | None) else ""
+        if "${" in text:
+            part.fault("what is to be approved is asked as it stands, without references; have the step before say the rest")
+        return {"kind": "wait", "default": step.at("default").value, **({"input": {"prompt": text}} if text else {})}
 
 
 _KINDS: Mapping[str, Callable[[Caller, Step, Scope], Fields]] = {

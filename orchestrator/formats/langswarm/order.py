@@ -1,7 +1,8 @@
 """What comes after what among the steps of a workflow, where no route says it: list order, `depends_on`, fans.
 
 A step comes after the one above it, unless that one has an `output.to`, it depends on others itself, or an earlier step leads to it: what
-a condition chooses, or an error leads to, is not entered from above. The steps of a fan begin together, and what gathers them waits for all. The step under an `async` one begins together with it. Where `execution_mode` is `parallel`, list order says nothing.
+a condition chooses, or an error leads to, is not entered from above. The steps of a fan begin together, and what gathers them waits for
+all. The step under an `async` one begins together with it. Where `execution_mode` is `parallel`, list order says nothing.
 """
 
 from __future__ import annotations

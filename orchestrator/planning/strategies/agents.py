@@ -202,8 +202,11 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
     params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}
     if method:
         params["method"] = method
+    if tool.asks:
+        params["asks"] = dict(arguments)
+    kind = "wait" if tool.asks else "mcp.call" if method else "tool.call"
     return Step(
-        id=step_id, kind="wait" if tool.asks else "mcp.call" if method else "tool.call", queue=tool.queue, work=f"tools:{name}", params=params,
+        id=step_id, kind=kind, queue=tool.queue, work=f"tools:{name}", params=params,
         retries=0 if tool.at_most_once else tool.retries, timeout_s=tool.timeout_s, cheap=tool.cheap, on_error="skip",
         at_most_once=tool.at_most_once,
     )  # fmt: skip

@@ -16,7 +16,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(SECTIONS, _CALL),
     "branch": frozenset({"condition", "true_node", "false_node", "next_node", "on_error", "deps", "max_iterations"}),
     "map": frozenset({"items_path", "map_node", "next_node", "on_error", "deps", "max_concurrency"}),
-    "wait": frozenset({"timeout", "default", "next_node", "deps"}),
+    "wait": frozenset({"input", "timeout", "default", "next_node", "deps"}),
 }
 """The fields that have an effect, by kind."""
 

@@ -71,8 +71,8 @@ def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions)
 
 
 def wait(node: ChainNode) -> Spec:
-    """The step of a node that waits for a signal."""
-    return Spec(kind="wait", timeout_s=node.timeout)
+    """The step of a node that waits for a signal; its input is shown to whoever may answer."""
+    return Spec(kind="wait", timeout_s=node.timeout, params={"asks": node.input} if node.input else {})
 
 
 def _on_error(node: ChainNode) -> Literal["abort", "skip", "jump"]:

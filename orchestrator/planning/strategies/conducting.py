@@ -26,8 +26,6 @@ from orchestrator.models.conductors import AgentKind, DiskursAgent, Forum
 from orchestrator.models.graph import RAW, Edge, Graph, Step
 from orchestrator.models.values import JsonValue
 
-CODE_S = 120.0
-"""How long the code of a folder may take in one step."""
 RETRIES = 3
 """Tries after the first, where a model's failure may pass."""
 
@@ -128,7 +126,7 @@ def fail(hop: Hop, conductor: str, *, before: str, code: str, reason: str) -> Gr
     return _only(_behind("diskurs.fail", f"{hop.base}/fail", hop, before, grows=False, code=code, reason=reason))
 
 
-def branches(hop: Hop, forum: Forum, *, before: str, count: int) -> Graph:
+def branches(hop: Hop, *, before: str, count: int) -> Graph:
     """The parts of a parallel agent's work, all at once, and the step that joins them."""
     parts = [
         _behind("diskurs.begin", f"{hop.base}/branch.{i}", replace(hop, base=f"{hop.base}/branch.{i}", part="branch"), before, branch=i)
@@ -189,9 +187,7 @@ def _code(
     kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, grows: bool = True
 ) -> Step:  # fmt: skip
     """A step that runs code of the folder."""
-    return Step(
-        id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), timeout_s=CODE_S, grows=grows
-    )  # fmt: skip
+    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), grows=grows)
 
 
 def _work(name: str, agent: DiskursAgent) -> str:

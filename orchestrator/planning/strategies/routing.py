@@ -24,7 +24,7 @@ RULES_S = 30.0
 
 @dataclass(frozen=True)
 class Round:
-    """Where a turn stands: the `number` of agents that ran, and the steps that hold what is asked for now and at first."""
+    """Where a turn stands: the `number` of the agent to come, and the steps that hold what is asked for now and at first."""
 
     team: str
     text: str

@@ -163,8 +163,20 @@ local function add_items(grower, items)
   for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
 end
 
+-- A step of the fragment whose name a step of the run has already.
+local function taken_name(fragment)
+  for _, row in ipairs(fragment.steps) do
+    if redis.call('HEXISTS', R .. ':steps', row[1]) == 1 then return row[1] end
+  end
+end
+
 local function grow(s, output, takes, fragment)
   local _, _, spec = spec_of(s.id)
+  local taken = taken_name(fragment)
+  if taken then
+    return fail(s, 'failed', cjson.encode({error = {code = 'name_taken', step = s.id,
+      message = 'step ' .. s.id .. ' would grow a step ' .. taken .. ', and there is one of that name; name one of the two differently'}}))
+  end
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
   local limit = tonumber(meta('max_steps'))

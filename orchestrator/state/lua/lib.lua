@@ -36,6 +36,9 @@ local R, run, status, definitions, tenant, kind_of_run, session
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+local SOON = 1000 -- ms until a sweep looks whether a run whose turn came was begun: not everyone who ends a run sends what follows
+
+local OPEN = {accepted = true, running = true}
 local OVER = {done = true, failed = true, skipped = true}
 local MOVES = {
   new            = {waiting = true},
@@ -149,17 +152,6 @@ end
 
 local function conversation_of(name) return S .. ':session:' .. name end
 
--- Lets a run wait its turn in its session; replies its place, from 1.
-local function join_queue(name, keep_ms)
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms, 'LIMIT', 0, 20)) do
-    if redis.call('EXISTS', conversation_of(old) .. ':queue', conversation_of(old) .. ':history') == 0 then -- others are kept longer
-      redis.call('ZREM', S .. ':sessions', old)
-    end
-  end
-  redis.call('ZADD', S .. ':sessions', now, name)
-  return redis.call('RPUSH', conversation_of(name) .. ':queue', run)
-end
-
 -- A text of at most 32 kB, cut between two characters.
 local function shortened(text)
   local most = 32768
@@ -190,6 +182,44 @@ local function remember(word, error_json)
   redis.call('PEXPIRE', history, kept[1])
 end
 
+-- Marks a step as sent; if nobody begins it, a sweep looks after it. Its owner is meanwhile the time it was sent.
+local function mark_sent(s, resend_ms)
+  move(s, 'sent')
+  s.owner = string.format('%d', now)
+  put(s)
+  redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
+end
+
+-- Gives the first run in the queue of a session its turn.
+local function start_next(queue)
+  local id = redis.call('LINDEX', queue, 0)
+  if not id then return end
+  local ended_run = run
+  use(id)
+  if status ~= 'accepted' then return use(ended_run) end
+  mark_sent(get('@start'), SOON)
+  for _, item in ipairs({run, tonumber(meta('priority')), '@start', (spec_of('@start'))}) do following[#following + 1] = item end
+  use(ended_run)
+end
+
+-- Lets a run wait its turn in its session; replies its place, from 1.
+local function join_queue(name, keep_ms)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms, 'LIMIT', 0, 20)) do
+    if redis.call('EXISTS', conversation_of(old) .. ':queue', conversation_of(old) .. ':history') == 0 then -- others are kept longer
+      redis.call('ZREM', S .. ':sessions', old)
+    end
+  end
+  redis.call('ZADD', S .. ':sessions', now, name)
+  local queue = conversation_of(name) .. ':queue'
+  local head = redis.call('LINDEX', queue, 0)
+  while head and not OPEN[redis.call('HGET', S .. ':run:' .. head, 'status')] do -- it was ended by a worker that is too old for sessions
+    redis.call('LPOP', queue)
+    start_next(queue)
+    head = redis.call('LINDEX', queue, 0)
+  end
+  return redis.call('RPUSH', queue, run)
+end
+
 -- A run of a session is over: what was said is written down, and the next one has its turn.
 local function leave_queue(word, error_json)
   local queue = conversation_of(session) .. ':queue'
@@ -197,17 +227,7 @@ local function leave_queue(word, error_json)
   redis.call('LREM', queue, 1, run)
   if not had_its_turn then return end
   remember(word, error_json)
-  local next_run = redis.call('LINDEX', queue, 0)
-  if not next_run then return end
-  local ended_run = run
-  use(next_run)
-  local s = get('@start')
-  s.word, s.owner = 'sent', string.format('%d', now)
-  put(s)
-  redis.call('ZADD', S .. ':ready', now + 1000, run .. '|@start') -- soon, since not everyone who ends a run can send a message
-  local text = spec_of('@start')
-  for _, item in ipairs({run, tonumber(meta('priority')), '@start', text}) do following[#following + 1] = item end
-  use(ended_run)
+  start_next(queue)
 end
 
 -- Ends the run: what is not over is skipped, working keys go, the rest expires after the retention.
@@ -242,6 +262,12 @@ local function count_down(n)
   if redis.call('HINCRBY', R, 'left', -n) == 0 and not is_over() then close('succeeded') end
 end
 
+-- A stream takes 4 kB when it begins, and a copy of it what it holds. A run may be parked for days, beside 10,000 others.
+local function compact_log()
+  local log = R .. ':log'
+  if redis.call('XLEN', log) < 64 and redis.call('COPY', log, log .. ':copy') == 1 then redis.call('RENAME', log .. ':copy', log) end
+end
+
 local resolve, fail, refill, stop_name
 
 -- A step that can start now: it is sent, parked, or (decided in dispatch) begun on the spot.
@@ -253,13 +279,14 @@ local function make_ready(s)
     return
   end
   move(s, 'waiting_signal'); put(s)
-  event('waiting', s.id)
+  event('waiting', s.id, nil, nil, spec.params and spec.params.asks and cjson.encode({asks = spec.params.asks}))
   local value = redis.call('HGET', R .. ':signals', s.id)
   if value then
     answered[#answered + 1] = {s, value}
-  elseif spec.timeout_s then
-    redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id)
+    return
   end
+  if spec.timeout_s then redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id) end
+  compact_log()
 end
 
 -- All in-edges are resolved: the step starts, or is skipped.
@@ -480,14 +507,6 @@ local function park(s, owner)
   forget(s)
   event('uncertain', s.id, s.attempt, owner)
   move(s, 'waiting_signal'); s.owner = '-'; put(s)
-end
-
--- Marks a step as sent; if nobody begins it, a sweep looks after it. Its owner is meanwhile the time it was sent.
-local function mark_sent(s, resend_ms)
-  move(s, 'sent')
-  s.owner = string.format('%d', now)
-  put(s)
-  redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
 end
 
 -- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.

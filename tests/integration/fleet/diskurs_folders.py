@@ -28,7 +28,7 @@ agents:
     llm: main
     tools: [price, whoami]
     locked_fields: {{shop: Corner}}
-    prompt: {{type: multistep_prompt, location: agents/clerk, prompt_argument_class: Sale}}
+    prompt: {{type: multistep_prompt, location: agents/clerk, prompt_argument_class: Sale, json_formatting_template: form.jinja2}}
     topics: [conductor]
 """,
     "agents/conductor/prompt.py": CONCEPTS["agents/conductor/prompt.py"],
@@ -55,6 +55,7 @@ def is_final(sale: Sale) -> bool:
     return bool(sale.answer) and sale.shop in SHOPS and late is SHOPS
 """,
     "agents/clerk/shops.py": "SHOPS = ['Corner']\n",
+    "agents/clerk/form.jinja2": "Answer like {{ schema | tojson }}",
     "agents/clerk/system_template.jinja2": "You sell for {{ shop }}.",
     "agents/clerk/user_template.jinja2": "Sell: {{ user_query }}",
     "tools/desk_tools.py": '''
@@ -308,3 +309,42 @@ def mul(a: int, b: int) -> int:
 ''',
 }
 """A planning agent."""
+
+SEQUENCE = {
+    "config.yml": f"""
+firstContact: conductor
+{LLMS}
+agents:
+  - name: conductor
+    type: conductor
+    llm: main
+    prompt: {{type: conductor_prompt, location: agents/conductor, longtermMemoryClass: MyLongtermMemory, failName: give_up}}
+    topics: [desk]
+  - name: desk
+    type: heuristic
+    llm: main
+    prompt: {{type: heuristic_prompt, location: agents/desk, promptArgumentClass: Ticket}}
+    topics: [conductor]
+""",
+    "agents/conductor/prompt.py": CONCEPTS["agents/conductor/prompt.py"] + "\ndef give_up(memory):\n    return None\n",
+    "agents/desk/agent_description.txt": "Sums up.",
+    "agents/desk/prompt.py": """
+from dataclasses import dataclass
+from diskurs import PromptArgument
+
+@dataclass
+class Ticket(PromptArgument):
+    user_query: str = ""
+    topic: str = ""
+    answer: str = ""
+
+async def heuristic_sequence(conversation, llm_client):
+    asked = conversation.append(f"Sum up: {conversation.prompt_argument.user_query}", role="user", name="desk")
+    told = await llm_client.generate(asked)
+    argument = told.prompt_argument
+    argument.answer, argument.topic = told.last_message.content, conversation.metadata.get("desk", "none")
+    return told.update(prompt_argument=argument)
+""",
+    "agents/desk/user_template.jinja2": "Noted: {{ answer }}",
+}
+"""A conductor with a heuristic agent that asks its model itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from orchestrator.client import Client, EmbeddedClient
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.conftest import definitions, until
-from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, TOOLS
+from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS, Stage
+from workers.diskurs.talk import Talk
 
 TO_HELPER = {"next_agent": "helper"}
 EXTRACTED = {"name": "Jo", "topic": "firewall", "user_question": "Why is port 80 closed?", "answer": ""}
@@ -224,6 +226,26 @@ def test_the_next_turn_of_a_session_goes_on_with_the_memory_and_what_was_said(st
     assert any(ANSWERED["answer"] in text for text in told)
 
 
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_the_page_runs(stage: Stage) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "conductor.md").read_text("utf-8")
+    files = dict(re.findall(r"^`desk/(\S+)`:\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    assert len(files) == 7
+    stage.write(files)
+    called = {"tool_calls": [{"name": "port_of", "arguments": {"protocol": "http"}}]}
+    stage.script({"topic": "cooking"}, {"topic": "firewall"}, called, {"answer": "A rule drops port 80."})
+
+    result = stage.ask("Why is port 80 closed on our firewall?")
+
+    assert (result.status, result.output) == ("succeeded", {"answer": "A rule drops port 80.", "topic": "firewall"})
+    assert result.usage.model_calls == 4
+    (chosen,) = stage.steps(result.run_id, "diskurs.rules")
+    assert chosen.info["rule"] == "firewalls"
+    assert stage.requests()[3]["body"]["messages"][-1]["content"] == "80"
+
+
 # --- tools ----------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +262,7 @@ def test_tools_have_factories_dependencies_and_hidden_parameters(stage: Stage) -
     assert body["tools"][0]["function"]["parameters"]["properties"] == {
         "name": {"type": "string", "description": "what is sold"}, "pieces": {"type": "integer", "description": "how many"},
     }  # fmt: skip
-    assert body["messages"][0]["content"].startswith("You sell for Corner.")
+    assert body["messages"][0]["content"] == 'You sell for Corner.\n\nAnswer like {"answer": ""}'
     told = [message["content"] for message in stage.requests()[2]["body"]["messages"] if message["role"] == "tool"]
     assert told == ["6 EUR for Ann", '{"name":"Ann"}']
 
@@ -288,6 +310,36 @@ def test_a_parallel_agent_splits_and_joins_and_a_sequence_makes_the_result(stage
 
     assert (result.status, result.output) == ("succeeded", {"notes": ["ABOUT A", "ABOUT B", "ABOUT C"]})
     assert sorted(stage.asked()) == ["Read a", "Read b", "Read c", "Which pages?"]
+
+
+def test_after_the_join_the_model_may_be_asked_once_more(stage: Stage) -> None:
+    config = PARALLEL["config.yml"].replace("    type: parallel_multistep\n", "    type: parallel_multistep\n    invokeOnFinal: true\n")
+    code = PARALLEL["agents/reader/parallelize.py"].replace(
+        "parts.append(conversation.", 'parts.append(conversation.append(f"Page {url}.", role="assistant").'
+    )
+    stage.write({**PARALLEL, "agents/reader/parallelize.py": code}, config=config)
+    pages = [{"match": f"^Read {name}$", "reply": json.dumps({"text": name})} for name in ("a", "b")]
+    stage.script({"urls": ["a", "b"]}, *pages, {"text": "all"})
+
+    result = stage.ask("read")
+
+    assert (result.status, result.usage.model_calls) == ("succeeded", 4)
+    said = [[message["content"] for message in each["body"]["messages"]] for each in stage.requests() if each["text"].startswith("Read ")]
+    assert sorted(text for texts in said for text in texts if text.startswith("Page")) == ["Page a.", "Page b."]
+
+
+def test_a_sequence_asks_its_model_and_hands_over_to_its_conductor(stage: Stage) -> None:
+    stage.write(SEQUENCE)
+    stage.script({"next_agent": "desk"}, "All is well.")
+
+    result = stage.ask("a long story", labels={"desk": "3"})
+
+    assert (result.status, result.output) == ("succeeded", {"answer": "All is well.", "topic": "3"})
+    assert stage.asked()[1] == "Sum up: a long story"
+    assert result.usage.model_calls == 2
+    (sequence,) = stage.steps(result.run_id, "diskurs.heuristic")
+    said = Talk.model_validate(sequence.output).said
+    assert [each.text for each in said] == ["Sum up: a long story", "All is well.", "Noted: All is well."]
 
 
 def test_a_part_that_is_exhausted_exhausts_the_agent(stage: Stage) -> None:
@@ -348,27 +400,35 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_and_a_failed_step_fails_th
 # --- kill -9 --------------------------------------------------------------------------------------------------------
 
 
+SLOW_READING = """
+def is_final(arg):
+    import os, pathlib, time
+    mark = pathlib.Path(__file__).with_name("pid")
+    if arg.answer and not mark.exists():
+        mark.write_text(str(os.getpid()))
+        time.sleep(30)
+    return bool(arg.answer)
+"""
+
+
 def test_workers_killed_in_the_middle_repeat_no_finished_step(
     tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     with (
-        Client.embedded(tmp_path_factory.mktemp("hurt"), config=definitions(), agents=1, tools=1) as victim,
+        Client.embedded(tmp_path_factory.mktemp("hurt"), config=definitions(), agents=2, tools=2) as victim,
         Stage(victim.redis_url, models, tmp_path / "folder") as stage,
     ):
-        stage.write(CONCEPTS)
-        stage.script(
-            {"match": "next_agent", "reply": json.dumps(TO_HELPER)},
-            {"match": "Extract all", "reply": json.dumps(EXTRACTED), "delay_s": 1.0, "times": 2},
-            {"match": "Answer the", "reply": json.dumps(ANSWERED)},
-        )
+        stage.write({**CONCEPTS, "agents/helper/prompt.py": CONCEPTS["agents/helper/prompt.py"] + SLOW_READING})
+        stage.script(TO_HELPER, {"reply": json.dumps(EXTRACTED), "delay_s": 30}, EXTRACTED, ANSWERED)
         run = stage.submit()
-        until(lambda: len(stage.requests()) == 2, "the second model call")
 
-        for process in victim.stack.processes():
-            if process.name.startswith(("agents", "tools")) and process.alive:
-                os.kill(process.pid, signal.SIGKILL)
+        until(lambda: len(stage.requests()) == 2, "the second model call")
+        os.kill(int(stage.record(run.run_id).steps["2.helper/ask.1"].worker.rpartition("#")[2]), signal.SIGKILL)
+        mark = stage.folder / "agents/helper/pid"
+        os.kill(int(until(lambda: mark.exists() and mark.read_text(), "the reading of the answer", 40)), signal.SIGKILL)
 
         result = run.result(60)
         assert (result.status, result.output) == ("succeeded", {"answer": ANSWERED["answer"], "topic": "firewall"})
-        assert {name for name, step in stage.record(result.run_id).steps.items() if step.attempt > 1} == {"2.helper/ask.1"}
-        assert len(stage.requests()) == 4
+        again = {name for name, step in stage.record(run.run_id).steps.items() if step.attempt > 1}
+        assert again == {"2.helper/ask.1", "2.helper/read.2"}
+        assert len(stage.requests()) == 4  # only the call that was under way is made again

@@ -136,6 +136,28 @@ def test_a_head_lists_tasks_that_become_chains(models: ScriptedModels, asked: Ca
     ]
 
 
+def test_a_function_of_the_caller_may_run_the_parallel_chains(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+    answer(models, Clean="clean", Tell="told")
+    made = builder()
+    made.create_chain("clean", ["Clean {input}"])
+    made.create_chain("a", ["A {clean}"], "parallel", dependencies=["clean"])
+    made.create_chain("b", ["B {clean}"], "parallel", dependencies=["clean"])
+    made.create_chain("tell", ["Tell {a} and {b}"], dependencies=["a", "b"])
+    given: list[list[tuple[str, str]]] = []
+
+    async def executor(chain_inputs: list[tuple[str, str]]) -> dict[str, Any]:
+        given.append(chain_inputs)
+        first = await asyncio.to_thread(made.execute_chain, *chain_inputs[0])
+        return {"a": first, "b": "by hand"}
+
+    results = made.execute_group("default", "it", parallel_executor=executor)
+
+    assert results == {"clean": "clean", "a": "said", "b": "by hand", "tell": "told"}
+    assert given == [[("a", "it"), ("b", "it")]]
+    assert asked()[1:] == ["A clean", "Tell said and by hand"]
+    assert made.get_group_status("default") == dict.fromkeys(results, "completed")
+
+
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
@@ -208,9 +230,10 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
 
     assert made.get_chain_output("nobody") is None
     assert made.get_chain_status("nobody") is None
-    for call in (lambda: made.execute_chain("nobody", "it"), lambda: made.execute_group("nobody", "it")):
-        with pytest.raises(ValueError, match="'nobody' not found"):
-            call()
+    with pytest.raises(ValueError, match="Chain 'nobody' not found"):
+        made.execute_chain("nobody", "it")
+    with pytest.raises(ValueError, match="Group 'nobody' not found"):
+        made.execute_group("nobody", "it")
     with pytest.raises(ValueError, match="there is a builder 'known' already"):
         builder(name="known")
     with pytest.raises(ValueError, match="there is no builder 'unknown'"):

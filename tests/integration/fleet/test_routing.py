@@ -119,6 +119,13 @@ def test_a_rule_may_be_a_function(stage: Stage) -> None:
     assert stage.ask("nobody", rules=rules, default_agent="clerk", router=None).agents == ["clerk"]
 
 
+def test_a_pattern_that_would_search_for_ever_chooses_nobody_and_holds_up_nobody(stage: Stage) -> None:
+    rules = [Rule(match="(a|aa)+$", agent="math"), Rule(match="!$", agent="poet")]
+    result = stage.ask("a" * 60 + "!", rules=rules, default_agent="clerk", router=None)
+    assert result.agents == ["poet"]
+    assert result.warnings == ["rule 1 chooses nobody: its pattern '(a|aa)+$' searched this text for more than 1 s"]
+
+
 def test_a_refined_query_takes_the_place_of_the_text(stage: Stage) -> None:
     stage.script(chosen("math", refined_query="1 + 1"))
     assert stage.ask("one and one").output == "echo: math <1 + 1>"

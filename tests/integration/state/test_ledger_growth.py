@@ -554,3 +554,15 @@ def test_a_failure_finds_the_run_though_names_moved_inwards(ledger: Ledger) -> N
     play.commit(play.begin("bad"), outcome=failed())
 
     assert play.status == "failed", "and Redis did not search for ever"
+
+
+def test_a_step_whose_name_is_taken_is_not_grown(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", grows=True), work("b"), terminals=("a", "b"))
+    play.do("b", "first")
+    committed = play.do("a", fragment=Graph(steps=(work("b"),), exit="b"))
+    assert committed.run_status == "failed"
+    error = ledger.read(play.run_id).error
+    assert error
+    assert error.code == "name_taken"
+    assert play.output("b") == "first"

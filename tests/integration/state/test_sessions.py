@@ -108,6 +108,19 @@ def test_a_turn_cancelled_while_it_waits_leaves_no_trace(ledger: Ledger) -> None
     assert answer(first, "1") == [third.run_id]
 
 
+def test_a_run_that_was_ended_by_an_older_worker_does_not_hold_up_its_session(ledger: Ledger) -> None:
+    first, second = turns(ledger, ["one", "two"])
+    queue = f"{first.shard}:session:/chat:queue"
+    ledger.cancel(first.run_id)
+    ledger.redis.lpush(queue, first.run_id)  # as one leaves it that knows no sessions
+    ledger.redis.hset(f"{first.shard}:run:{second.run_id}:state", "@start", "waiting 0 0 1 0 0 0 -")
+    ledger.redis.zrem(f"{first.shard}:ready", f"{second.run_id}|@start")
+    (third,) = turns(ledger, ["three"])
+    assert third.accepted.word == "queued"
+    assert Sessions(ledger).waiting("chat") == [second.run_id, third.run_id]
+    assert answer(second, "2") == [third.run_id]
+
+
 def test_so_many_may_wait(ledger: Ledger) -> None:
     plays = turns(ledger, ["one", "two", "three", "four", "five"])
     assert [play.accepted.word for play in plays] == ["new", "queued", "queued", "queued", "full"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.chainbuilder import plan
+from orchestrator.chainbuilder import executors, plan
 from orchestrator.chainbuilder.compiling import FAILED, START, definitions_of, request_of, sources_of
 from orchestrator.chainbuilder.plan import Base, Parts, Plan
 from orchestrator.chainbuilder.reading import base_of, parts_of
@@ -246,3 +246,22 @@ def test_texts_stand_within_the_base_and_functions_do_not() -> None:
 
     assert agent.instructions == ["Task: Sum {x} {not: a gap}\n{input}", FunctionStep(function=f"{__name__}:clean")]
     assert agent.models == [GPT]
+
+
+# --- executors --------------------------------------------------------------------------------------------------------
+
+
+def test_chains_start_in_waves() -> None:
+    made = added(added(row("a"), "p", mode="parallel", needs=["a"]), "i", mode="independent")
+    made = added(added(made, "q", mode="parallel"), "z", needs=["p"])
+
+    assert executors.waves(made, list(made.chains)) == [(["a", "i"], ["q"]), ([], ["p"]), (["z"], [])]
+
+
+def test_an_executor_gives_an_output_for_each_chain() -> None:
+    async def later(pairs: list[tuple[str, str]]) -> dict[str, str]:
+        return {chain_id: text.upper() for chain_id, text in pairs}
+
+    assert executors.call(later, ["a", "b"], "x") == {"a": "X", "b": "X"}
+    with pytest.raises(ValueError, match="gives the outputs of 'a', 'b', by chain; not"):
+        executors.call(lambda pairs: {"a": 1}, ["a", "b"], "x")

@@ -222,7 +222,7 @@ ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    
         ("    rules: [{agent: a}]\n", "line 6: teams.t.rules[0]: a rule is either a 'match' or a 'function'"),
         (
             "    rules: [{match: '(', agent: a}]\n",
-            "line 6: teams.t.rules[0]: 'match' is no regular expression: missing ), unterminated subpattern at position 0",
+            "line 6: teams.t.rules[0]: 'match' is no regular expression: missing ) at position 1",
         ),
         (
             "    router: {decision_prompt_template: 'whom?'}\n",

@@ -945,9 +945,9 @@ def walk(nodes: Sequence[ChainNode], decide: Mapping[tuple[str, int], bool]) -> 
         story.append(node.node_id)
         if node.kind == "branch":
             holds = decide.get((node.node_id, story.count(node.node_id)), False)
-            node = by_id.get((node.true_node if holds else node.false_node) or "")
+            node = by_id.get(str((node.true_node if holds else node.false_node) or ""))
         else:
-            node = by_id.get(node.next_node or "")
+            node = by_id.get(str(node.next_node or ""))
     return story
 
 
@@ -955,7 +955,7 @@ def walk(nodes: Sequence[ChainNode], decide: Mapping[tuple[str, int], bool]) -> 
 @given(walks(), st.dictionaries(st.tuples(st.sampled_from([f"n{i}" for i in range(7)]), st.integers(1, 6)), st.booleans(), max_size=30))
 def test_any_loops_run_as_one_would_walk_them(nodes: list[ChainNode], decide: dict[tuple[str, int], bool]) -> None:
     reached = reach(
-        ["n0"], {node.node_id: [target for target in (node.next_node, node.true_node, node.false_node) if target] for node in nodes}
+        ["n0"], {node.node_id: [str(target) for target in (node.next_node, node.true_node, node.false_node) if target] for node in nodes}
     )
     nodes = [node for node in nodes if node.node_id in reached]
     messages, code = faults(*nodes)
@@ -985,3 +985,55 @@ def test_ten_thousand_nodes_are_planned_without_recursion() -> None:
 
     assert len(graph.edges) == len(list(pairwise(ids)))
     assert step(graph, "n9999").reads == {"n9998": "n9998"}
+
+
+# Lists of ways on, and answers
+
+
+def test_several_nodes_may_be_next() -> None:
+    nodes = [
+        {"node_id": "a", "kind": "tool", "name": "echo", "next_node": ["b", "c"]},
+        {"node_id": "b", "kind": "tool", "name": "echo", "next_node": "d"},
+        {"node_id": "c", "kind": "branch", "condition": "`true`", "true_node": ["d", "e"]},
+        {"node_id": "d", "kind": "tool", "name": "echo"},
+        {"node_id": "e", "kind": "tool", "name": "echo"},
+    ]
+    definitions = Definitions(tools={"echo": Tool(function="m:echo")})
+
+    run = Run(ChainRequest.model_validate({"nodes": nodes, "entry_node": "a"}), definitions).play()
+
+    assert run.story == ["a", "b", "c", "d", "e"]
+
+
+def test_a_side_that_points_back_leads_nowhere_else() -> None:
+    nodes = [
+        {"node_id": "a", "kind": "tool", "name": "echo", "next_node": "more"},
+        {"node_id": "more", "kind": "branch", "condition": "`true`", "true_node": ["a", "b"]},
+        {"node_id": "b", "kind": "tool", "name": "echo"},
+    ]
+    definitions = Definitions(tools={"echo": Tool(function="m:echo")})
+
+    faults, code = chains.check(ChainRequest.model_validate({"nodes": nodes, "entry_node": "a"}), definitions)
+
+    assert code == "chain_cycle"
+    assert "a circle that nothing ends" in faults[0].message
+
+
+@pytest.mark.parametrize(
+    ("answers", "output"), [({"x": "a.k"}, 1), ({"x": "a.k", "y": "a.nothing"}, 1), ({"x": "a.k", "y": "input.z"}, {"x": 1, "y": 2})]
+)
+def test_a_named_chain_gives_its_answers(answers: dict[str, str], output: object) -> None:
+    inner = Chain.model_validate({"nodes": [{"node_id": "a", "kind": "tool", "name": "one"}], "entry_node": "a", "answers": answers})
+    definitions = Definitions(tools={"one": Tool(function="m:one")}, chains={"inner": inner})
+    node = {"node_id": "it", "kind": "chain", "name": "inner", "input": {"z": 2}}
+
+    run = Run(ChainRequest.model_validate({"nodes": [node], "entry_node": "it"}), definitions, {"one": lambda given: {"k": 1}}).play()
+
+    assert run.output("it") == output
+
+
+def test_an_answer_that_cannot_be_read_is_a_fault() -> None:
+    inner = Chain.model_validate({"nodes": [{"node_id": "a", "kind": "tool", "name": "one"}], "entry_node": "a", "answers": {"x": "a.("}})
+    definitions = Definitions(tools={"one": Tool(function="m:one")}, chains={"inner": inner})
+
+    assert [fault.where for fault in chains.check_chains(definitions)] == ["chains.inner.answers.x"]

@@ -64,14 +64,14 @@ def test_trials_and_steps_are_counted_apart() -> None:
 
 
 def test_the_parts_of_a_parallel_agent_are_joined() -> None:
-    graph = conducting.branches(Hop("ann", 2, "2.ann"), FORUM, before="2.ann/branches", count=2)
+    graph = conducting.branches(Hop("ann", 2, "2.ann"), before="2.ann/branches", count=2)
     assert kinds(graph) == {"2.ann/branch.0": "diskurs.begin", "2.ann/branch.1": "diskurs.begin", "2.ann/join": "diskurs.join"}
     assert {(edge.source, edge.target) for edge in graph.edges} == {("2.ann/branch.0", "2.ann/join"), ("2.ann/branch.1", "2.ann/join")}
     assert graph.steps[-1].reads["@branch/1"] == "2.ann/branch.1"  # whatever has taken its place by then
 
 
 def test_no_parts_are_joined_at_once() -> None:
-    assert kinds(conducting.branches(Hop("ann", 2, "2.ann"), FORUM, before="x", count=0)) == {"2.ann/join": "diskurs.join"}
+    assert kinds(conducting.branches(Hop("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
 
 
 def test_a_plan_grows_a_step_for_each_of_its_own() -> None:

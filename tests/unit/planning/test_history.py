@@ -69,6 +69,18 @@ def test_a_text_with_what_was_said_before_it() -> None:
     assert history.before([], "now") == "now"
 
 
+def told(*entries: HistoryEntry) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in history.messages(entries, "now")]
+
+
+def test_messages_take_turns() -> None:
+    none = ("assistant", "(No answer was given.)")
+    assert told() == [("user", "now")]
+    assert told(entry("user", "a"), entry("assistant", "b")) == [("user", "a"), ("assistant", "b"), ("user", "now")]
+    assert told(entry("assistant", "b"), entry("assistant", "c")) == [("assistant", "b\n\nc"), ("user", "now")]
+    assert told(entry("user", "a"), entry("user", "b")) == [("user", "a"), none, ("user", "b"), none, ("user", "now")]
+
+
 @given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(max_size=50)), max_size=30), st.integers(1, 200), st.integers(1, 40))
 def test_what_is_shown_is_the_newest_and_fits(said: list[tuple[str, str]], max_tokens: int, max_entries: int) -> None:
     entries = [entry(role, content) for role, content in said]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from orchestrator import config
+from orchestrator.cli.main import submit
 from orchestrator.errors import ConfigError
 from orchestrator.formats.diskurs.folder import is_folder, load_folder
 from orchestrator.formats.documents import parse
@@ -181,6 +183,8 @@ def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch
     for path in (tmp_path, tmp_path / "config.yml"):
         assert config.load(path).diskurs is not None
         assert config.check_file(path) == []
+        checked = CliRunner().invoke(submit, ["check", str(path)])
+        assert (checked.exit_code, checked.stdout) == (0, f"{path}: all is well (2 agents, of a Diskurs folder)\n")
 
 
 def test_our_own_files_cannot_have_a_forum() -> None:

@@ -18,7 +18,7 @@ AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann",
 Say = Callable[[str], JsonValue]
 
 
-def load(folder: Path, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> langswarm.Loaded:
+def load(folder: Path, /, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> langswarm.Loaded:
     """What files say: one text, or files by name; raises ConfigError."""
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text)
@@ -31,7 +31,7 @@ def load(folder: Path, *texts: str, environment: Mapping[str, str] | None = None
 def faults(folder: Path, *texts: str, **files: str) -> list[str]:
     """All that is wrong with files, in the loader's words and then the planner's."""
     try:
-        loaded = load(folder, *texts, **files)
+        loaded = load(folder, *texts, environment={}, **files)
     except ConfigError as error:
         return [str(fault) for fault in error.faults]
     return [str(fault) for fault in loaded.in_files(chains.check_chains(loaded.definitions))]

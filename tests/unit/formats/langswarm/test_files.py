@@ -53,8 +53,8 @@ def test_what_an_agent_says_of_itself_has_its_effect(tmp_path: Path) -> None:
     text = """
 memory: {enabled: true}
 agents:
-  ann: {name: Ann, provider: anthropic, model: claude-x, behavior: coding, system_prompt: Also sing., streaming: true, response_mode: streaming,
-        max_tokens: 10, temperature: 0.5, max_tool_iterations: 7, timeout: 9}
+  ann: {name: Ann, provider: anthropic, model: claude-x, behavior: coding, system_prompt: Also sing., streaming: true,
+        response_mode: streaming, max_tokens: 10, temperature: 0.5, max_tool_iterations: 7, timeout: 9}
   bob: {model: local/smollm2, memory: false}
 workflows: {}
 """

@@ -11,7 +11,6 @@ from orchestrator.models.values import JsonValue
 from tests.unit.formats.langswarm.stage import AGENTS, answer, asked, load, play
 from tests.unit.planning.interpreter import Tool, ToolFailure
 
-
 # --- shapes ------------------------------------------------------------------------------------------------------------
 
 STEPS = "[{id: a, agent: ann, input: '${user_input}'}, {id: b, agent: bob, input: '${a}', output: {to: user}}]"
@@ -394,3 +393,138 @@ def test_tools_of_a_step_are_its_own(tmp_path: Path) -> None:
     assert definitions.chains["w"].nodes[1].input == {"a": 1}
     assert definitions.tools["add"].function == "mine:add"
     assert definitions.tools["one@w.d"].values["function_"] == "one"
+
+
+# --- examples of its pages ---------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_nothing_leads_to_begins_when_what_it_reads_is_there(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        AGENTS
+        + """
+workflows:
+  w:
+    steps:
+      - id: basic_processing
+        agent: ann
+        input: "${user_input}"
+        output:
+          to: check_premium
+
+      - id: premium_enhancement
+        condition: "${context.step_outputs.basic_processing.user_tier} == 'premium'"
+        agent: bob
+        input: "${context.step_outputs.basic_processing}"
+        output:
+          to: finalize
+
+      - id: check_premium
+        agent: cleo
+        input: "${context.step_outputs.basic_processing}"
+        output:
+          to: finalize
+
+      - id: finalize
+        agent: dan
+        input: |
+          Basic: ${context.step_outputs.basic_processing.user_tier}
+          Premium: ${context.step_outputs.premium_enhancement}
+        output:
+          to: user
+""",
+    )
+
+    assert answer(loaded, "w", ann={"user_tier": "premium"}, bob="more") == "dan<Basic: premium\nPremium: more\n>"
+    assert answer(loaded, "w", ann={"user_tier": "free"}, bob="more") == "dan<Basic: free\nPremium: \n>"
+    assert asked(play(loaded, "w", ann={"user_tier": "premium"})).count("finalize") == 1
+
+
+def test_a_retry_is_drawn_with_routes(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        AGENTS
+        + """
+workflows:
+  w:
+    steps:
+      - id: attempt_operation
+        agent: ann
+        input: "${user_input}"
+        output:
+          to:
+            - condition:
+                if: "${context.step_outputs.attempt_operation.success} == true"
+                then: success_handler
+                else: retry_or_fail
+
+      - id: retry_or_fail
+        agent: bob
+        input: "${context.step_outputs.attempt_operation}"
+        output:
+          to:
+            - condition:
+                if: "${context.step_outputs.attempt_operation.retry_count} < 3"
+                then: attempt_operation
+                else: failure_handler
+
+      - {id: success_handler, agent: cleo, input: done, output: {to: user}}
+      - {id: failure_handler, agent: dan, input: given up, output: {to: user}}
+""",
+    )
+    tries: Iterator[JsonValue] = iter([{"retry_count": 1}, {"retry_count": 2}, {"success": True}])
+    failures: Iterator[JsonValue] = iter([{"retry_count": count} for count in (1, 2, 3)])
+
+    assert answer(loaded, "w", ann=lambda given: next(tries)) == "cleo<done>"
+    assert answer(loaded, "w", ann=lambda given: next(failures)) == "dan<given up>"
+
+
+def test_a_fan_with_rollback_and_retry(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        AGENTS
+        + """
+workflows:
+  main_workflow:
+    - id: full_demo_workflow
+      description: A demo.
+      steps:
+        - id: step1_plan
+          agent: ann
+          input: "Plan tasks for this project"
+          retry: 2
+          output: {to: [user, step2_execute]}
+
+        - id: step2_execute
+          agent: bob
+          input: "${previous_output}"
+          retry: 2
+          rollback_to: step1_plan
+          rollback_limit: 1
+          output: {to: [step6_fanout]}
+
+        - id: step6_fanout
+          agent: ann
+          input: "Split work"
+          output:
+            to:
+              - { step: step6a_checker_a, await: true }
+              - { step: step6b_checker_b, await: true }
+
+        - {id: step6a_checker_a, agent: cleo, input: "${previous_output}", output: {to: step7_fanin}}
+        - {id: step6b_checker_b, agent: dan, input: "${previous_output}", output: {to: step7_fanin}}
+
+        - id: step7_fanin
+          agent: eve
+          input: |
+            - A: ${step_outputs.step6a_checker_a}
+            - B: ${step_outputs.step6b_checker_b}
+          output: {to: user}
+""",
+    )
+    merged = "eve<- A: cleo<ann<Split work>>\n- B: dan<ann<Split work>>\n>"
+
+    run = play(loaded, "main_workflow", bob=failing(1))
+
+    assert run.output("it") == {"step1_plan": "ann<Plan tasks for this project>", "step7_fanin": merged}
+    assert sum(step.startswith("it/step1_plan") for step in run.story) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import StepError
 from orchestrator.models.conductors import Code
-from workers.diskurs import compatibility, entities
+from workers.diskurs import compatibility, entities, fields
 from workers.diskurs.code import Room, refusal_of
 
 
@@ -60,7 +60,7 @@ def test_annotations_of_classes_are_readable_afterwards(tmp_path: Path) -> None:
     text = "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom diskurs import InputField, PromptArgument\n"
     loaded = room(tmp_path, a__prompt=f"{text}@dataclass\nclass Mine(PromptArgument):\n    topic: InputField[str] = ''\n")
     mine = loaded.load(Code(file="a/prompt.py", name="Mine"))
-    assert entities.fields.accesses(mine) == {"topic": "input"}
+    assert fields.accesses(mine) == {"topic": "input"}
 
 
 def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
