@@ -90,7 +90,7 @@ class Loop:
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._send(committed.sends, record.outcome.fragment)
-        send_ready(self._app, committed.following)
+        self._give_turn(committed.following)
         faultpoints.at("successors-sent")
         begun_next = committed.begun
         if begun_next is not None and self._todo and begun_next.step_id == self._todo[0]:
@@ -110,6 +110,13 @@ class Loop:
             else:
                 own.append((step.step_id, step.spec))
         self._out(own, grown)
+
+    def _give_turn(self, following: Sequence[tuple[str, Ready]]) -> None:
+        """Have the next turn of the session begin."""
+        try:
+            send_ready(self._app, following)
+        except UnavailableError as error:
+            log.warning("not_sent", run=self._run_id, steps=len(following), error=str(error), note="the sweep sends them later")
 
     def _out(self, steps: Sequence[tuple[str, Spec]], grown: Graph | None = None) -> None:
         if not steps:

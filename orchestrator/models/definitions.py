@@ -73,9 +73,7 @@ class Tool(Value):
         default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
     )
     mcp: McpServer | None = Field(default=None, description="the server whose tools are called `name.tool`")
-    asks: bool = Field(
-        default=False, description="asks people: a call waits, without a worker, for a signal, whose value is what it gives"
-    )
+    asks: bool = Field(default=False, description="asks people: a call waits, without a worker, for a signal, whose value is what it gives")
     description: str = Field(default="", description="what it does, for people and models")
     queue: QueueName = Field(
         default_factory=lambda given: "agents" if given.get("mcp") else "tools",
@@ -171,7 +169,9 @@ class History(Value):
     truncation_strategy: Literal["oldest_first", "keep_last"] = Field(
         default="oldest_first", description="what goes when there is too much: the oldest entries, or all but the last"
     )
-    include_types: list[Role] = Field(default_factory=lambda: cast("list[Role]", ["user", "assistant"]), description="whose entries it sees")
+    include_types: list[Role] = Field(
+        default_factory=lambda: cast("list[Role]", ["user", "assistant"]), description="whose entries it sees"
+    )
     exclude_sources: list[str] = Field(default_factory=list, description="agents whose answers it does not see")
 
 

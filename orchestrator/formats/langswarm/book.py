@@ -39,6 +39,8 @@ class Book:
     methods: dict[str, list[str]] = field(default_factory=dict)
     """Tool with methods of its own → the tools that they are."""
     workflows: list[str] = field(default_factory=list)
+    left_aside: list[str] = field(default_factory=list)
+    """Blocks of workflows that mean nothing here."""
 
     @property
     def tool_names(self) -> list[str]:

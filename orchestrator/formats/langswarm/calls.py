@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.langswarm.book import Book
@@ -26,8 +26,10 @@ class Caller:
     workflow: str
     retry: int = 0
     """Tries after the first, where a step says nothing."""
-    changes: Mapping[str, object] = ()  # type: ignore[assignment]
+    changes: Mapping[str, object] = field(default_factory=dict)
     """What is different about every agent of the workflow."""
+    at_once: bool = False
+    """Whether loops do all items at once, where a step says nothing."""
 
     def fields(self, step: Step, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
         """The fields of a step's node, but for what comes next."""
@@ -151,7 +153,8 @@ class Caller:
         items = _rendered(part.at("for_each"), scope).text
         if part.has("max") and (most := part.at("max").count(least=1)):
             items = f"({items})[:{most}]"
-        return {"kind": "map", "items_path": items, **({} if step.says("async") else {"max_concurrency": 1})}
+        at_once = step.says("async") if step.has("async") else self.at_once
+        return {"kind": "map", "items_path": items, **({} if at_once else {"max_concurrency": 1})}
 
     def _condition(self, step: Step, scope: Scope) -> Fields:
         part = step.at("condition")

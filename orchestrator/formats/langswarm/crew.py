@@ -110,8 +110,10 @@ class Crew:
         places = (part, settings, part.at("metadata"))
         function, command = _in(places, "function"), _in(places, "command")
         url = _in(places, "url", "mcp_url")
-        if part.has("pattern") and part.at("pattern").text() not in ("direct", "intent", "hybrid"):
-            part.at("pattern").fault("expected 'direct', 'intent' or 'hybrid'")
+        if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
+            part.at("pattern").fault(
+                "expected 'direct' or 'hybrid'; a tool has no workflow of its own here, so it is called by its methods"
+            )
         if part.has("local_mode") and part.at("local_mode").truth() != (url is None):
             part.at("local_mode").fault("does not fit: a tool with a 'url' is not local, and any other is")
         if sum(each is not None for each in (function, command or url, part.first("module"))) != 1:

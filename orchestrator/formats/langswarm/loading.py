@@ -69,7 +69,7 @@ def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mappin
     if sources.faults:
         raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
     definitions = Definitions(folder=str(folder), agents=book.agents, tools=book.tools, chains=chains)
-    return Loaded(definitions, tuple(dict.fromkeys(sources.left_aside)), places)
+    return Loaded(definitions, tuple(dict.fromkeys([*sources.left_aside, *book.left_aside])), places)
 
 
 def _unfolded(part: Part, book: Book) -> Part | None:

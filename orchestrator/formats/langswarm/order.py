@@ -55,7 +55,9 @@ class _Ordering:
         self._place = {step.id: place for place, step in enumerate(steps)}
         self._fans = {step.id: step.at("fan_key").text() for step in steps if step.has("fan_key") and not step.says("is_fan_in")}
         self._needs = {step.id: self._named(step.names("depends_on"), step.id) for step in steps}
-        self._gathered = {step.id: self._gathers(step) for step in steps if step.says("is_fan_in")}
+        self._gatherers = {step.id: named for step in steps for named in self._named(step.names("fan_in_id"), step.id)}
+        gathering = [step for step in steps if step.says("is_fan_in") or step.id in self._gatherers.values()]
+        self._gathered = {step.id: self._gathers(step) for step in gathering}
         self._entered = {target for step in steps for target in self._leads(step) if self._place[target] > self._place[step.id]}
 
     def order(self, reading: Set[str]) -> Order:
@@ -88,7 +90,7 @@ class _Ordering:
         """The steps that a fan-in waits for: those of its key, those that name it, and those that its `args.steps` names."""
         key = step.at("fan_key").text() if step.has("fan_key") else None
         found = [member for member, name in self._fans.items() if name == key]
-        found += [each.id for each in self._steps if each.has("fan_in_id") and each.at("fan_in_id").text() == step.id]
+        found += [member for member, gatherer in self._gatherers.items() if gatherer == step.id]
         found += self._named(step.at("args").at("steps").texts(), step.id)
         if not found:
             step.at("is_fan_in").fault("no step has its 'fan_key', so it would gather nothing")

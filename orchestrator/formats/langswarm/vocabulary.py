@@ -95,7 +95,7 @@ BEHAVIORS: Mapping[str, str] = {
 
 AGENT = frozenset(
     {"id", "name", "description", "agent_type", "provider", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
-    | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "fallbacks", "retry"}
+    | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry"}
 )
 TOOL = frozenset(
     {"id", "name", "type", "description", "settings", "local_mode", "pattern", "methods", "permissions", "function", "metadata", "module"}

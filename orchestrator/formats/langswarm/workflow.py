@@ -52,7 +52,10 @@ class _Compiler:
             if step.is_navigator and (found := read_navigation(step, self._steps, self._values[step.id]))
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
-        self._caller = Caller(book, name, self._count("retry"), changes)
+        at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").truth())
+        self._caller = Caller(book, name, self._count("retry"), changes, at_once)
+        if part.has("settings"):
+            book.left_aside.append("settings")
         self.places = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:

@@ -118,6 +118,25 @@ def test_the_time_and_the_tries_of_a_node_are_those_of_its_turns_but_not_of_anot
     assert [(step.retries, step.timeout_s) for step in graph.steps] == [(9, 2.0), (1, None)]
 
 
+def test_keys_of_a_nodes_input_that_texts_name_fill_them() -> None:
+    it = agent(system="Be {tone}.", instructions=["About {topic}: {input}", SHOUT, "Again {topic}"])
+    params: dict[str, Any] = {"input": {"tone": "kind", "more": 1}, "map": {"topic": "draft", "input": "text"}}
+
+    spec = agent_spec("it", it, {}, params)
+    row = agent_fragment("it", Definitions(agents={"it": it}), grower="g", spec=spec, filling={"tone": "kind", "topic": "owls"})
+
+    assert spec.params["gaps"] == ["tone", "topic"]
+    assert [step.params.get("input") for step in row.steps] == [
+        {"tone": "kind", "topic": "owls"}, None, {"tone": "kind", "topic": "owls"},
+    ]  # fmt: skip
+
+
+def test_what_is_asked_never_fills_a_gap() -> None:
+    spec = agent_spec("it", agent(instructions=["About {text}: {input}"]), {}, {"input": {"text": "owls"}})
+
+    assert "gaps" not in spec.params
+
+
 def test_chainbreakers_stand_behind_each_instruction_and_lead_to_the_end() -> None:
     graph = laid_out(agent(instructions=["1 {input}", "2 {input}"], chainbreakers=["m:stop"], timeout_s=5))
 

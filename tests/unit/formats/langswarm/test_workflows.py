@@ -217,6 +217,27 @@ def test_the_steps_of_a_fan_begin_together_and_are_gathered_once(tmp_path: Path)
     assert run.output("it") == "eve<dan<{'b': 'bob<ann<hello>>', 'c': 'cleo<ann<hello>>'}>>"
 
 
+def test_the_steps_of_a_fan_may_name_what_gathers_them(tmp_path: Path) -> None:
+    steps = """[
+      {id: a, agent: ann, output: {to: [b, c]}},
+      {id: b, agent: bob, fan_in_id: all, input: b},
+      {id: c, agent: cleo, fan_in_id: all, input: c},
+      {id: all, agent: dan}]"""
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w") == "dan<{'b': 'bob<b>', 'c': 'cleo<c>'}>"
+
+
+def test_loops_do_their_items_one_after_the_other_unless_the_workflow_is_async(tmp_path: Path) -> None:
+    steps = "[{id: each, loop: {for_each: [1, 2], body: {agent: ann}}}, {id: all, async: true, loop: {for_each: [1], body: {agent: ann}}}]"
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {{steps: {steps}}}, v: {{async: true, steps: {steps}}}}}")
+
+    def most(workflow: str) -> list[int | None]:
+        return [node.max_concurrency for node in loaded.definitions.chains[workflow].nodes if node.kind == "map"]
+
+    assert (most("w"), most("v")) == ([1, None], [None, None])
+
+
 def test_a_fan_may_be_drawn_with_targets(tmp_path: Path) -> None:
     steps = """[
       {id: split, agent: ann, output: {to: [{step: b, await: true}, {step: c, await: true}]}},

@@ -1,0 +1,73 @@
+"""What a fork is asked: its source's request, changed where that may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.forking import labels_of, request_of
+from orchestrator.models.definitions import Agent, Definitions
+from orchestrator.models.forks import Past
+from orchestrator.models.values import JsonValue
+
+DEFINITIONS = Definitions(agents={"ann": Agent()})
+CHAIN: JsonValue = {
+    "nodes": [{"node_id": "a", "kind": "agent", "name": "ann", "input_map": {"input": "x"}}], "entry_node": "a",
+    "initial_input": {"x": 1, "deep": {"y": 2}}, "chain_id": "c",
+}  # fmt: skip
+TURN: JsonValue = {"text": "hello", "agent": "ann"}
+
+
+def past(kind: str, request: JsonValue, **labels: str) -> Past:
+    return Past(
+        run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, cells={}, duties={}, shared={},
+        edges={}, names={}, scopes={}, growths={}, terminals="[]",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "given"),
+    [
+        ({}, {"x": 1, "deep": {"y": 2}}),
+        ({"input.x": 5}, {"x": 5, "deep": {"y": 2}}),
+        ({"input.deep.y": [1], "input.new.z": None}, {"x": 1, "deep": {"y": [1]}, "new": {"z": None}}),
+        ({"input": {"x": 0}, "input.w": 1}, {"x": 0, "w": 1}),
+    ],
+)
+def test_the_input_of_a_chain_is_changed_where_a_path_leads(changes: dict[str, JsonValue], given: JsonValue) -> None:
+    request, output = request_of(past("chain", CHAIN), changes, DEFINITIONS)
+
+    assert output == given
+    assert isinstance(request, dict)
+    assert request["initial_input"] == given
+
+
+def test_the_input_of_a_turn_is_its_text() -> None:
+    assert request_of(past("turn", TURN), {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
+    assert request_of(past("turn", TURN), {}, DEFINITIONS) == (TURN, "hello")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("chain", {"x": 1}, "'x' cannot be changed; what can is 'input'"),
+        ("chain", {"input.": 1}, "'input.' cannot be changed"),
+        ("chain", {"input.x.y": 1}, "'input.x.y' leads into 1, which is no object"),
+        ("chain", {"input": "text"}, "the input of a chain is an object, not 'text'"),
+        ("turn", {"input.x": 1}, "of a turn what can is 'input', its text"),
+        ("turn", {"input": 1}, "the input of a turn is a text, not 1"),
+        ("turn", {"input": ""}, "the text is empty"),
+    ],
+)
+def test_a_change_that_the_request_does_not_bear_is_told(kind: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        request_of(past(kind, CHAIN if kind == "chain" else TURN), changes, DEFINITIONS)
+
+
+def test_a_fork_of_a_fork_names_the_last() -> None:
+    source = past("turn", TURN, tenant="acme", forked_from="older", forked_at="x")
+
+    assert labels_of(source, "y") == {"tenant": "acme", "forked_from": "old", "forked_at": "y"}
+    assert labels_of(source, None) == {"tenant": "acme", "forked_from": "old"}
