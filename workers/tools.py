@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,8 @@ from workers.schemas import Function
 from workers.work import Work
 
 log = structlog.get_logger(__name__)
+
+_INSTALLED = {"site-packages", "dist-packages"}  # of a virtual environment that lies in the folder
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
@@ -101,7 +104,7 @@ def _load(name: str, folder: str | None) -> Function:
     with _importing:
         try:
             module = _import(module_name, folder)
-        except Exception as error:  # whatever a user's module raises while it is imported
+        except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
             raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -115,20 +118,32 @@ def _import(module_name: str, folder: str | None) -> Any:
     if folder is None or not _is_in(Path(folder), module_name.partition(".")[0]):
         return importlib.import_module(module_name)
     if _imported_from != folder:
-        if _imported_from is not None:
-            sys.path.remove(_imported_from)
-            _forget_modules_in(Path(_imported_from))
+        forget_folder()
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         _imported_from = folder
     return importlib.import_module(module_name)
 
 
-def _forget_modules_in(folder: Path) -> None:
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and Path(file).is_relative_to(folder) and name.partition(".")[0] not in ("orchestrator", "workers"):
-            del sys.modules[name]
+def forget_folder() -> None:
+    """Have no configuration's modules importable, until one is needed again; functions that were loaded go on."""
+    global _imported_from
+    with _importing:
+        if _imported_from is None:
+            return
+        with suppress(ValueError):  # code of the folder may have changed the path
+            sys.path.remove(_imported_from)
+        folder, _imported_from = Path(_imported_from), None
+        for name, module in list(sys.modules.items()):
+            if lies_in(module, folder) and name.partition(".")[0] not in ("orchestrator", "workers"):
+                del sys.modules[name]
+
+
+def lies_in(module: object, folder: Path) -> bool:
+    """Whether a module is of a folder, by its file, or as a package without one by its place; what is installed there is not."""
+    file = getattr(module, "__file__", None)
+    places = [Path(place) for place in ([file] if file else getattr(module, "__path__", ()))]
+    return any(place.is_relative_to(folder) and not _INSTALLED & set(place.relative_to(folder).parts) for place in places)
 
 
 def _is_in(folder: Path, root: str) -> bool:

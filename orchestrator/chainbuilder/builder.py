@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from orchestrator.chainbuilder import compiling, executors, plan
@@ -162,14 +162,29 @@ class ChainBuilder:
         if parallel_executor is None:
             return self._result(self._start(members, input_data), members)
         outputs: dict[str, JsonValue] = {}
-        for others, parallel in executors.waves(chains, members):
+        failures: list[RunError] = []
+        sources = compiling.sources_of(chains, chains.ordered(members))
+        for wave in executors.waves(chains, members):
+            others, parallel = ([each for each in part if outputs.keys() >= set(sources[each])] for part in wave)
             if others:
-                outputs |= self._result(self._start(others, input_data), others)
+                outputs |= self._outputs_of(others, input_data, failures)
             if parallel:
                 given = executors.call(parallel_executor, parallel, input_data)
                 self._registry.keep(given)
                 outputs |= given
+        if failures:
+            raise failures[0]
         return {chain_id: outputs[chain_id] for chain_id in members if chain_id in outputs}
+
+    def _outputs_of(self, chain_ids: Sequence[str], text: str, failures: list[RunError]) -> dict[str, JsonValue]:
+        """Run chains and wait for the outputs of those that do not fail. Raises RunError if the run itself was ended."""
+        try:
+            return self._result(self._start(chain_ids, text), chain_ids)
+        except RunError as error:
+            if error.status != "failed":
+                raise
+            failures.append(error)
+            return self._outputs(self._registry.progress(chain_ids))
 
     async def execute_group_async(self, group: str, input_data: str) -> dict[str, JsonValue]:
         """The same, beside other coroutines. Cancelling it cancels the run."""
@@ -227,12 +242,12 @@ class ChainBuilder:
         return self._outputs(found)
 
     async def _result_async(self, chain_ids: Sequence[str], text: str) -> dict[str, JsonValue]:
-        loop = asyncio.get_running_loop()
-        run = await loop.run_in_executor(_waiting, self._start, chain_ids, text)
+        starting = _waiting.submit(self._start, chain_ids, text)
         try:
-            return await loop.run_in_executor(_waiting, self._result, run, chain_ids)
+            run = await asyncio.wrap_future(starting)
+            return await asyncio.get_running_loop().run_in_executor(_waiting, self._result, run, chain_ids)
         except asyncio.CancelledError:
-            loop.run_in_executor(None, run.cancel)
+            starting.add_done_callback(_call_off)  # it may be waiting still for what the chains depend on
             raise
 
     @staticmethod
@@ -271,3 +286,9 @@ class ChainBuilder:
     def _known(self, chain_ids: Iterable[str]) -> dict[str, Progress]:
         chains = self._registry.plan().chains
         return self._registry.progress([each for each in chain_ids if each in chains])
+
+
+def _call_off(starting: Future[ChainRun]) -> None:
+    """End the run that was started, in a thread of its own."""
+    if not starting.cancelled() and starting.exception() is None:
+        _waiting.submit(starting.result().cancel)

@@ -76,7 +76,8 @@ class Plan(Value):
         """The chains of a group. Raises ValueError if it has none."""
         found = [chain_id for chain_id, member in self.chains.items() if member.group == group]
         if not found:
-            raise ValueError(f"Group {group!r} not found{did_you_mean(group, {member.group for member in self.chains.values()})}")
+            groups = dict.fromkeys(member.group for member in self.chains.values())
+            raise ValueError(f"Group {group!r} not found{did_you_mean(group, groups)}")
         return found
 
     def ordered(self, chain_ids: Iterable[str]) -> list[str]:

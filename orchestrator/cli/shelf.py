@@ -119,8 +119,9 @@ class Shelf(Desk):
         run = self.client.run(run_id)
         word = run.signal(step, value)
         exit_status, said = SIGNALS[word]
-        if word == "kept" and run.record().answering(step) is None:
-            said += "; so far the run has no such step, so check the name"
+        if word == "kept" and (record := run.record()).answering(step) is None:
+            within = [each for each in record.steps if each.endswith(f"/{step}")]
+            said += f"; so far the run has no such step: {f'did you mean {within[0]!r}?' if within else 'check the name'}"
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
         else:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from orchestrator.errors import StepError
-from orchestrator.models.conductors import Code
+from orchestrator.models.conductors import Code, Dependency, DiskursTool
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, ToolSchema, Usage
 from workers import schemas, tools
@@ -112,11 +112,19 @@ def _results(work: Work, needs: Mapping[str, str]) -> dict[str, JsonValue]:
 
 def _tool(work: Work, name: str) -> tuple[Any, ToolDescription]:
     """The function, made once in each process where a factory makes it, and what its docstring says."""
-    room = code.room_of(work)
-    made = room.made.get(f"tool {name}")
-    if made is None:
-        made = room.made[f"tool {name}"] = _made(work, name)
+    made = _made_once(work, code.forum_of(work).tools[name], lambda: _made(work, name))
     return made, ToolDescription.from_function(made)
+
+
+def _made_once(work: Work, declared: DiskursTool | Dependency, make: Callable[[], Any]) -> Any:
+    """What is made as a configuration declares it. Another configuration of the folder may declare something else under its name."""
+    forum = code.forum_of(work)
+    uses = declared.dependencies if isinstance(declared, DiskursTool) else []
+    key = "\n".join(each.model_dump_json() for each in (declared, *(forum.dependencies[name] for name in uses)))
+    made = code.room_of(work).made
+    if key not in made:
+        made[key] = make()
+    return made[key]
 
 
 def _made(work: Work, name: str) -> Any:
@@ -131,11 +139,8 @@ def _made(work: Work, name: str) -> Any:
 
 
 def _dependency(work: Work, name: str) -> Any:
-    room, dependency = code.room_of(work), code.forum_of(work).dependencies[name]
-    key = f"dependency {name}"
-    if key not in room.made:
-        room.made[key] = code.call(work, dependency.made_by, **dependency.parameters)
-    return room.made[key]
+    dependency = code.forum_of(work).dependencies[name]
+    return _made_once(work, dependency, lambda: code.call(work, dependency.made_by, **dependency.parameters))
 
 
 def _check(described: ToolDescription, arguments: Mapping[str, JsonValue]) -> None:

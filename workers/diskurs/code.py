@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +47,8 @@ class Room:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._modules: dict[str, ModuleType] = {}
-        self._neighbours: dict[Path, dict[str, ModuleType]] = {}
+        self._neighbours: dict[Path, dict[str, ModuleType]] = defaultdict(dict)
+        """By the folder that they are imported from: that of a file, or the whole one."""
         self.made: dict[str, Any] = {}
         """What factories and classes made, for the life of this process."""
 
@@ -62,8 +64,16 @@ class Room:
         with _entering:
             for name, other in (modules or {}).items():
                 if other != file:
-                    self._neighbours.setdefault(self._place(file), {})[name] = self.module(other)
-            return self._modules.get(file) or self._load(file)
+                    self._neighbours[self._place(file)][name] = self.module(other)
+            if file not in self._modules:
+                self._modules[file] = self._imported(file) or self._load(file)
+            return self._modules[file]
+
+    def _imported(self, file: str) -> ModuleType | None:
+        """The module, if a neighbour imported it by its plain name."""
+        path = self._folder / file
+        found = self._neighbours[path.parent].get(path.stem)
+        return found if found and getattr(found, "__file__", None) == str(path) else None
 
     def _load(self, file: str) -> ModuleType:
         name = f"diskurs_folder_{abs(hash(self._folder)):x}/{file}"
@@ -73,14 +83,16 @@ class Room:
             raise StepError(f"{file} is no file of Python", code="bad_code")
         module = importlib.util.module_from_spec(spec)
         importlib.invalidate_caches()
-        with self.inside(file):
-            sys.modules[name] = sys.modules[path.stem] = module  # under its own name too, since its neighbours import it by that
-            try:
+        sys.modules[name] = module
+        try:
+            with self.inside(file):
+                sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is free
                 spec.loader.exec_module(module)
-            except Exception as error:  # whatever a module raises while it is imported
-                del sys.modules[name], sys.modules[path.stem]
-                raise StepError(f"{file} cannot be imported: {type(error).__name__}: {error}", code="bad_code") from error
-        self._modules[file] = module
+        except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
+            del sys.modules[name]
+            if self._neighbours[path.parent].get(path.stem) is module:
+                del self._neighbours[path.parent][path.stem]
+            raise StepError(f"{file} cannot be imported: {type(error).__name__}: {error}", code="bad_code") from error
         return module
 
     @contextmanager
@@ -89,27 +101,39 @@ class Room:
         place = self._place(file)
         path = [str(place), str(self._folder)]
         with _entering, compatibility.importable():
-            neighbours = self._neighbours.setdefault(place, {})
-            hidden = {name: sys.modules[name] for name in neighbours if name in sys.modules}
+            tools.forget_folder()
+            ours = self._seen_from(place)
+            hidden = {name: sys.modules[name] for name in ours if name in sys.modules}
             before = set(sys.modules)
-            sys.modules.update(neighbours)
+            sys.modules.update(ours)
             sys.path[:0] = path
             try:
                 yield
             finally:
                 for entry in path:
-                    sys.path.remove(entry)
-                for name in [name for name in sys.modules if name not in before or name in neighbours]:
-                    if name in neighbours or self._is_ours(name, sys.modules[name]):
-                        neighbours[name] = sys.modules.pop(name)
+                    with suppress(ValueError):  # the code may have changed the path
+                        sys.path.remove(entry)
+                for name in [name for name in sys.modules if name not in before or name in ours]:
+                    if name in ours or self._is_ours(name, sys.modules[name]):
+                        self._neighbours[self._root(place, name)][name] = sys.modules.pop(name)
                 sys.modules.update(hidden)
 
     def _place(self, file: str) -> Path:
         return (self._folder / file).parent
 
+    def _seen_from(self, place: Path) -> dict[str, ModuleType]:
+        """What code in a place imports by plain names: what is known of the whole folder, and of the place itself."""
+        shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(place, name) == self._folder}
+        return {**shared, **self._neighbours[place]}
+
+    def _root(self, place: Path, name: str) -> Path:
+        """The folder that code in a place imports a module from."""
+        root = name.partition(".")[0]
+        is_beside = name in self._neighbours[place] or (place / f"{root}.py").is_file() or (place / root).is_dir()
+        return place if is_beside else self._folder
+
     def _is_ours(self, name: str, module: ModuleType) -> bool:
-        file = getattr(module, "__file__", None)
-        return bool(file) and "/" not in name and Path(str(file)).is_relative_to(self._folder)
+        return "/" not in name and tools.lies_in(module, self._folder)
 
 
 def call(work: Work, code: Code, *arguments: Any, **named: Any) -> Any:

@@ -44,4 +44,5 @@ def _modules() -> dict[str, ModuleType]:
 
 @lru_cache(maxsize=1)
 def _is_installed() -> bool:
-    return importlib.util.find_spec(NAME) is not None
+    found = importlib.util.find_spec(NAME)
+    return found is not None and found.has_location  # a folder that happens to be called so is no package

@@ -59,6 +59,7 @@ def _can_finalize(prompter: Prompter, talk: Talk) -> bool:
 
 def _finalized(work: Work, hop: Hop, talk: Talk, detail: Mapping[str, JsonValue]) -> Outcome:
     prompter, this = Prompter(work, hop.agent), work.begun.step_id
+    talk = talk.model_copy(update={"dispatches": {**talk.dispatches, hop.agent: 0}})  # it may be given the conversation anew
     following = prompter.agent.finalizer or prompter.agent.supervisor
     if following:
         fragment = conducting.hand(following, prompter.forum, number=hop.number + 1, before=this)

@@ -29,10 +29,18 @@ def hints(cls: type) -> dict[str, Any]:
     if not dataclasses.is_dataclass(cls):
         raise StepError(f"{cls.__name__} is no dataclass; write @dataclass above it", code="bad_class")
     try:
-        told = get_type_hints(cls, include_extras=True)
+        told = get_type_hints(cls, localns=_namespace(cls), include_extras=True)
     except Exception as error:  # annotations are expressions
         raise StepError(f"the types of {cls.__name__} cannot be read: {type(error).__name__}: {error}", code="bad_class") from error
     return {each.name: told.get(each.name, Any) for each in dataclasses.fields(cls)}
+
+
+def _namespace(cls: type) -> dict[str, Any]:
+    """What the modules of a dataclass and its bases know: outside of the folder's code they are not found by their names."""
+    known: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        known |= getattr(vars(base).get("__init__"), "__globals__", {})
+    return known
 
 
 def accesses(cls: type) -> dict[str, Access]:

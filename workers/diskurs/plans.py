@@ -109,11 +109,12 @@ def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
 
 
 def settled(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The arguments after a reply: a plan that was carried out stays as it is, unless a better one is wanted."""
-    was_carried_out = bool(steps_of(before)) and not is_open(before)
-    if was_carried_out and not arguments.get("replan"):
+    """The arguments after a reply: a plan that was carried out stays as it is, unless a better one is wanted, of which nothing was done."""
+    known = steps_of(before)
+    was_carried_out = bool(known) and not is_open(before)
+    if was_carried_out and (not arguments.get("replan") or steps_of(arguments) == known):
         return {**arguments, "execution_plan": before["execution_plan"]}
-    return arguments
+    return {**arguments, "execution_plan": [{**step, "result": None, "status": "pending"} for step in steps_of(arguments)]}
 
 
 def needs_of(step: Mapping[str, JsonValue], ids: Collection[str]) -> list[str]:

@@ -16,6 +16,7 @@ LONGEST = 1_000_000
 DEEPEST = 5
 """How often a text may turn out to be JSON within JSON."""
 YES = ("true", "1", "yes")
+_NOT_STORABLE = "it is nested too deep, or a number in it is not finite, or a text has half a character"
 
 
 class ReplyError(ValueError):
@@ -42,16 +43,21 @@ def _read(text: str, depth: int) -> JsonValue:
         raise ReplyError("Maximum JSON nesting depth exceeded.")
     try:
         value = cast(JsonValue, json.loads(text, strict=False))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         found = list(repair.objects_in(text))
         if found:
             return next((each.value for each in found if each.is_all), found[0].value)
-        if isinstance(error, RecursionError):
-            raise ReplyError("Maximum JSON nesting depth exceeded.") from None
-        raise ReplyError(
-            f"Invalid JSON: {error.msg} at line {error.lineno}, column {error.colno}. Please ensure the response is valid JSON."
-        ) from None
+        raise _unreadable(error) from None
+    if isinstance(value, dict) and not repair.is_object(value):
+        raise ReplyError(f"Invalid JSON: {_NOT_STORABLE}. Please ensure the response is valid JSON.")
     return _read(value, depth + 1) if isinstance(value, str) else value
+
+
+def _unreadable(error: ValueError | RecursionError) -> ReplyError:
+    if isinstance(error, RecursionError):
+        return ReplyError("Maximum JSON nesting depth exceeded.")
+    fault = f"{error.msg} at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+    return ReplyError(f"Invalid JSON: {fault}. Please ensure the response is valid JSON.")
 
 
 def read_fields(given: Mapping[str, JsonValue], cls: type) -> dict[str, JsonValue]:
@@ -80,9 +86,9 @@ def _check_names(given: Mapping[str, JsonValue], cls: type, wanted: list[str]) -
 
 
 def _value(value: JsonValue, hint: Any) -> Any:
-    if value is None:
-        return None
     options = fields.options(hint)
+    if value is None or (value == "" and str not in options):  # either says nothing, whatever the field is
+        return None
     fitting = next((each for each in options if _fits(value, each)), options[0])
     return _converted(value, fitting)
 
@@ -107,11 +113,11 @@ def _converted(value: JsonValue, kind: Any) -> Any:
         return [_value(each, get_args(kind)[0]) for each in value] if origin is list else value
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return fields.merge_nested(cast(type, kind), read_fields(value, cast(type, kind)))
-    if origin is Literal or not callable(origin or kind):
+    if origin is Literal or dataclasses.is_dataclass(kind) or not callable(origin or kind):
         raise _refused(value, kind)
     try:
         made = (origin or kind)(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):
         raise _refused(value, kind) from None
     return made.value if isinstance(made, Enum) else fields.to_json(made)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.forking import FORKED_FROM
 from orchestrator.models.definitions import History
 from orchestrator.models.values import JsonValue
 from orchestrator.planning.history import MOST_TOKENS
 from workers import conversations, remembering
-from workers.diskurs import code
+from workers.diskurs import calls, code
 from workers.diskurs.talk import Said, Talk
 from workers.work import Work
 
@@ -21,8 +22,8 @@ KEY = "longterm_memories"
 
 
 def keep(work: Work, talk: Talk) -> None:
-    """Keep the long-term memories for the next turn."""
-    if _is_kept(work):
+    """Keep the long-term memories for the next turn; a fork of a turn is not written down."""
+    if _is_kept(work) and FORKED_FROM not in calls.metadata_of(work):
         bank = remembering.bank_of(work).of(session=remembering.session_of(work.begun))
         memories: JsonValue = {key: dict(memory) for key, memory in talk.memories.items()}
         bank.store_memory(KEY, memories, NAMESPACE)

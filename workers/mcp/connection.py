@@ -203,7 +203,7 @@ class Connection:
             return f"it answers {error.response.status_code} {error.response.reason_phrase}"
         if _is(UNKNOWN_SESSION, error):
             return f"there is none at {self._clean(str(self._server.url))} (404)"
-        if _is(CLOSED, error):
+        if _is(CLOSED, error) or isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError):
             return f"it ended{self._last_words()}"
         return f"{self._clean(str(error))[:TEXT_LIMIT] or type(error).__name__}{self._last_words()}"
 

@@ -84,7 +84,9 @@ def _stage(part: Part, text: str, taken: Counter[str]) -> _Stage | None:
 
 def _key(part: Part, name: str, names: Names) -> str:
     key = names.key(name)
-    if key is None:
+    if key is None and name == "user":
+        part.fault("'user' stands at the end only, behind the last arrow")
+    elif key is None:
         known = [*names.agents, *names.tools, *names.workflows, "user"]
         part.fault(f"{name!r} is no agent, tool or workflow{did_you_mean(name, known)}")
     return key or "agent"

@@ -29,6 +29,11 @@ _QUESTION: Mapping[str, JsonValue] = {
 }
 
 
+def defined_in(script: str) -> Mapping[str, ast.AST]:
+    """The functions that a text of Python defines. Raises SyntaxError."""
+    return {each.name: each for each in ast.parse(script).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
 @dataclass
 class Book:
     """Grows while files are read: agents and tools first, then what steps need besides."""
@@ -98,9 +103,12 @@ class Book:
 
     def first_parameter(self, tool: str) -> str | None:
         """The name of a function's first parameter, as its text has it."""
-        function = self.tools[tool].function
-        definition = definition_of(function, folder=self.folder) if function else None
-        node = definition.node if definition else None
+        function, script = self.tools[tool].function, self.tools[tool].values.get("script_")
+        if isinstance(script, str):
+            node: ast.AST | None = defined_in(script).get(str(self.tools[tool].values["function_"]))
+        else:
+            definition = definition_of(function, folder=self.folder) if function else None
+            node = definition.node if definition else None
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return None
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.formats.faults import did_you_mean
-from orchestrator.formats.langswarm.book import Book
+from orchestrator.formats.faults import did_you_mean, shown
+from orchestrator.formats.langswarm.book import Book, defined_in
 from orchestrator.formats.langswarm.conditions import condition
 from orchestrator.formats.langswarm.crew import tools_listed
 from orchestrator.formats.langswarm.drawing import Fields
 from orchestrator.formats.langswarm.navigation import Navigation
 from orchestrator.formats.langswarm.parts import Part
-from orchestrator.formats.langswarm.references import USER_INPUT, Rendered, Scope, Unreadable, literal, render
+from orchestrator.formats.langswarm.references import USER_INPUT, Rendered, Scope, Unreadable, check_key, is_reference, literal, render
 from orchestrator.formats.langswarm.steps import Step
 from orchestrator.models.definitions import OutputSchema
 from orchestrator.models.values import JsonValue
@@ -68,6 +68,9 @@ class Caller:
         return self.book.variant(name, f"{self.workflow}.{step.id}", changes)
 
     def _asked(self, step: Step, scope: Scope) -> Fields:
+        for name, each in step.at("args").entries():
+            if name != "steps" or not step.says("is_fan_in"):
+                each.fault(f"{name!r} has no effect on a step that is an agent's; put it in 'input'")
         part = step.at("input")
         if part.value is None:
             return {"kind": "agent", "input_map": {"input": f"not_null({scope.before}, '')"}}
@@ -92,14 +95,21 @@ class Caller:
 
     def _function(self, step: Step, scope: Scope) -> Fields:
         part = step.at("function")
-        if step.has("script"):
-            name = part.text()
-            tool: str | None = self.book.script(name, step.at("script").text(), f"{self.workflow}.{step.id}")
-            if f"def {name}" not in step.at("script").text():
-                step.at("script").fault(f"the script does not define the function {name!r}")
-        else:
-            tool = self.book.function(part)
+        tool = self._script(part.text(), step) if step.has("script") else self.book.function(part)
         return {"kind": "tool", "name": tool or part.text(), **self._arguments(step, scope, tool or "")}
+
+    def _script(self, name: str, step: Step) -> str | None:
+        """The tool that a function of the step's own is; None with a fault."""
+        part = step.at("script")
+        text = part.text()
+        try:
+            if name in defined_in(text):
+                return self.book.script(name, text, f"{self.workflow}.{step.id}")
+        except (SyntaxError, ValueError) as error:
+            part.fault(f"the script is no Python: {error}")
+            return None
+        part.fault(f"the script does not define the function {name!r}")
+        return None
 
     def _transform(self, step: Step, scope: Scope) -> Fields:
         """A function of the input, or a value put together of references."""
@@ -110,7 +120,11 @@ class Caller:
         if function is None:
             if part.value is None:
                 step.part.fault("a transform needs a 'function', or a value with references")
+            if step.has("input"):
+                step.at("input").fault("'input' has no effect on a transform that is a value; write it as a reference there")
             return {"kind": "tool", "name": self.book.value_tool(), **_given({"value": part}, scope)}
+        if part.has("function"):
+            part.known_keys(("function",))
         tool = self.book.function(function)
         return {"kind": "tool", "name": tool or "", **self._arguments(step, scope, tool or "", default=True)}
 
@@ -150,6 +164,8 @@ class Caller:
         part.known_keys(("for_each", "body", "var", "max"))
         if not part.has("for_each"):
             part.fault("a loop needs 'for_each': a list, or the reference of one")
+        elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
+            part.at("for_each").fault(f"expected a list, or the reference of one, found {shown(part.at('for_each').value)}")
         items = _rendered(part.at("for_each"), scope).text
         if part.has("max") and (most := part.at("max").count(least=1)):
             items = f"({items})[:{most}]"
@@ -167,7 +183,9 @@ class Caller:
         if step.has("default") and not step.has("timeout"):
             step.at("default").fault("'default' has no effect without 'timeout', after which it is the output")
         part = step.at("approval")
-        text = part.text() if not isinstance(part.value, bool | None) else ""
+        text = part.value if isinstance(part.value, str) else ""
+        if not isinstance(part.value, str | None) and part.value is not True:
+            part.fault(f"expected what is to be approved, found {shown(part.value)}")
         if "${" in text:
             part.fault("what is to be approved is asked as it stands, without references; have the step before say the rest")
         return {"kind": "wait", "default": step.at("default").value, **({"input": {"prompt": text}} if text else {})}
@@ -198,6 +216,11 @@ def read_condition(part: Part, scope: Scope) -> str:
 
 def _given(parts: Mapping[str, Part], scope: Scope) -> Fields:
     """Values by name: what stands as it is, and what has references."""
+    for name, part in parts.items():
+        try:
+            check_key(name)
+        except Unreadable as error:
+            part.fault(str(error))
     rendered = {name: _rendered(part, scope) for name, part in parts.items()}
     static: dict[str, JsonValue] = {name: each.value for name, each in rendered.items() if each.expression is None}
     mapped: dict[str, JsonValue] = {name: each.expression for name, each in rendered.items() if each.expression is not None}

@@ -8,15 +8,18 @@
     value       ${reference}, 'text', "text", number, true, false, None, [value, ...], (or); bare words are a text
 
 A text that says a number is one beside a number; a text that says true or false is one beside true or false. What is not there is None: it
-equals None only, contains nothing, and is neither more nor less than anything.
+equals None only, contains nothing, and is neither more nor less than anything. What is the same in every run is a fault: a word that stands
+alone, or beside another constant, was meant as a reference.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from orchestrator.formats.langswarm.references import Scope, Unreadable, literal, parts_of, render
 from orchestrator.models.values import JsonValue
@@ -27,7 +30,7 @@ _TOKEN = re.compile(
     | (?P<reference> \$\{ [^{}]* \} )
     | (?P<text>      ' (?: [^'\\] | \\. )* ' | " (?: [^"\\] | \\. )* " )
     | (?P<symbol>    && | \|\| | == | != | >= | <= | [<>!()\[\],] )
-    | (?P<number>    -? (?: \d+ \.? \d* | \. \d+ ) (?! [\w.-] ) )
+    | (?P<number>    -? (?: \d{1,15} \.? \d{0,15} | \. \d{1,15} ) (?! [\w.-] ) )
     | (?P<word>      [^\s()\[\]!=<>&|,'"$]+ )
     """,
     re.VERBOSE | re.DOTALL,
@@ -40,6 +43,8 @@ _CONSTANTS: Mapping[str, JsonValue] = {
 _WORDS = frozenset({"and", "or", "not", "in", "contains", "exists"})
 _COMPARISONS = ("==", "!=", ">=", "<=", ">", "<")
 _FALSE: list[JsonValue] = ["false", "False", "None", "null", "0", "0.0"]
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,15})(\.\d{1,15})?")
+_DEEPEST = 40  # levels of parentheses, lists and negations
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,9 @@ def equals(left: str, constant: JsonValue) -> str:
         return f"contains({literal([word, word.title(), word.upper()])}, to_string({left}))"
     if isinstance(constant, int | float):
         return f"to_number({left}) == {literal(constant)}"
-    return f"{left} == {literal(constant)}"
+    same = f"{left} == {literal(constant)}"
+    said = _said(constant)
+    return same if said is None else f"({same} || {left} == {literal(said)})"
 
 
 def contains(whole: str, part: str) -> str:
@@ -99,6 +106,7 @@ class _Parser:
         self._scope = scope
         self._tokens = list(self._scan())
         self._at = 0
+        self._depth = 0
 
     def read(self) -> str:
         if not self._tokens:
@@ -134,6 +142,14 @@ class _Parser:
         self._at += 1
         return found
 
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise Unreadable(f"the condition is nested more than {_DEEPEST} deep; split it over several steps")
+        yield
+        self._depth -= 1
+
     def _unexpected(self) -> Unreadable:
         token = self._peek()
         what = f"{token.text!r} is not expected there" if token.kind != "end" else "it ends too early"
@@ -154,11 +170,12 @@ class _Parser:
         row = [self._truth(first)]
         while self._take(*words):
             row.append(self._truth(operand()))
-        return _condition("(" + f" {operator} ".join(row) + ")")
+        return _condition(_balanced(row, operator))
 
     def _not(self) -> _Value:
         if self._take("!", "not"):
-            return _condition(negated(self._truth(self._not())))
+            with self._deeper():
+                return _condition(negated(self._truth(self._not())))
         return self._comparison()
 
     def _comparison(self) -> _Value:
@@ -183,12 +200,14 @@ class _Parser:
     def _value(self) -> _Value:
         token = self._peek()
         if self._take("("):
-            inner = self._or()
+            with self._deeper():
+                inner = self._or()
             if not self._take(")"):
                 raise self._unexpected()
             return inner
         if self._take("["):
-            return self._list()
+            with self._deeper():
+                return self._list()
         if token.kind in ("symbol", "end") or token.text.lower() in _WORDS:
             raise self._unexpected()
         self._at += 1
@@ -198,7 +217,7 @@ class _Parser:
             case "text":
                 return self._quoted(token.text)
             case "number":
-                return _constant(json.loads(token.text) if _is_json(token.text) else float(token.text))
+                return _constant(json.loads(token.text) if _NUMBER.fullmatch(token.text) else float(token.text))
         return self._words(token.text)
 
     def _list(self) -> _Value:
@@ -212,7 +231,7 @@ class _Parser:
         return _Value("[" + ", ".join(item.expression for item in items) + "]")
 
     def _quoted(self, text: str) -> _Value:
-        rendered = render(re.sub(r"\\(.)", r"\1", text[1:-1]), self._scope)
+        rendered = render(re.sub(r"""\\([\\'"])""", r"\1", text[1:-1]), self._scope)
         return _constant(rendered.value) if rendered.expression is None else _Value(rendered.expression)
 
     def _words(self, first: str) -> _Value:
@@ -232,6 +251,8 @@ class _Parser:
     def _truth(self, value: _Value) -> str:
         """Whether a value holds, where nothing is said of it: what is not there, empty, 0 or says false does not."""
         if value.is_constant:
+            if isinstance(value.constant, str) and _said(value.constant) is None and value.constant not in ("", *_FALSE):
+                raise Unreadable(f"{value.constant!r} is only a text, which always holds; {_meant(value.constant)}")
             return literal(bool(value.constant) and str(value.constant) not in _FALSE)
         if value.is_condition:
             return value.expression
@@ -239,6 +260,9 @@ class _Parser:
 
 
 def _compared(left: _Value, operator: str, right: _Value) -> str:
+    if left.is_constant and right.is_constant:
+        words = [each.constant for each in (left, right) if isinstance(each.constant, str)]
+        raise Unreadable(f"both sides of {operator!r} are the same in every run; {_meant(words[0] if words else '')}")
     if operator in ("==", "!="):
         same = _same(left, right)
         return f"({same})" if operator == "==" else negated(same)
@@ -249,14 +273,41 @@ def _compared(left: _Value, operator: str, right: _Value) -> str:
 def _same(left: _Value, right: _Value) -> str:
     if right.is_constant:
         return equals(left.expression, right.constant)
-    return equals(right.expression, left.constant) if left.is_constant else f"{left.expression} == {right.expression}"
+    if left.is_constant:
+        return equals(right.expression, left.constant)
+    one, other = left.expression, right.expression
+    said = f"contains({literal(['number', 'boolean'])}, type({one})) || contains({literal(['number', 'boolean'])}, type({other}))"
+    return f"({one} == {other} || (({said}) && to_string({one}) == to_string({other})))"
 
 
 def _ordered(value: _Value, other: _Value) -> str:
-    """A side of `<` and the like: a number, unless a text is on the other."""
-    if value.is_constant or (other.is_constant and isinstance(other.constant, str)):
-        return value.expression
-    return f"to_number({value.expression})"
+    """A side of `<` and the like: a number, unless a text that is none is on the other."""
+    if value.is_constant:
+        said = _said(value.constant)
+        return value.expression if said is None or isinstance(said, bool) else literal(said)
+    is_text = other.is_constant and isinstance(other.constant, str) and _NUMBER.fullmatch(other.constant) is None
+    return value.expression if is_text else f"to_number({value.expression})"
+
+
+def _said(constant: JsonValue) -> JsonValue:
+    """The number, or the true or false, that a text says; None if it says none."""
+    if not isinstance(constant, str):
+        return None
+    if constant.lower() in ("true", "false"):
+        return constant.lower() == "true"
+    return cast(JsonValue, json.loads(constant)) if _NUMBER.fullmatch(constant) else None
+
+
+def _balanced(row: Sequence[str], operator: str) -> str:
+    """Conditions with an operator between, no deeper than need be: a long row is no deep expression."""
+    if len(row) == 1:
+        return row[0]
+    half = len(row) // 2
+    return f"({_balanced(row[:half], operator)} {operator} {_balanced(row[half:], operator)})"
+
+
+def _meant(text: str) -> str:
+    return f"write ${{{text}}} for what a step gave" if text.isidentifier() else "write ${...} for what a step gave"
 
 
 def _condition(expression: str) -> _Value:
@@ -265,7 +316,3 @@ def _condition(expression: str) -> _Value:
 
 def _constant(value: JsonValue) -> _Value:
     return _Value(literal(value), is_constant=True, constant=value)
-
-
-def _is_json(number: str) -> bool:
-    return re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", number) is not None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.formats.faults import did_you_mean
+from orchestrator.formats.faults import did_you_mean, shown
 from orchestrator.formats.langswarm.book import Book
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
@@ -19,6 +19,8 @@ from orchestrator.models.values import JsonValue
 _ENV = re.compile(r"env:(\w+)")
 _KEPT = "would be kept with each run; let the function read its worker's environment, or give it to an MCP server by 'env' or 'headers'"
 _Model = TypeVar("_Model", bound=BaseModel)
+_OF_SERVERS = frozenset({"args", "env", "headers"})
+_OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "retry", "metadata"})
 _STAND_IN = Tool(asks=True, parameters={"type": "object"})
 """In the place of a tool with a fault, so that only the fault is told, and not that its name is unknown."""
 
@@ -35,6 +37,8 @@ class Crew:
 
     def agent(self, name: str, part: Part) -> None:
         """Read an agent."""
+        if not isinstance(part.value, dict | None) and part.value != name:
+            part.fault(f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}")
         part.known_keys(AGENT)
         known: dict[str, object] = {
             "description": self._text(part, "description") or self._text(part, "name"),
@@ -42,7 +46,7 @@ class Crew:
             "system": self._system(part),
             "dialect": "json",
             "tools": [],
-            "params": {key: part.at(key).value for key in ("temperature", "top_p", "max_tokens") if part.has(key)},
+            "params": _params(part),
         }
         known |= self._tools(part.at("tools"))
         known |= self._memory_of(part)
@@ -60,6 +64,8 @@ class Crew:
     def _model(self, part: Part) -> str | None:
         model = self._text(part, "model")
         kind = part.first("agent_type", "provider")
+        if part.has("agent_type") and part.has("provider"):
+            part.at("provider").fault("'provider' says again what 'agent_type' says; write one of them")
         if kind is None:
             return model or None
         provider = self._resolved(kind).lower()
@@ -91,7 +97,7 @@ class Crew:
 
     def _memory_of(self, part: Part) -> dict[str, object]:
         memory = part.at("memory")
-        shown = self._memory if memory.value is None else _is_on(memory)
+        shown = self._memory if memory.value is None else memory_is_on(memory, self._book)
         return {} if shown is None else {"history": History(enabled=shown)}
 
     def _tools(self, part: Part) -> dict[str, object]:
@@ -120,10 +126,14 @@ class Crew:
             part.fault(_no_tool(part))
             self._book.tools[name] = _STAND_IN
         elif function is not None:
+            part.known_keys(TOOL - _OF_SERVERS - {"methods"}, TOOL, "a tool that is a function")
+            part.at("metadata").known_keys(("function", "description", "parameters"))
             self._function(name, function, part)
         elif command or url:
+            part.known_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which says itself what tools it has")
             self._server(name, command, url, places, part)
         else:
+            part.known_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
             self._methods(name, part)
 
     def _function(self, name: str, function: Part, part: Part) -> None:
@@ -184,11 +194,9 @@ class Crew:
         """What a function's tool is given besides: settings, as arguments that no model sees."""
         values: dict[str, JsonValue] = {}
         settings = part.at("settings")
-        for key, item in settings.entries():
-            if isinstance(item.value, str) and item.value.startswith("env:"):
-                item.fault(f"the value of {item.value[4:]!r} {_KEPT}")
-            elif key != "function":
-                values[key] = item.value
+        for each in (settings, part.at("permissions")):
+            _refuse_variables(each)
+        values |= {key: item.value for key, item in settings.entries() if key != "function"}
         if part.has("permissions"):
             values["permissions"] = part.at("permissions").value
         known: dict[str, object] = {"values": values}
@@ -244,13 +252,28 @@ def tools_listed(part: Part, book: Book) -> tuple[list[str], int | None]:
     return list(dict.fromkeys(names)), max(limits, default=None)
 
 
+def _params(part: Part) -> dict[str, JsonValue]:
+    """What an agent's model is asked with."""
+    found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p") if part.has(key)}
+    return found | ({"max_tokens": part.at("max_tokens").count(least=1)} if part.has("max_tokens") else {})
+
+
+def _refuse_variables(part: Part) -> None:
+    """Fault each `env:VAR` within: it would stay as it is written, or be kept."""
+    if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
+        part.fault(f"the value of {variable[1]!r} {_KEPT}")
+    for key in part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ():
+        _refuse_variables(part.at(key))
+
+
 def _in(places: Sequence[Part], *keys: str) -> Part | None:
     return next((found for place in places if (found := place.first(*keys))), None)
 
 
-def _is_on(part: Part) -> bool:
-    """`memory: true`, or `memory: {enabled: true}`."""
+def memory_is_on(part: Part, book: Book) -> bool:
+    """`memory: true`, or `memory: {enabled: true}`; what says where it is kept means nothing here."""
     if isinstance(part.value, dict):
+        book.left_aside += [f"memory.{key}" for key in part.value if key != "enabled"]
         return part.at("enabled").truth() if part.has("enabled") else True
     return part.truth()
 

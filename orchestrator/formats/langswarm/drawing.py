@@ -6,6 +6,7 @@ A step becomes a node of its id. Beside it there may be nodes that only decide:
     read.if, .if-2  where its output goes            (`output.to`, `navigation`)
     read.rollback   back to an earlier step          (`rollback_to`)
     read.report     the workflow that is given its output   (`invoke`)
+    read.skip       what comes next where it is skipped at last, if that is several
     begin           several steps that come first
 """
 
@@ -62,25 +63,21 @@ class Drawing:
             self._draw(step)
         entry = self._entry()
         if not self._answers:
-            self._answers = {step.id: [step.value] for step in self._last()}
+            for step, held in self._last():
+                self._answer(step.id, step.value, held)
         answers = {name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})" for name, given in self._answers.items()}
         nodes = [ChainNode.model_validate(fields) for fields in (*self._nodes.values(), *self.bodies)]
         return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, timeout_s=timeout_s)
 
     def _entry(self) -> str:
-        first = [self._enter(step_id) for step_id in self.order.first]
-        if len(first) == 1:
-            return first[0]
-        begin = self._free("begin")
-        self._nodes[begin] = {"node_id": begin, "kind": "branch", "condition": literal(True), "true_node": [*first]}
-        return begin
+        return self._all_of("begin", [self._enter(step_id) for step_id in self.order.first])
 
-    def _last(self) -> Iterator[Drawn]:
-        """The steps that no other comes after."""
+    def _last(self) -> Iterator[tuple[Drawn, tuple[str, ...]]]:
+        """The steps that no other comes after, with the conditions under which that is so."""
         leading = {needed for needs in self.order.waits_for.values() for needed in needs}
         for step in self.steps.values():
-            if not (step.routes or self.order.after[step.id] or step.id in leading):
-                yield step
+            if not (step.is_branch or self.order.after[step.id] or step.id in leading):
+                yield from ((step, held) for held in _ends(step.routes, ()))
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -104,7 +101,7 @@ class Drawing:
             fields["next_node"] = _one(ways)
             if step.when is not None and ways:
                 self._nodes[self._enter(step.id)]["false_node"] = _one(ways)
-        self._on_error(step, fields)
+        self._on_error(step, fields, _many(fields.get("next_node")))
 
     def _behind(self, step: Drawn) -> list[str]:
         """What follows a step unasked: by the list, as a fan's gatherer, and for one that may not be done, what depends on it."""
@@ -125,9 +122,11 @@ class Drawing:
                 fields["true_node"] = _one(self._targets(step, route.then, (f"({route.condition})",)))
                 fields["false_node"] = _one(self._targets(step, route.otherwise, (negated(route.condition),)))
 
-    def _on_error(self, step: Drawn, fields: Fields) -> None:
+    def _on_error(self, step: Drawn, fields: Fields, ways: Sequence[str]) -> None:
         jump = self._enter(step.jumps_to) if step.jumps_to else fields.get("on_error")
         if step.rollback_to is not None:
+            if jump == "skip" and ways:  # what is skipped is the step, not the way back
+                jump = self._all_of(f"{step.node}.skip", ways)
             back = self._free(f"{step.node}.rollback")
             fields["on_error"] = back
             self._nodes[back] = {
@@ -180,6 +179,14 @@ class Drawing:
         """A value that the user is told, if the way to it was taken."""
         self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(held)}] | [0])" if held else value)
 
+    def _all_of(self, name: str, targets: Sequence[str]) -> str:
+        """A node that leads to all of these: the one that they are, or one of its own."""
+        if len(targets) == 1:
+            return targets[0]
+        node = self._free(name)
+        self._nodes[node] = {"node_id": node, "kind": "branch", "condition": literal(True), "true_node": [*targets]}
+        return node
+
     def _free(self, name: str) -> str:
         taken: Set[str] = {*self._nodes, *(step.node for step in self.steps.values())}
         number = 2
@@ -187,6 +194,16 @@ class Drawing:
         while free in taken:
             free, number = f"{name}-{number}", number + 1
         return free
+
+
+def _ends(routes: Sequence[Route], held: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The conditions under which routes lead nowhere."""
+    match routes:
+        case ():
+            yield held
+        case (Choice() as choice,):
+            yield from _ends(choice.then, (*held, f"({choice.condition})"))
+            yield from _ends(choice.otherwise, (*held, negated(choice.condition)))
 
 
 def _one(nodes: Sequence[str]) -> JsonValue:

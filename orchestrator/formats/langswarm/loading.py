@@ -10,7 +10,7 @@ from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.faults import in_order
 from orchestrator.formats.langswarm import arrows
 from orchestrator.formats.langswarm.book import Book
-from orchestrator.formats.langswarm.crew import Crew
+from orchestrator.formats.langswarm.crew import Crew, memory_is_on
 from orchestrator.formats.langswarm.files import Read, Sources, gather
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.workflow import compile_workflow
@@ -51,7 +51,7 @@ def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mappin
     """What these files say; functions are in `folder`. Raises ConfigError with every fault."""
     sources = gather(paths, folder, read)
     book = Book(folder)
-    crew = Crew(book, environment, memory=_memory(sources))
+    crew = Crew(book, environment, memory=_memory(sources, book))
     for name, part in sources.named("tools"):
         crew.tool(name, part)
     for name, part in sources.named("agents"):
@@ -81,13 +81,10 @@ def _unfolded(part: Part, book: Book) -> Part | None:
     return part.saying({"steps": steps}) if len(part.faults) == before else None
 
 
-def _memory(sources: Sources) -> bool | None:
+def _memory(sources: Sources, book: Book) -> bool | None:
     """Whether agents see their conversations, where they do not say."""
-    for part in sources.parts["memory"]:
-        if isinstance(part.value, dict):
-            return part.at("enabled").truth() if part.has("enabled") else True
-        return part.truth()
-    return None
+    said = [memory_is_on(part, book) for part in sources.parts["memory"]]
+    return said[0] if said else None
 
 
 def _check_names(book: Book, workflows: Sequence[tuple[str, Part]]) -> None:

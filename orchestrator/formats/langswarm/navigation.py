@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.langswarm.conditions import contains, equals, is_empty, negated
@@ -18,6 +19,7 @@ _MODES = ("manual", "conditional", "hybrid")
 _KEYS = ("mode", "available_steps", "steps", "rules", "fallback_step", "prompt_template", "max_attempts", "timeout_seconds")
 _PROMPT = "Then choose the step that comes next, as `step` of your answer; `response` is what you have to say. The steps:"
 
+_ORDERS = ("gt", "lt", "gte", "lte")
 _OPERATORS: Mapping[str, Callable[[str, JsonValue], str]] = {
     "eq": lambda left, value: f"({equals(left, value)})",
     "ne": lambda left, value: negated(equals(left, value)),
@@ -135,16 +137,21 @@ def _rules(part: Part, steps: Mapping[str, Step], value: str) -> list[tuple[str,
 
 
 def _test(part: Part, value: str) -> str | None:
-    part.known_keys(("field", "operator", "value"))
+    part.known_keys(("field", "operator", "value", "description"))
     operator = part.at("operator").text() if part.has("operator") else "eq"
     if operator not in _OPERATORS:
         part.at("operator").fault(f"there is no operator {operator!r}{did_you_mean(operator, _OPERATORS)}")
         return None
+    if operator != "exists" and "value" not in (part.value if isinstance(part.value, dict) else {}):
+        part.fault(f"'value' is missing: what {part.at('field').value!r} is compared with")
+    constant = part.at("value").number(least=-inf) if operator in _ORDERS else part.at("value").value
     try:
         path = parts_of(part.at("field").text())
     except Unreadable as error:
         part.at("field").fault(str(error))
         return None
     scope = Scope(steps={"output": value, "response": value})
+    if path[0] == "context":
+        part.at("field").fault("a rule asks what its own step gave, such as 'output.priority'; ask for all else in 'output.to'")
     name = part.at("field").text() if path[0] == "output" else f"output.{part.at('field').text()}"
-    return _OPERATORS[operator](scope.expression(name), part.at("value").value)
+    return _OPERATORS[operator](scope.expression(name), constant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 from orchestrator.errors import Fault
 from orchestrator.formats.documents import Document
@@ -85,8 +86,8 @@ class Part:
                 value = float(value.removesuffix("s"))
             except ValueError:
                 value = None
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and value >= least and (not whole or value == int(value))
-        if not fits:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= least
+        if not fits or (whole and value != int(value)):  # type: ignore[arg-type]  # it fits
             self.fault(f"expected {'a whole number' if whole else 'a number'} of at least {least:g}, found {shown(self.value)}")
             return None
         return value  # type: ignore[return-value]  # it fits
@@ -113,4 +114,4 @@ class Part:
             if key in needless:
                 self.at(key).fault(f"{key!r} has no effect on {what}")
             else:
-                self.at(key).fault(f"unknown key {key!r}{did_you_mean(key, [*known])}")
+                self.at(key).fault(f"unknown key {key!r}{did_you_mean(key, sorted(known))}")

@@ -18,7 +18,8 @@ USER_INPUT = ("user_input", "user_query", "input")
 """The names of what the user said."""
 
 _GAP = re.compile(r"\$\{([^{}]*)\}")
-_PART = re.compile(r"""\.?(?:([\w-]+)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\])""")
+_TEMPLATE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
+_PART = re.compile(r"""\.?(?:([\w-]+)|\[(-?\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\])""")
 _READ = re.compile(r'\$\.("(?:[^"\\]|\\.)*")')
 _VARIABLES = ("workflow_variables", "variables")
 
@@ -112,6 +113,8 @@ def render(value: JsonValue, scope: Scope) -> Rendered:
     if isinstance(value, str):
         return _text(value, scope)
     if isinstance(value, dict):
+        for key in value:
+            check_key(key)
         entries = {key: render(each, scope) for key, each in value.items()}
         if all(each.expression is None for each in entries.values()):
             return Rendered(value)
@@ -122,6 +125,17 @@ def render(value: JsonValue, scope: Scope) -> Rendered:
             return Rendered(value)
         return Rendered(expression="[" + ", ".join(each.text for each in items) + "]")
     return Rendered(value)
+
+
+def check_key(key: str) -> None:
+    """Raises Unreadable for a reference in the key of a mapping, which would stay as it is written."""
+    if "${" in key:
+        raise Unreadable(f"{key!r} is a key, in which no reference is read; only values have references")
+
+
+def is_reference(value: JsonValue) -> bool:
+    """Whether a value is exactly one reference, and so keeps its type."""
+    return isinstance(value, str) and _GAP.fullmatch(value.strip()) is not None
 
 
 def step_value(node_id: str) -> str:
@@ -180,10 +194,30 @@ def _text(text: str, scope: Scope) -> Rendered:
     if alone:
         return Rendered(expression=scope.expression(alone[1]))
     pieces = [piece for piece in gaps(text) if piece]
+    for piece in pieces:
+        if isinstance(piece, str):
+            _check_braces(piece, scope)
     if not any(isinstance(piece, re.Match) for piece in pieces):
         return Rendered(text)
     parts = [literal(piece) if isinstance(piece, str) else written_out(scope.expression(piece[1])) for piece in pieces]
     return Rendered(expression=f"join('', [{', '.join(parts)}])")
+
+
+def _check_braces(text: str, scope: Scope) -> None:
+    """Raises Unreadable for what was meant as a reference, and would be said as it is written."""
+    if "${" in text:
+        raise Unreadable(f"{text[text.index('${') :][:20]!r} is never closed, or holds braces; a reference is such as ${{step.field}}")
+    for found in _TEMPLATE.finditer(text):
+        if _is_reference(found[1], scope):
+            raise Unreadable(f"{found[0]!r} would be said as it is written; write ${{{found[1]}}}")
+
+
+def _is_reference(text: str, scope: Scope) -> bool:
+    try:
+        scope.expression(text)
+    except Unreadable:
+        return False
+    return True
 
 
 def _rooted(name: str, path: Path) -> str:

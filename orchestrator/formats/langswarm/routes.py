@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.formats.faults import did_you_mean
-from orchestrator.formats.langswarm.conditions import condition, is_empty, negated
+from orchestrator.formats.langswarm.conditions import condition, equals, is_empty, negated
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.references import Scope, Unreadable, literal, render
 
@@ -114,7 +114,7 @@ class Targets:
 
     def _switch(self, part: Part, scope: Scope) -> Iterator[Route]:
         """As conditions one within the other; the first case that fits is taken."""
-        value = _expression(part.at("switch"), scope, lambda text, scope: render(text, scope).text)
+        value = _expression(part.at("switch"), scope, _value)
         cases = [(key, self.read(case, scope)) for key, case in part.at("cases").entries()]
         routes = self.read(part.at("default"), scope)
         if not cases:
@@ -147,9 +147,18 @@ def _expression(part: Part, scope: Scope, read: Callable[[str, Scope], str]) -> 
 
 
 def _exists(text: str, scope: Scope) -> str:
-    return negated(is_empty(render(text, scope).text))
+    return negated(is_empty(_value(text, scope)))
+
+
+def _value(text: str, scope: Scope) -> str:
+    found = render(text, scope)
+    if found.expression is None:
+        raise Unreadable(f"{text!r} is the same in every run; write ${{...}} for what a step gave")
+    return found.expression
 
 
 def _is(value: str, key: str) -> str:
     """The condition that a value, written out, is what a case says."""
+    if key.lower() in ("true", "false"):
+        return equals(value, key)
     return f"{value} != `null` && to_string({value}) == {literal(key)}"

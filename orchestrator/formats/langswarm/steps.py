@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.langswarm.parts import Part
@@ -44,7 +45,7 @@ class Step:
         """The texts of a list under a key."""
         return self.at(key).texts() if self.has(key) else []
 
-    @property
+    @cached_property
     def asks(self) -> str | None:
         """The agent it asks."""
         name = self.at("agent").value if self.kind == "agent" else None
@@ -69,6 +70,8 @@ def read_steps(part: Part) -> list[Step]:
         step_id = _id(item, kind, taken, given)
         if step_id in taken:
             item.fault(f"the id {step_id!r} is also that of the step on line {taken[step_id].document.line(taken[step_id].path)}")
+        if step_id == "user":
+            item.fault("the id 'user' is the name of whoever asked, in 'output.to'; give the step another")
         for character in sorted(set(step_id) & set(_FORBIDDEN)):
             item.fault(f"the id {step_id!r} holds {character!r}, which ids may not")
         taken.setdefault(step_id, item)
@@ -119,6 +122,10 @@ _KEYS = sorted({*ALL_STEP_KEYS, *(alias for aliases in ALIASES.values() for alia
 def _check_keys(step: Step) -> None:
     known = {alias for key in STEP[step.kind] for alias in ALIASES.get(key, (key,))}
     step.part.known_keys(known, _KEYS, f"a step that is {_what(step.kind)}")
+    for aliases in ALIASES.values():
+        first, *others = [alias for alias in aliases if step.part.has(alias)] or [""]
+        for other in others:
+            step.part.at(other).fault(f"{other!r} says again what {first!r} says; write one of them")
 
 
 def _what(kind: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.formats.faults import did_you_mean
+from orchestrator.formats.faults import did_you_mean, shown
 from orchestrator.formats.langswarm.book import Book
 from orchestrator.formats.langswarm.calls import Caller, read_condition
 from orchestrator.formats.langswarm.drawing import Drawing, Drawn, Fields
@@ -23,6 +23,10 @@ _ON_ERROR: Mapping[str, str] = {
     **dict.fromkeys(("abort", "fail", "stop"), "abort"),
     **dict.fromkeys(("skip", "continue", "ignore"), "skip"),
 }
+_ITEM = '$."_item"'
+_NOT_IN_BODIES = (
+    "output", "condition", "depends_on", "fan_key", "is_fan_in", "fan_in_id", "async", "rollback_to", "rollback_limit", "navigation",
+)  # fmt: skip
 _BEFORE = 'not_null($."output", $."input"."input")'
 """The output of the step before; the input of the workflow where it begins."""
 
@@ -44,7 +48,7 @@ class _Compiler:
         self._mode = self._read_mode()
         self._steps = {step.id: step for step in read_steps(part if isinstance(part.value, list) else part.at("steps"))}
         self._bodies = dict(self._read_bodies())
-        self._aliases = {alias: step.id for step in self._steps.values() for alias in _aliases(step)}
+        self._aliases = self._read_aliases()
         self._values = {step.id: step_value(step.node) for step in self._steps.values()}
         self._navigations = {
             step.id: found
@@ -54,6 +58,9 @@ class _Compiler:
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").truth())
         self._caller = Caller(book, name, self._count("retry"), changes, at_once)
+        for key in ("input_schema", "output_schema"):
+            if part.has(key) and not isinstance(part.at(key).value, dict):
+                part.at(key).fault(f"expected a JSON schema, found {shown(part.at(key).value)}")
         if part.has("settings"):
             book.left_aside.append("settings")
         self.places = {step.node: step.part for step in self._steps.values()}
@@ -70,12 +77,13 @@ class _Compiler:
         bodies = [self._body(step, owner) for step, owner in self._body_steps()]
         reading = {step_id for step_id, each in drawn.items() if self._reads_others(each)}
         found = order(listed, routes, jumps, reading, parallel=self._mode == "parallel")
+        self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
         drawn |= {step_id: self._gathering(drawn[step_id], members) for step_id, members in found.gathered.items()}
+        description, timeout_s = self._described(), self._seconds()
         if self._part.faults:
             return None
-        drawing = Drawing(drawn, found, bodies)
-        return drawing.chain(description=self._described(), timeout_s=self._seconds())
+        return Drawing(drawn, found, bodies).chain(description=description, timeout_s=timeout_s)
 
     # --- the workflow as a whole ----------------------------------------------------------------------------------------
 
@@ -105,6 +113,11 @@ class _Compiler:
             return part.text() == "continue"
         return self._part.has("continue_on_error") and self._part.at("continue_on_error").truth()
 
+    def _check_schema(self, listed: Sequence[Step], routes: Mapping[str, Sequence[Route]]) -> None:
+        answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
+        if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
+            self._part.at("output_schema").fault("'output_schema' has no effect: it is for agents whose 'output.to' is 'user'; none is")
+
     def _check_reached(
         self, listed: Sequence[Step], found: Order, routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: set[str]
     ) -> None:
@@ -121,7 +134,7 @@ class _Compiler:
     def _scope(self, step: Step, items: Mapping[str, str], *, behind: bool = False) -> Scope:
         """What names mean in a step; with `behind`, where its output goes."""
         known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
-        known |= {alias: self._values[owner] for alias, owner in self._aliases.items()}
+        known |= {alias: self._latest(owners, step, behind=behind) for alias, owners in self._aliases.items()}
         agents = {agent: self._values[first] for agent, first in agents_of([*self._steps.values()]).items()}
         for other in self._steps.values():
             if other.id == step.id and not behind:
@@ -130,7 +143,25 @@ class _Compiler:
                 agents[other.asks] = self._values[other.id]
             if other.id == step.id:
                 break
-        return Scope({**known, **items}, agents, self._variables, self._values[step.id] if behind else _BEFORE)
+        before = self._values[step.id] if behind else _ITEM if items and not step.has("input") else _BEFORE
+        return Scope({**known, **items}, agents, self._variables, before)
+
+    def _read_aliases(self) -> Mapping[str, Sequence[str]]:
+        """What outputs are called besides → the steps whose output it is, in order."""
+        found: dict[str, list[str]] = {}
+        for step in self._steps.values():
+            for part, alias in _aliases(step):
+                if alias != step.id and alias in self._steps:
+                    part.fault(f"{alias!r} is the id of a step; give the output another name")
+                found.setdefault(alias, []).append(step.id)
+        return found
+
+    def _latest(self, owners: Sequence[str], step: Step, *, behind: bool) -> str:
+        """Of several outputs with one name, the most recent that is there: of the steps above, or else the first."""
+        place = {step_id: place for place, step_id in enumerate(self._steps)}
+        above = [each for each in owners if place[each] < place[step.id] or (behind and each == step.id)]
+        values = [self._values[each] for each in reversed(above or owners[:1])]
+        return values[0] if len(values) == 1 else f"not_null({', '.join(values)})"
 
     def _reads_others(self, drawn: Drawn) -> bool:
         """Whether a step reads the output of another, and so may begin when that is over."""
@@ -160,10 +191,14 @@ class _Compiler:
 
     def _routes(self, step: Step) -> tuple[Route, ...]:
         scope = self._scope(step, {}, behind=True)
-        targets = Targets(self._steps.keys() - self._bodies.keys(), agents_of([*self._steps.values()]), self._book.workflows)
+        steps = [step_id for step_id in self._steps if step_id not in self._bodies]
+        targets = Targets(steps, agents_of([*self._steps.values()]), self._book.workflows)
         if step.kind == "condition":
             test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
-            return (Choice(test, targets.read(step.at("true_step"), scope), targets.read(step.at("false_step"), scope)),)
+            sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
+            if any(isinstance(route, ToUser) for route in _all([*sides[0], *sides[1]])):
+                step.part.fault("a condition leads to steps: 'user' would only be told whether it holds; let the step before tell more")
+            return (Choice(test, *sides),)
         output = step.at("output")
         if output.value is None:
             navigation = self._navigations.get(step.id)
@@ -214,7 +249,7 @@ class _Compiler:
     def _answer_schema(self, step: Step, routes: Sequence[Route]) -> JsonValue:
         """What an answer must be, for the agents whose output goes to the user."""
         schema = self._part.at("output_schema").value
-        return schema if schema is not None and any(isinstance(route, ToUser) for route in _all(routes)) else None
+        return schema if isinstance(schema, dict) and any(isinstance(route, ToUser) for route in _all(routes)) else None
 
     def _gathering(self, drawn: Drawn, members: Sequence[str]) -> Drawn:
         """A step that gathers a fan, and says nothing of its input, is given what all of it gave."""
@@ -228,16 +263,22 @@ class _Compiler:
 
     def _read_bodies(self) -> Iterator[tuple[str, str]]:
         """The steps that loops run, each with its loop; one written in place becomes a step of the workflow."""
-        for loop in [step for step in self._steps.values() if step.kind == "loop"]:
+        loops = [step for step in self._steps.values() if step.kind == "loop"]
+        taken: dict[str, str] = {}
+        for loop in loops:  # grows as loops are found in loops
             part = loop.at("loop").at("body")
             if isinstance(part.value, dict):
                 for body in read_steps(part):
                     inner = replace(body, id=f"{loop.id}.{body.id}", node=f"{loop.node}.{body.node}")
                     self._steps[inner.id] = inner
+                    loops += [inner] if inner.kind == "loop" else []
                     yield inner.id, loop.id
             elif part.value is None:
                 loop.at("loop").fault("a loop needs a 'body': the step that is done for each item")
-            elif (name := part.text()) in self._steps:
+            elif (name := part.text()) in taken:
+                part.fault(f"step {name!r} is the body of {taken[name]!r} already; give each loop its own")
+            elif name in self._steps:
+                taken[name] = loop.id
                 yield name, loop.id
             else:
                 part.fault(f"there is no step {name!r}{did_you_mean(name, self._steps)}")
@@ -249,22 +290,27 @@ class _Compiler:
 
     def _body(self, step: Step, loop: Step) -> Fields:
         """The node that a loop runs for each item."""
-        for key in ("output", "condition", "depends_on", "fan_key", "rollback_to", "navigation"):
-            if step.has(key):
+        for key in _NOT_IN_BODIES:
+            if step.has(key) and (key, step.kind) != ("async", "loop"):
                 step.at(key).fault(f"{key!r} has no effect on the body of a loop; put it on {loop.id!r}")
         var = loop.at("loop").at("var")
         name = var.text() if var.value is not None else "item"
-        drawn = self._draw(step, (), None, {name: '$."_item"'})
+        if step.has("on_error") and step.at("on_error").text() not in _ON_ERROR:
+            step.at("on_error").fault(f"expected one of {', '.join(map(repr, _ON_ERROR))}; a step to go to belongs on {loop.id!r}")
+        drawn = self._draw(step, (), None, {name: _ITEM})
         return {"node_id": step.node, **drawn.fields}
 
 
-def _aliases(step: Step) -> Iterator[str]:
+_DESCRIBES = frozenset({"default", "type", "description", "required"})
+"""Keys by which a declared input is described; any other mapping is its default."""
+
+
+def _aliases(step: Step) -> Iterator[tuple[Part, str]]:
     """What a step's output is called besides."""
-    if step.has("output_key"):
-        yield step.at("output_key").text()
+    yield from step.at("output_key").texts()
     output = step.at("output")
-    if isinstance(output.value, dict) and output.has("collect"):
-        yield output.at("collect").text()
+    if isinstance(output.value, dict):
+        yield from output.at("collect").texts()
 
 
 def _variables(part: Part) -> Iterator[tuple[str, JsonValue]]:
@@ -273,8 +319,8 @@ def _variables(part: Part) -> Iterator[tuple[str, JsonValue]]:
         inputs = part.at(key)
         if isinstance(inputs.value, dict):
             for name, each in inputs.entries():
-                options = each.value if isinstance(each.value, dict) and "default" in each.value else None
-                yield name, options["default"] if options is not None else each.value
+                is_described = isinstance(each.value, dict) and not _DESCRIBES.isdisjoint(each.value)
+                yield name, each.at("default").value if is_described else each.value
         else:
             yield from ((name, None) for _, name in inputs.texts())
     properties = part.at("input_schema").at("properties")

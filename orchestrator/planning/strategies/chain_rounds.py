@@ -4,7 +4,7 @@ What runs in a drawing is what its start leads to without going back in a loop; 
 leaves a loop, the step behind it must wait until the loop is left, whichever round takes it:
 
     control   an edge from each round's copy, and a guard from the branch, which no outcome takes
-    data      an edge from the branch alone: what is read is the last round's
+    data      an edge from the branch, for what is read is the last round's; and one from each round's copy, since the branch may be skipped
 
 The branch's edges are handed on from round to round, for each round's branch grows the next as its exit. A further round has no edges from
 outside its body: those are over when the first round is, for the branch waits for them.
@@ -95,7 +95,7 @@ class Round:
 
     def _draw_out(self, link: Link, edges: _Edges, loop: Loop) -> None:
         """Out of the loop whose round this is; what leaves from its branch was drawn with the first round."""
-        if link.sort == "leads" and link.source in self._live and link.source != loop.branch:
+        if self._wakes(link) and link.source in self._live and link.source != loop.branch:
             edges.add(link.source, link.target, link.label)
 
     def _draw_between(self, link: Link, edges: _Edges) -> None:
@@ -106,13 +106,18 @@ class Round:
             if left and left.branch != link.source:
                 edges.add(left.branch, link.target, GUARD)
         elif left or link.source in self._live:
-            edges.add(left.branch if left else link.source, link.target, wakes=link.target not in self._outline.loops.led)
+            edges.add(left.branch if left else link.source, link.target, wakes=self._wakes(link))
+            if left and link.source in self._live and self._wakes(link):
+                edges.add(link.source, link.target)
 
     def _draw_ahead(self, link: Link, edges: _Edges) -> None:
         """To a node that comes with a later round only: the branch that may begin it waits for what it will need."""
         left, entered = self._left(link.source, link.target), self._left(link.target, link.source)
         if entered and (left or link.source in self._live):
             edges.add(left.branch if left else link.source, entered.branch, wakes=False)
+
+    def _wakes(self, link: Link) -> bool:
+        return link.sort == "leads" or link.target not in self._outline.loops.led
 
     def _left(self, source: str, target: str) -> Loop | None:
         """The outermost loop of this drawing that a way from source to target leaves."""

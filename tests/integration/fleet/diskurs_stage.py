@@ -121,7 +121,7 @@ class Stage:
     """Asks a folder's agents and tells what came of it."""
 
     def __init__(self, url: str, models: ScriptedModels, folder: Path) -> None:
-        self._url = url
+        self.url = url
         self._models = models
         self._before = len(models.journal())
         self._clients = ExitStack()
@@ -141,7 +141,7 @@ class Stage:
 
     def submit(self, text: str = "hello", *, session: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun:
         """Submit a turn."""
-        client = self._clients.enter_context(Client(self._url, config=config.load(self.folder / "config.yml")))
+        client = self._clients.enter_context(Client(self.url, config=config.load(self.folder / "config.yml")))
         return client.submit_turn(text, session=session, labels=labels)
 
     def ask(self, text: str = "hello", **more: Any) -> RunResult:
@@ -158,7 +158,7 @@ class Stage:
 
     def record(self, run_id: str) -> RunRecord:
         """All steps of a run."""
-        with Client(self._url) as client:
+        with Client(self.url) as client:
             return client.ledger.read(run_id)
 
     def steps(self, run_id: str, kind: str) -> list[StepRecord]:

@@ -226,6 +226,21 @@ def test_the_next_turn_of_a_session_goes_on_with_the_memory_and_what_was_said(st
     assert any(ANSWERED["answer"] in text for text in told)
 
 
+def test_a_fork_of_a_turn_is_not_kept_in_its_session(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    session = stage.folder.parent.name
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+    first = stage.submit("first", session=session)
+    first.result(40)
+    with Client(stage.url) as client:
+        bank = client.memory.of(session=session)
+        bank.clear_memories("diskurs")
+
+        assert client.fork(first.run_id, stage.steps(first.run_id, "diskurs.finalize")[0].step_id).result(40).status == "succeeded"
+
+        assert bank.list_memories("diskurs") == []
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +314,8 @@ def test_a_conductor_of_conductors_with_a_predicate_and_a_finalizer(stage: Stage
     assert "lower: Directs those who know things." in stage.requests()[0]["body"]["messages"][0]["content"]
     assert stage.asked()[4] == f"Is this an answer: {ANSWERED['answer']}"
     assert stage.asked()[5] == f"Write about firewall: {ANSWERED['answer']}"
+    visits = [Talk.model_validate(step.output).dispatches for step in stage.steps(result.run_id, "diskurs.visit")]
+    assert visits[-2:] == [{"upper": 1, "lower": 0}, {"upper": 0, "lower": 0}]
 
 
 def test_a_parallel_agent_splits_and_joins_and_a_sequence_makes_the_result(stage: Stage) -> None:

@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from orchestrator import ChainBuilder, RunError
+from orchestrator.chainbuilder.plan import Mode, Plan
 from orchestrator.client import EmbeddedClient
+from orchestrator.models.values import JsonValue
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet import chain_steps
 from tests.integration.fleet.conftest import until
@@ -156,6 +160,26 @@ def test_a_function_of_the_caller_may_run_the_parallel_chains(models: ScriptedMo
     assert given == [[("a", "it"), ("b", "it")]]
     assert asked()[1:] == ["A clean", "Tell said and by hand"]
     assert made.get_group_status("default") == dict.fromkeys(results, "completed")
+
+
+@pytest.mark.parametrize("mode", ["independent", "serial"])
+def test_what_needs_a_failed_chain_is_not_handed_to_the_caller(mode: Mode) -> None:
+    made = builder()
+    made.create_chain("broken", [chain_steps.fail], mode)
+    made.create_chain("behind", ["Behind {broken}"], "parallel", dependencies=["broken"])
+    made.create_chain("free", [chain_steps.shout], "independent")
+    made.create_chain("after", [chain_steps.whisper], "parallel", dependencies=["free"])
+    given: list[str] = []
+
+    def executor(chain_inputs: list[tuple[str, str]]) -> dict[str, str]:
+        given.extend(chain_id for chain_id, _ in chain_inputs)
+        return dict.fromkeys(given, "by hand")
+
+    with nullcontext() if mode == "independent" else pytest.raises(RunError, match="chain 'broken' failed"):
+        assert made.execute_group("default", "It", parallel_executor=executor) == {"free": "IT", "after": "by hand"}
+
+    assert given == ["after"]
+    assert made.get_group_status("default") == {"broken": "failed", "behind": "created", "free": "completed", "after": "completed"}
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -306,14 +330,14 @@ def test_a_worker_that_is_killed_in_a_group_loses_nothing(
     assert asked().count("First\n\nit") == 1
 
 
-def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, client: EmbeddedClient) -> None:
+def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
     answer(models, Slow={"reply": "slow", "delay_s": 3.0})
     made = builder()
     made.create_chain("slow", ["Slow {input}"])
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(made.execute_chain_async("slow", "it"))
-        await asyncio.to_thread(until, lambda: made.get_chain_status("slow") == "running", "the chain")
+        await asyncio.to_thread(until, asked, "the question to the model")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -322,3 +346,32 @@ def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, client:
 
     until(lambda: made.get_chain_status("slow") == "failed", "the end")
     assert made.get_chain_error("slow") == "the run was cancelled"
+
+
+def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(models: ScriptedModels, client: EmbeddedClient) -> None:
+    class Told(ChainBuilder):
+        def _done(self, chains: Plan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
+            if chain_ids == ["behind"]:
+                starts.set()
+            return super()._done(chains, chain_ids)
+
+    starts = threading.Event()
+    answer(models, Slow={"reply": "slow", "delay_s": 1.0})
+    made = Told(GPT)
+    made.create_chain("slow", ["Slow {input}"])
+    made.create_chain("behind", ["Behind {slow}"], dependencies=["slow"])
+
+    async def cancelled() -> str:
+        first = asyncio.ensure_future(made.execute_chain_async("slow", "it"))
+        await asyncio.to_thread(until, lambda: made.get_chain_status("slow") == "running", "the chain")
+        second = asyncio.ensure_future(made.execute_chain_async("behind", "it"))
+        await asyncio.to_thread(starts.wait)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        return str(await first)
+
+    assert asyncio.run(cancelled()) == "slow"
+
+    until(lambda: [run.status for run in client.runs() if run.labels.get("builder") == made.name] == ["cancelled", "succeeded"], "the end")
+    assert made.get_chain_output("behind") is None

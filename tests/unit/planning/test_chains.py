@@ -766,6 +766,23 @@ def test_a_break_leaves_the_loop_and_skips_the_rest_of_its_round() -> None:
     assert run.state("e") == "skipped"
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_what_only_data_lead_to_runs_behind_a_loop_whose_branch_is_passed_by(stops: bool) -> None:
+    nodes = [
+        tool("a", name="slow", input_map={"n": "a.n"}, next_node="stop"),
+        branch("stop", "input.stops", true_node="e", false_node="again"),
+        branch("again", "a.n < `3`", true_node="a", false_node="e"),
+        tool("e"),
+        tool("waits", deps=["a"]),
+        tool("reads", input_map={"n": "a.n"}),
+    ]
+
+    run = play(*nodes, tools={"slow": counter}, stops=stops)
+
+    assert [run.state(node) for node in ("e", "waits", "reads")] == ["done"] * 3
+    assert run.output("reads") == {"n": 1 if stops else 3}
+
+
 def test_two_branches_may_point_back_to_one_node_that_sees_the_round_before_of_either() -> None:
     nodes = [
         tool("draft", name="slow", input_map={"n": "draft.n"}, next_node="long"),

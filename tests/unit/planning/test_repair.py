@@ -142,3 +142,9 @@ def test_the_time_grows_with_the_length(head: str, unit: str) -> None:
     list(repair.objects_in(text))
 
     assert time.process_time() - began < 4
+
+
+def test_a_text_made_of_beginnings_is_given_up_soon() -> None:
+    begun = time.perf_counter()
+    list(repair.objects_in('{"a":1' * 150_000))
+    assert time.perf_counter() - begun < 20  # seconds, on a busy machine; it was minutes

@@ -94,6 +94,23 @@ def test_functions_of_two_folders_with_modules_of_one_name_are_told_apart(tmp_pa
     assert load("shared_name:who", str(tmp_path / "one"))() == "one"
 
 
+def test_folders_without_init_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "bare").mkdir(parents=True)
+        (tmp_path / name / "bare" / "common.py").write_text(f"NAME = {name!r}\n")
+        (tmp_path / name / "reads_bare.py").write_text("from bare import common\n\n\ndef who():\n    return common.NAME\n")
+
+    assert load("reads_bare:who", str(tmp_path / "one"))() == "one"
+    assert load("reads_bare:who", str(tmp_path / "two"))() == "two"
+
+
+def test_a_module_that_exits_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("raise SystemExit(3)\n")
+
+    with pytest.raises(StepError, match="module 'leaving' cannot be imported: SystemExit: 3"):
+        load("leaving:who", str(tmp_path))
+
+
 def test_a_module_in_a_folder_without_init_is_found(tmp_path: Path) -> None:
     (tmp_path / "bare_folder").mkdir()
     (tmp_path / "bare_folder" / "who.py").write_text("def who():\n    return 'bare'\n")

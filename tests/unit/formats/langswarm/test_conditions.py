@@ -11,12 +11,12 @@ from orchestrator.formats.langswarm.references import Scope, Unreadable, step_va
 from orchestrator.models.values import JsonValue
 from orchestrator.planning.expressions import parse
 
-SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check")}, agents={"judge": step_value("check")})
+SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")})
 CHECK: JsonValue = {
     "priority": "high", "score": 0.85, "count": "12", "tier": "premium", "text": "an error came", "tags": ["urgent", "new"], "ok": True,
-    "said": "true", "no": False, "none": None, "zero": 0, "empty": "", "nested": {"deep": [1, 2]},
+    "said": "true", "no": False, "none": None, "zero": 0, "path": "C:\\new", "empty": "", "nested": {"deep": [1, 2]},
 }  # fmt: skip
-ROOT: dict[str, JsonValue] = {"a": 3, "b": 4, "check": CHECK, "input": {"user_input": "hi"}}
+ROOT: dict[str, JsonValue] = {"a": 3, "b": 4, "twelve": 12, "check": CHECK, "input": {"user_input": "hi"}}
 
 
 def holds(text: str, root: dict[str, JsonValue] | None = None) -> bool:
@@ -78,6 +78,16 @@ def holds(text: str, root: dict[str, JsonValue] | None = None) -> bool:
         "${user_input} == hi",
         "${check.nested.deep[1]} == 2",
         "${check.tier} == ${check.tier}",
+        "${a} == '3'",
+        "'3' == ${a}",
+        "'${a}' == '3'",
+        "${a} > '2'",
+        "'10' > ${a}",
+        "${check.count} == ${twelve}",
+        "${twelve} == ${check.count}",
+        "${check.ok} == 'true'",
+        "${check.ok} == ${check.said}",
+        "${check.path} == 'C:\\new'",
     ],
 )
 def test_a_condition_holds(text: str) -> None:
@@ -119,6 +129,13 @@ def test_what_is_not_there_or_does_not_fit_holds_nowhere(text: str) -> None:
         ("${(a == 3)}", "no path"),
         ("${chek.ok}", "did you mean 'check'?"),
         ("[1, 2", "too early"),
+        ("a == 'x'", "both sides of '==' are the same in every run; write ${a} for what a step gave"),
+        ("1 < 2", "both sides of '<'"),
+        ("approved", "'approved' is only a text, which always holds; write ${approved}"),
+        ("lambda x: x", "is only a text"),
+        ("(" * 5000 + "${a}" + ")" * 5000, "nested more than 40 deep"),
+        ("!" * 5000 + "${a}", "nested more than 40 deep"),
+        ("${a} in " + "[" * 5000, "nested more than 40 deep"),
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
@@ -126,6 +143,13 @@ def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
         condition(text, SCOPE)
 
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", [" || ".join(["${b} == 1"] * 700 + ["${a} == 3"]), " && ".join(["${a} != 1"] * 700), "${a} != " + "1" * 9000]
+)
+def test_a_long_condition_is_read(text: str) -> None:
+    assert holds(text)
 
 
 def test_nothing_of_a_condition_is_run_as_python() -> None:

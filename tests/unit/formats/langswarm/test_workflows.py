@@ -155,6 +155,17 @@ def test_a_condition_on_the_user_alone_needs_no_step(tmp_path: Path) -> None:
     assert answer(loaded, "w", ann={"ok": False}, bob="b") == "b"
 
 
+@pytest.mark.parametrize(("said", "told"), [("x", "bob<x>"), ("y", "cleo<y>"), ("z", "z")])
+def test_where_no_way_leads_on_the_last_output_is_the_answer(tmp_path: Path, said: str, told: str) -> None:
+    steps = """[
+      {id: a, agent: ann, output: {to: {condition: {switch: '${a}', cases: {x: b, y: c}}}}},
+      {id: b, agent: bob},
+      {id: c, agent: cleo}]"""
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w", ann=said) == told
+
+
 def test_a_condition_that_leads_back_is_a_loop(tmp_path: Path) -> None:
     steps = """[
       {id: write, agent: ann, input: '${review.notes || user_input}'},
@@ -295,6 +306,31 @@ def test_a_rollback_goes_back_as_often_as_it_may(tmp_path: Path) -> None:
     assert play(loaded, "w", bob=failing(3)).status == "failed"
 
 
+@pytest.mark.parametrize("failures", [0, 1, 2])
+@pytest.mark.parametrize("ways", ["", ", output: {to: [c, d]}", ", output: {to: {condition: {if: '${b} == never', then: d, else: c}}}"])
+def test_what_is_skipped_after_its_rollbacks_goes_on_as_if_it_were_done(tmp_path: Path, ways: str, failures: int) -> None:
+    more = ", {id: d, agent: dan}" if ways else ""
+    steps = f"[{{id: a, agent: ann}}, {{id: b, agent: bob, rollback_to: a, on_error: skip{ways}}}, {{id: c, agent: cleo}}{more}]"
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    run = play(loaded, "w", bob=failing(failures))
+
+    assert (run.status, run.state("it/c")) == ("succeeded", "done")
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_what_waits_for_a_step_of_a_rollback_runs_whether_it_was_needed_or_not(tmp_path: Path, failures: int) -> None:
+    told = "output: {to: user}"
+    steps = f"""[
+      {{id: a, agent: ann}},
+      {{id: b, agent: bob, rollback_to: a, {told}}},
+      {{id: c, agent: cleo, input: 'c ${{a}}', depends_on: [a], {told}}},
+      {{id: d, agent: dan, input: 'd ${{b}}', depends_on: [b], {told}}}]"""
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w", bob=failing(failures)) == {"b": "at last", "c": "cleo<c ann<hello>>", "d": "dan<d at last>"}
+
+
 def test_an_error_may_be_skipped_or_lead_to_a_step(tmp_path: Path) -> None:
     skipped = load(
         tmp_path, f"{AGENTS}workflows: {{w: [{{id: a, agent: ann, on_error: skip}}, {{id: b, agent: bob, input: 'a: ${{a}}'}}]}}"
@@ -323,6 +359,34 @@ def test_a_loop_does_a_step_for_each_item(tmp_path: Path, body: str) -> None:
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
 
     assert answer(loaded, "w", ann={"words": ["x", "y", "z"]}) == 'cleo<all: ["bob<x!>","bob<y!>"] bob<y!>>'
+
+
+def test_the_body_of_a_loop_is_given_the_item_if_it_says_nothing(tmp_path: Path) -> None:
+    steps = "[{id: each, loop: {for_each: [[1, 2], [3]], body: {id: row, loop: {for_each: '${item}', body: {agent: bob}}}}}]"
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w") == [["bob<1>", "bob<2>"], ["bob<3>"]]
+
+
+@pytest.mark.parametrize(("said", "told"), [("yes", "dan<bob<yes>>"), ("no", "dan<cleo<no>>")])
+def test_of_steps_that_share_an_output_key_the_one_that_ran_is_read(tmp_path: Path, said: str, told: str) -> None:
+    steps = """[
+      {id: a, agent: ann, output: {to: {condition: {if: '${a} == yes', then: b, else: c}}}},
+      {id: b, agent: bob, output_key: found, output: {to: d}},
+      {id: c, agent: cleo, output_key: found, output: {to: d}},
+      {id: d, agent: dan, input: '${found}', output: {to: user}}]"""
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w", ann=said) == told
+
+
+def test_an_input_that_is_only_described_has_no_default(tmp_path: Path) -> None:
+    workflow = (
+        "{inputs: {n: {type: integer}, city: {default: Rome}, plain: {x: 1}}, steps: [{agent: ann, input: '${n} ${city} ${plain.x}'}]}"
+    )
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {workflow}}}")
+
+    assert answer(loaded, "w") == "ann< Rome 1>"
 
 
 def test_a_workflow_may_invoke_another(tmp_path: Path) -> None:
@@ -414,6 +478,7 @@ def test_tools_of_a_step_are_its_own(tmp_path: Path) -> None:
     assert definitions.chains["w"].nodes[1].input == {"a": 1}
     assert definitions.tools["add"].function == "mine:add"
     assert definitions.tools["one@w.d"].values["function_"] == "one"
+    assert definitions.chains["w"].nodes[3].input_map.keys() == {"x"}
 
 
 # --- examples of its pages ---------------------------------------------------------------------------------------------------

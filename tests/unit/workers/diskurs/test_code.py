@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from orchestrator.errors import StepError
 from orchestrator.models.conductors import Code
+from workers import tools
 from workers.diskurs import compatibility, entities, fields
 from workers.diskurs.code import Room, refusal_of
 
@@ -50,6 +52,71 @@ def test_files_of_the_same_name_are_apart_and_neighbours_are_found(tmp_path: Pat
     assert str(tmp_path / "a") not in sys.path
 
 
+def test_a_module_is_one_whoever_imports_it_first(tmp_path: Path) -> None:
+    loaded = room(
+        tmp_path, known="class Known: ...\n", a__rules="from prompt import Topic\nfrom known import Known\n",
+        a__prompt="class Topic: ...\n", b__prompt="from known import Known\n",
+    )  # fmt: skip
+
+    rules = loaded.module("a/rules.py")
+
+    assert rules.Topic is loaded.module("a/prompt.py").Topic
+    assert rules.Known is loaded.module("b/prompt.py").Known is loaded.module("known.py").Known
+
+
+def test_a_file_called_as_a_loaded_module_does_not_take_its_place(tmp_path: Path) -> None:
+    loaded = room(tmp_path, tools__json="def add(): ...\n", tools__calendar="1 / 0\n")
+    known = sys.modules["json"], calendar
+
+    assert loaded.module("tools/json.py").add
+    with pytest.raises(StepError, match="ZeroDivisionError"):
+        loaded.module("tools/calendar.py")
+
+    assert (sys.modules["json"], sys.modules["calendar"]) == known
+
+
+def test_modules_of_a_configuration_without_diskurs_are_apart(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "words.py").write_text("def who():\n    return 'plain'\n\n\ndef again():\n    return who()\n")
+    folder = str(tmp_path / "plain")
+    loaded = room(tmp_path / "desk", a__prompt="import words\n", a__words="", tools__words="")
+
+    assert tools.load("words:who", folder)() == "plain"
+    assert loaded.module("a/prompt.py").words.__file__ == str(tmp_path / "desk" / "a" / "words.py")
+    assert loaded.module("tools/words.py")
+    assert tools.load("words:again", folder)() == "plain"
+
+
+def test_folders_without_init_are_apart(tmp_path: Path) -> None:
+    one = room(tmp_path / "one", a__prompt="from lib import words\n", lib__words="NAME = 'one'\n")
+    two = room(tmp_path / "two", a__prompt="from lib import words\n", lib__words="NAME = 'two'\n")
+
+    assert one.module("a/prompt.py").words.NAME == "one"
+    assert two.module("a/prompt.py").words.NAME == "two"
+    assert "lib" not in sys.modules
+
+
+def test_what_is_installed_in_the_folder_stays_loaded(tmp_path: Path) -> None:
+    package = "venv/lib/site-packages"
+    loaded = room(
+        tmp_path, **{f"{package}/installed_in_folder": ""}, a__prompt=f"import sys\nsys.path.append({str(tmp_path / package)!r})\n"
+        "import installed_in_folder\n",
+    )  # fmt: skip
+
+    loaded.module("a/prompt.py")
+
+    assert sys.modules.pop("installed_in_folder")
+    sys.path.remove(str(tmp_path / package))
+
+
+def test_a_folder_called_diskurs_is_not_taken_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "diskurs").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    compatibility._is_installed.cache_clear()
+
+    assert room(tmp_path / "desk", a__prompt="from diskurs import tool\n").module("a/prompt.py").tool
+
+
 def test_custom_modules_are_imported_by_name(tmp_path: Path) -> None:
     loaded = room(tmp_path, lib__sums="def add(a, b):\n    return a + b\n", a__prompt="import sums\n")
     module = loaded.module("a/prompt.py", {"sums": "lib/sums.py"})
@@ -63,10 +130,25 @@ def test_annotations_of_classes_are_readable_afterwards(tmp_path: Path) -> None:
     assert fields.accesses(mine) == {"topic": "input"}
 
 
+def test_annotations_of_classes_that_neighbours_import_are_readable_afterwards(tmp_path: Path) -> None:
+    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    loaded = room(
+        tmp_path,
+        common=f"{head}from diskurs import InputField, PromptArgument\n@dataclass\nclass Base(PromptArgument):\n    a: InputField[str]\n",
+        a__prompt=f"{head}from typing import Optional\nimport common\n@dataclass\nclass Own(common.Base):\n    b: Optional[str] = None\n",
+        a__rules="import prompt\n",
+    )  # fmt: skip
+    loaded.module("a/rules.py")
+
+    assert fields.accesses(loaded.load(Code(file="a/prompt.py", name="Own"))) == {"a": "input", "b": "plain"}
+
+
 def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
-    loaded = room(tmp_path, broken="1 / 0\n", fine="x = 1\n")
+    loaded = room(tmp_path, broken="1 / 0\n", leaving="import sys\nsys.exit(3)\n", fine="x = 1\n")
     with pytest.raises(StepError, match=r"broken\.py cannot be imported: ZeroDivisionError"):
         loaded.module("broken.py")
+    with pytest.raises(StepError, match=r"leaving\.py cannot be imported: SystemExit: 3"):
+        loaded.module("leaving.py")
     with pytest.raises(StepError, match=r"fine\.py has no function or class 'y'"):
         loaded.load(Code(file="fine.py", name="y"))
 

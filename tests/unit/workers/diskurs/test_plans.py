@@ -11,7 +11,10 @@ from workers.diskurs.replies import ReplyError
 
 
 def step(step_id: str, function: str = "add", *, depends_on: list[str] | None = None, **parameters: Any) -> dict[str, Any]:
-    return {"step_id": step_id, "function": function, "parameters": parameters, "depends_on": depends_on or [], "status": "pending"}
+    return {
+        "step_id": step_id, "function": function, "parameters": parameters, "depends_on": depends_on or [], "result": None,
+        "status": "pending",
+    }  # fmt: skip
 
 
 def fault(*steps: dict[str, Any]) -> str:
@@ -70,6 +73,15 @@ def test_a_plan_that_was_carried_out_is_not_begun_again_by_an_echo() -> None:
     assert plans.settled(done, dict(echo)) == {**echo, **done}
     assert plans.settled(done, {**echo, "replan": True}) == {**echo, "replan": True}
     assert plans.settled({"execution_plan": []}, dict(echo)) == echo
+
+
+def test_what_a_model_says_came_of_its_own_plan_counts_for_nothing() -> None:
+    done: dict[str, Any] = {**step("1"), "status": "completed", "result": 3}
+    more: dict[str, Any] = {**step("2"), "status": "done"}
+
+    assert plans.settled({}, {"execution_plan": [done]})["execution_plan"] == [step("1")]
+    again = plans.settled({"execution_plan": [done]}, {"replan": True, "execution_plan": [done, more]})
+    assert again["execution_plan"] == [step("1"), step("2")]
 
 
 def test_what_came_of_a_plan_stands_in_it() -> None:

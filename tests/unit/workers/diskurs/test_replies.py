@@ -157,10 +157,27 @@ def test_values_become_what_their_fields_are(text: str, value: dict[str, Any]) -
         ('{"size": "xl"}', "Type conversion failed for field: expected typing.Literal['s', 'm'], got <class 'str'> (xl)"),
         ('{"colour": "blue"}', "Type conversion failed for field: expected <enum 'Colour'>, got <class 'str'> (blue)"),
         ('{"links": [{"note": "n"}]}', "Missing required fields: url. Valid fields are: url, note."),
+        ('{"links": ["u"]}', f"Type conversion failed for field: expected {Link}, got <class 'str'> (u)"),
     ],
 )
 def test_values_that_cannot_be_converted_are_told(text: str, fault: str) -> None:
     assert refused(text) == fault
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "1" * 5000])
+def test_numbers_that_are_none_are_refused(number: str) -> None:
+    assert refused(f'{{"count": {number}}}').startswith("Invalid JSON: ")
+    assert refused(f'{{"ratio": {number}}}').startswith("Invalid JSON: ")
+
+
+def test_half_a_character_is_refused() -> None:
+    assert refused('{"name": "\\ud800"}').startswith("Invalid JSON: ")
+
+
+def test_an_empty_text_says_nothing_of_any_field() -> None:
+    empty = {"count": "", "ratio": "", "sure": "", "words": "", "best": "", "colour": "", "size": ""}
+    assert read_reply(json.dumps(empty), Arguments) == dict.fromkeys(empty)
+    assert read_reply('{"name": ""}', Arguments) == {"name": ""}
 
 
 @given(st.text())

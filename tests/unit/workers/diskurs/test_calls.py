@@ -1,0 +1,46 @@
+"""Tools of a folder are made as the run's own configuration declares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orchestrator.models.conductors import Code, Dependency, DiskursAgent, DiskursTool, Forum
+from orchestrator.models.definitions import Definitions
+from orchestrator.state.ledger import Begun
+from workers.diskurs import calls
+from workers.runtime import Process
+from workers.work import Work
+
+SHOP = """
+class Store:
+    def __init__(self, name):
+        self.name = name
+
+def create_price(configs, store=None):
+    def price(): ...
+    price.__doc__ = f"{configs} of {store and store.name}"
+    return price
+"""
+
+
+def described(folder: Path, tool: dict[str, Any], store: str = "a") -> str:
+    """What a model is told of the tool `price`."""
+    (folder / "shop.py").write_text(SHOP)
+    made_by = Code(file="shop.py", name="Store")
+    forum = Forum(
+        first_contact="a", agents={"a": DiskursAgent(kind="heuristic")},
+        tools={"price": DiskursTool(function=Code(file="shop.py", name="price"), **tool)},
+        dependencies={"store": Dependency(made_by=made_by, parameters={"name": store})},
+    )  # fmt: skip
+    definitions = Definitions(folder=str(folder), diskurs=forum)
+    process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
+    return calls.schema_of(Work(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price").description
+
+
+def test_another_configuration_of_the_folder_has_tools_of_its_own(tmp_path: Path) -> None:
+    assert described(tmp_path, {"configs": {"vat": 7}}) == "{'vat': 7} of None"
+    assert described(tmp_path, {"configs": {"vat": 19}}) == "{'vat': 19} of None"
+    assert described(tmp_path, {"dependencies": ["store"]}, store="a") == "{} of a"
+    assert described(tmp_path, {"dependencies": ["store"]}, store="b") == "{} of b"
