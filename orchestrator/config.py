@@ -95,6 +95,9 @@ def read(path: Path) -> Document:
     """The document in this file, or in the config.yml of this folder; a ConfigError if it cannot be read, or is no YAML or JSON."""
     if path.is_dir():
         path = next((file for name in FOLDERS_FILES if (file := path / name).is_file()), path)
+        if path.is_dir():
+            names = ", ".join((*FOLDERS_FILES, *langswarm.FILES))
+            raise ConfigError(f"this folder has none of the files that are looked for: {names}", source=str(path))
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:

@@ -24,6 +24,7 @@ KINDS = ("kill", "freeze", "drop")
 LABELS = (
     "accepted",  # the run is in the ledger, its first message is not sent
     "accept-replied",
+    "fork-replied",
     "begin-replied",
     "begun",
     "tool-started",

@@ -32,6 +32,7 @@ from workers.work import Work
 
 log = structlog.get_logger(__name__)
 
+OURS = {"orchestrator", "workers"}
 _INSTALLED = {"site-packages", "dist-packages"}  # of a virtual environment that lies in the folder
 
 _importing = threading.RLock()
@@ -134,9 +135,9 @@ def forget_folder() -> None:
         with suppress(ValueError):  # code of the folder may have changed the path
             sys.path.remove(_imported_from)
         folder, _imported_from = Path(_imported_from), None
-        for name, module in list(sys.modules.items()):
-            if lies_in(module, folder) and name.partition(".")[0] not in ("orchestrator", "workers"):
-                del sys.modules[name]
+        own = [name for name, module in sys.modules.copy().items() if name.partition(".")[0] not in OURS and lies_in(module, folder)]
+        for name in own:  # only now: where a package without a file lies is asked of the package that it is in
+            del sys.modules[name]
 
 
 def lies_in(module: object, folder: Path) -> bool:

@@ -48,6 +48,11 @@ def file_of(value: JsonValue, folder: Path | None) -> Path | None:
     return beside / value if folder and _TEXT_FILE.fullmatch(value) and _is_file(folder / value) else None
 
 
+def lies_in(folder: Path, path: Path) -> bool:
+    """Whether a path stays in a folder, wherever its `..` and its links lead."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()

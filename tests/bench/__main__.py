@@ -19,6 +19,7 @@ from tests.bench.rivals import measure_peers
 from tests.bench.shapes import Shape, shapes
 from tests.bench.soak import RETENTION_S, SAMPLES, measure_soak
 from tests.bench.turns import measure_turns
+from tests.bench.workflows import measure_workflows
 
 PEER_SHAPES = ("row of 10", "1 → 100 → 1", "50 rows of 10 at once")
 
@@ -54,6 +55,10 @@ def main() -> int:
         turns = measure_turns(quick=options.quick)
         report.print_turns(turns)
         measured["turns"] = asdict(turns)
+    if options.workflows:
+        workflows = measure_workflows(quick=options.quick)
+        report.print_workflows(workflows)
+        measured["workflows"] = asdict(workflows)
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -81,6 +86,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fairness", action="store_true", help="how long a run waits beside 5,000 of another client")
     parser.add_argument("--agents", action="store_true", help="what agents cost around their model calls, beside LiteLLM alone")
     parser.add_argument("--turns", action="store_true", help="turns in each mode, and sessions, beside LiteLLM alone and plain Celery")
+    parser.add_argument(
+        "--workflows", action="store_true", help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks"
+    )
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args()

@@ -24,6 +24,7 @@ from tests.bench.rivals import Told
 from tests.bench.shapes import Shape
 from tests.bench.soak import TARGET_PERCENT, WARM_UP, Size, growth_percent
 from tests.bench.turns import Latency, Rate, Turns
+from tests.bench.workflows import Workflows
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,6 +128,27 @@ def print_turns(turns: Turns) -> None:
         f"{kept.session_bytes:.0f} a session with all its entries; {kept.turn_bytes / 1000:.1f} kB a turn until its retention is over."
     )
     _say(f"One agents worker, prefork {PROCESSES} for plain Celery, scripted models without delay in another process; medians.")
+
+
+def print_workflows(workflows: Workflows) -> None:
+    """What workflows, conductors and groups cost around their model calls; parked runs, and forks."""
+    _say("")
+    rows = ((rate.name, f"{rate.a_second(rate.ours_s):.0f}", *_against_bare(rate)) for rate in workflows.rates)
+    _table((f"{workflows.rates[0].turns} at once", "turns/s", "LiteLLM alone", "of LiteLLM alone"), rows)
+    _say("")
+    _table(("one after the other, p50", "Cantata", "LiteLLM alone", "more"), map(_latency_row, workflows.latencies))
+    parked, forked = workflows.parked, workflows.forked
+    _say(
+        f"\n{parked.runs} runs that wait for a person: {parked.run_bytes / 1000:.2f} kB each; "
+        f"{parked.signals_a_second:.0f} a second signalled and over. "
+        f"A fork of a run of {forked.steps:,} steps, from the last: made in {_ms(forked.made_ms)}, over after {_ms(forked.over_ms)}."
+    )
+    _say("One agents worker, scripted models without delay in another process; medians.")
+
+
+def _against_bare(rate: Rate) -> tuple[str, str]:
+    ours, alone = rate.a_second(rate.ours_s), rate.a_second(rate.bare_s)
+    return f"{alone:.0f}", _part(ours, alone)
 
 
 def _rate_row(rate: Rate) -> tuple[str, ...]:

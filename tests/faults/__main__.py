@@ -9,14 +9,16 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from tests.faults import chaos, deploys, history, points, recovery
 from tests.faults.past import Violation
+from tests.faults.shapes import SHAPES
 from tests.faults.stage import stage
 
 ROUND_S = 40.0  # of chaos: short, so that what a seed did can be read
@@ -36,11 +38,11 @@ Part = Callable[[Path, int, float], Result]
 """(an empty folder, seed, seconds) → what came of it."""
 
 
-def strike_points(folder: Path, seed: int, seconds: float) -> Result:
-    """Each fault at each point in each shape, as far as the time goes."""
+def strike_points(folder: Path, seed: int, seconds: float, *, shapes: Collection[str] = ()) -> Result:
+    """Each fault at each point in each shape, or in some, as far as the time goes."""
     give_up = time.monotonic() + seconds
     with stage(folder, drain_s=0.5, armed=True) as world:
-        report = points.strike(world, points.every_case(random.Random(seed)), give_up, print)
+        report = points.strike(world, points.every_case(random.Random(seed), shapes), give_up, print)
     missed = "".join(f"\n    {label} is not reached in {', '.join(shapes)}" for label, shapes in report.missed_by_label())
     return Result(f"{report.cases} cases{missed}", report.violations)
 
@@ -92,6 +94,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--shape", choices=SHAPES, action="append", default=[], help="of the points; may be told more than once")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"seed {options.seed}")
@@ -104,6 +107,8 @@ def main() -> int:
 def _do(name: str, options: argparse.Namespace) -> bool:
     """Do one part and tell; the folder of one that failed is kept."""
     part, share = PARTS[name]
+    if name == "points":
+        part = partial(strike_points, shapes=options.shape)
     folder = Path(tempfile.mkdtemp(prefix=f"cantata-faults-{name}-"))
     since = time.monotonic()
     try:

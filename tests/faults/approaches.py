@@ -120,6 +120,7 @@ def _busy(runs: Sequence[Run]) -> int:
 APPROACHES: dict[str, Approach] = {
     "accepted": elsewhere,
     "accept-replied": elsewhere,
+    "fork-replied": elsewhere,
     "lease-renewed": lingering,
     "swept": past_a_kill,
     "handed-back": past_a_stop,
@@ -135,4 +136,5 @@ def approach(label: str) -> Approach:
 
 def shapes_to(label: str) -> list[Shape]:
     """The shapes whose runs may come to a point."""
-    return [SHAPES["unserved"]] if label == "event-appended" else [shape for shape in SHAPES.values() if shape.name != "unserved"]
+    only = {"event-appended": "unserved", "fork-replied": "fork"}.get(label)
+    return [SHAPES[only]] if only else [shape for shape in SHAPES.values() if shape.name != "unserved"]

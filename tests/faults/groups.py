@@ -1,4 +1,7 @@
-"""What must hold of several runs together: the turns of a session, and the turns that agents take. Pure: each rule reads pasts."""
+"""What must hold of several runs together: the turns of a session, the turns that agents take, a fork and its source.
+
+Pure: each rule reads pasts.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from urllib.parse import unquote
 
+from orchestrator.models.graph import START
 from orchestrator.models.wire import HistoryEntry
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.sessions import Sessions
 from tests.faults.past import Past, Violation
 from tests.faults.rules import CLOCK_S
+from tests.integration.state.invariants import ENDINGS
 
 Said = tuple[str, str]
 """A role, and what it said."""
@@ -33,7 +38,8 @@ def talks(pasts: Iterable[Past], ledger: Ledger) -> Iterator[Talk]:
     """The sessions that runs belong to."""
     by_session: dict[str, list[Past]] = defaultdict(list)
     for past in pasts:
-        if session := past.picture.meta.get("session"):
+        session = past.picture.meta.get("session")
+        if session and not past.source:  # a fork reads what was said, and is not written down
             by_session[session].append(past)
     for scoped, turns in by_session.items():
         tenant, session = map(unquote, scoped.split("/"))
@@ -82,7 +88,7 @@ def check_rotations(pasts: Iterable[Past]) -> Iterator[Violation]:
     """Agents that take turns: each place is taken once, none is left out."""
     taken: dict[tuple[str, str], dict[int, Past]] = defaultdict(dict)
     for past in pasts:
-        for step in sorted(past.done.intersection(past.of_kind("team.next"))):
+        for step in sorted(past.done.intersection(past.of_kind("team.next")) - past.taken_over):
             counter = str(past.picture.spec(step)["work"]), past.picture.meta.get("session", "")
             place = int(json.loads(past.picture.infos[step])["index"])
             if other := taken[counter].get(place):
@@ -92,3 +98,20 @@ def check_rotations(pasts: Iterable[Past]) -> Iterator[Violation]:
         left_out = sorted(set(range(max(places) + 1)).difference(places))
         if left_out:
             yield places[max(places)].violation("", f"each place of {work} {session} taken", f"none by a run in {left_out}")
+
+
+def check_forks(pasts: Iterable[Past]) -> Iterator[Violation]:
+    """A fork has all steps of its source; what it took over ended as it did there."""
+    known = {past.picture.run_id: past for past in pasts}
+    for fork in known.values():
+        if fork.source not in known:
+            continue
+        source = known[fork.source]
+        if missing := sorted(source.picture.specs.items() - fork.picture.specs.items()):
+            yield fork.violation("", f"the steps of {source.name}", f"none like {', '.join(step for step, _ in missing)}")
+        for step in sorted(fork.taken_over - {START}):  # which gives the fork's own input
+            ours, theirs = ((past.picture.outs.get(step), [each.type for each in past.of(step, *ENDINGS)]) for past in (fork, source))
+            if ours != theirs:
+                yield fork.violation(step, f"the outcome that it had in {source.name}, {theirs}", str(ours))
+        if not fork.taken_over:
+            yield fork.violation("", f"steps taken over of {source.name}", "none")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from redis import Redis
 
+from orchestrator.forking import FORKED_FROM
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from tests.faults import groups, keys, limits, past
@@ -24,7 +25,7 @@ def check(journal: Journal, redis: Redis) -> list[Violation]:
     """All that is wrong with the runs of a journal, which are over, and with what lies in their Redis."""
     found = list(past.read(journal, redis))
     rotations = groups.check_rotations(each for each in found if isinstance(each, Past))
-    return [*_check(found, redis), *rotations, *keys.check(redis), *limits.check(redis)]
+    return [*_check(found, redis), *rotations, *_untold_forks(found, redis), *keys.check(redis), *limits.check(redis)]
 
 
 def check_runs(journal: Journal, redis: Redis, only: Collection[str]) -> Iterator[Violation]:
@@ -32,10 +33,21 @@ def check_runs(journal: Journal, redis: Redis, only: Collection[str]) -> Iterato
     return _check(list(past.read(journal, redis, only)), redis)
 
 
+def _untold_forks(found: Iterable[Past | Violation], redis: Redis) -> Iterator[Violation]:
+    """A fork whose maker was struck is found by who asks for it again, so that there is none besides."""
+    told = {each.picture.run_id for each in found if isinstance(each, Past)}
+    for record in Ledger(redis).runs(most=sys.maxsize):
+        if FORKED_FROM in record.labels and record.run_id not in told:
+            yield Violation(
+                record.run_id, "", "each fork told to who asked for it", f"one of {record.labels[FORKED_FROM]} that is {record.status}"
+            )
+
+
 def _check(found: Iterable[Past | Violation], redis: Redis) -> Iterator[Violation]:
     pasts = [each for each in found if isinstance(each, Past)]
     yield from (each for each in found if isinstance(each, Violation))
     yield from (violation for each in pasts for rule in RULES for violation in rule(each))
+    yield from groups.check_forks(pasts)
     yield from (violation for talk in groups.talks(pasts, Ledger(redis)) for violation in groups.check_talk(talk))
 
 

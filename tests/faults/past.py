@@ -12,8 +12,9 @@ from typing import cast
 from pydantic import JsonValue
 from redis import Redis
 
+from orchestrator.forking import FORKED_FROM
 from orchestrator.results import chain_response, turn_result
-from orchestrator.state.ledger import Ledger
+from orchestrator.state.ledger import Ledger, RunRecord
 from orchestrator.state.limits import LIMITS_KEY
 from orchestrator.state.memory import MemoryBank
 from tests.faults.fault_tools import REMEMBERED
@@ -105,13 +106,24 @@ class Past:
         """The steps that ended well, also those that grew others to answer in their place."""
         return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type in ("done", "grown")}
 
-    def of_kind(self, kind: str) -> Iterator[str]:
-        """The steps of a kind."""
-        return (step for step in self.picture.cells if self.picture.spec(step)["kind"] == kind)
+    def of_kind(self, *kinds: str) -> Iterator[str]:
+        """The steps of some kinds."""
+        return (step for step in self.picture.cells if self.picture.spec(step)["kind"] in kinds)
+
+    @property
+    def source(self) -> str | None:
+        """The run it was forked of."""
+        labels: dict[str, str] = json.loads(self.picture.meta["labels"])
+        return labels.get(FORKED_FROM)
+
+    @cached_property
+    def taken_over(self) -> set[str]:
+        """The steps of a fork that are over and never were begun in it: they were done in the run it was forked of."""
+        return {step for step in self.done if not self.of(step, "started")} if self.source else set()
 
     def asked_by(self) -> Iterator[tuple[str, list[Line]]]:
         """The steps that ask a model, with the requests that came to it; in them the synthesizer calls itself `merge`, a router `route`."""
-        asking = {step: self._turn(step) for step in self.of_kind("agent.turn")}
+        asking = {step: self._turn(step) for step in self.of_kind("agent.turn", "diskurs.ask")}
         asking |= dict.fromkeys(self.of_kind("team.synthesize"), ("merge", 0))
         asking |= {step: (ROUTER, self.decision(step) - 1) for step in self.of_kind("team.ask")}
         return ((step, [line for line in self.told.asked if (line.agent, line.round) == turn]) for step, turn in asking.items())
@@ -120,7 +132,8 @@ class Past:
         """Whose turn a step is, and for which round."""
         spec = self.picture.spec(step)
         params = cast("dict[str, JsonValue]", spec.get("params", {}))
-        return str(spec["work"]).removeprefix("agents:"), params.get("round", 0)
+        _, _, repeat = step.partition("#")  # of a loop, from 1
+        return str(spec["work"]).partition(":")[2], int(repeat) - 1 if repeat else params.get("round", 0)
 
     def decision(self, step: str) -> int:
         """Which of the run's decisions a step of a router team serves, from 1."""
@@ -158,10 +171,20 @@ def read(journal: Journal, redis: Redis, only: Collection[str] | None = None) ->
             yield Violation(f"{run_id} ({told.accepted.shape})", "", "a run that was accepted is kept", "nothing of it in the ledger")
             continue
         record = ledger.read(run_id)
-        output = turn_result(record).output if record.kind == "turn" else chain_response(record).final_output
+        output = _output(record)
         spent = cast("str | None", redis.hget(f"{LIMITS_KEY}:budget:run:{run_id}", "tokens"))
         remembered = cast("list[JsonValue]", memory.retrieve_memory(run_id, REMEMBERED, []))
         yield Past(told, picture, output, hurt, int(spent or 0), remembered)
+
+
+def _output(record: RunRecord) -> JsonValue:
+    """What a run gave: a group, which has no last chain, all that its chains did, without what their gates `x?` said."""
+    if record.kind == "turn":
+        return turn_result(record).output
+    response = chain_response(record)
+    if response.final_output is not None:
+        return response.final_output
+    return {name: output for name, output in response.outputs.items() if not name.endswith("?")}
 
 
 def _told(lines: Sequence[Line]) -> dict[str, Told]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -46,10 +46,11 @@ class Report:
         return [(label, sorted(shape for other, shape in never if other == label)) for label in sorted({label for label, _ in never})]
 
 
-def every_case(chance: random.Random) -> Iterator[Case]:
-    """Each label with each kind in each shape, in an order by chance; then again, the next time that a process comes to the point."""
+def every_case(chance: random.Random, only: Collection[str] = ()) -> Iterator[Case]:
+    """Each label with each kind in each shape, or in some; in an order by chance; then again, the next time that one comes to it."""
     for times in count(1):
-        cases = [Case(label, kind, shape.name, times) for label in LABELS for kind in KINDS for shape in shapes_to(label)]
+        shapes = [(label, shape.name) for label in LABELS for shape in shapes_to(label) if not only or shape.name in only]
+        cases = [Case(label, kind, shape, times) for label, shape in shapes for kind in KINDS]
         chance.shuffle(cases)
         yield from cases
 

@@ -121,7 +121,7 @@ def was_done_as_granted(past: Past) -> Iterator[Violation]:
 def was_really_done(past: Past) -> Iterator[Violation]:
     """A tool's step that is done was finished, by the attempt whose outcome counts."""
     finished = Counter((line.step_id, line.attempt) for line in past.told.finishes)
-    for step in past.done.intersection(past.of_kind("tool.call")):
+    for step in past.done.intersection(past.of_kind("tool.call")) - past.taken_over:
         attempt = past.picture.cells[step].attempt
         if (times := finished[step, attempt]) != 1:
             yield past.violation(step, f"one finish of attempt {attempt} in the journal", f"{times}, though its outcome is recorded")
@@ -160,11 +160,11 @@ def was_never_doubled(past: Past) -> Iterator[Violation]:
 
 
 def was_asked_as_often_as_tried(past: Past) -> Iterator[Violation]:
-    """A model turn that is done asked its model, at most once an attempt."""
+    """A model turn that is done asked its model, at most once an attempt; one that a fork took over did not ask it again."""
     for step, asked in past.asked_by():
-        attempts = past.picture.cells[step].attempt
-        if step in past.done and not 1 <= len(asked) <= attempts:
-            yield past.violation(step, f"its model asked 1 to {attempts} times, as it had {attempts} attempts", f"{len(asked)} times")
+        attempts, least = past.picture.cells[step].attempt, int(step not in past.taken_over)
+        if step in past.done and not least <= len(asked) <= attempts:
+            yield past.violation(step, f"its model asked {least} to {attempts} times, as it had {attempts} attempts", f"{len(asked)} times")
 
 
 def was_asked_for_its_turns_only(past: Past) -> Iterator[Violation]:
@@ -188,14 +188,14 @@ def remembers_what_it_was_told(past: Past) -> Iterator[Violation]:
     for step in past.picture.cells:
         if past.picture.spec(step).get("work") != "tools:remember":
             continue
-        least = int(step in past.done)
+        least = int(step in past.done - past.taken_over)
         if not least <= kept[step] <= max(least, began[step]):
             yield past.violation(step, f"its item remembered {least} to {began[step]} times", str(kept[step]))
 
 
 def was_charged_as_asked(past: Past) -> Iterator[Violation]:
     """Its budget was charged for each turn that is recorded, and at most once more for each time that its model was asked in vain."""
-    least = sum(past.tokens_of(step) for step in past.picture.cells)
+    least = sum(past.tokens_of(step) for step in past.picture.cells if step not in past.taken_over)
     most = sum(past.tokens_of(step) * len(asked) for step, asked in past.asked_by())
     if past.picture.status == "succeeded" and not least <= past.spent_tokens <= most:
         yield past.violation("", f"{least} to {most} tokens charged to its budget", str(past.spent_tokens))

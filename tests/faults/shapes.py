@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from orchestrator.client import Client, Run
+from orchestrator.client import ChainRun, Client, Run
+from orchestrator.forking import FORKED_FROM
 from orchestrator.models.definitions import (
     Agent,
     Budget,
@@ -25,7 +26,8 @@ from orchestrator.models.definitions import (
     Team,
     Tool,
 )
-from orchestrator.models.wire import ChainNode
+from orchestrator.models.wire import ChainNode, ChainRequest
+from tests.faults import formats
 
 HERE = Path(__file__).parent
 AGENTS = ("ann", "bob", "cleo")
@@ -41,6 +43,10 @@ ROUND = ("ida", "jon", "kim")
 """Those who take turns, and answer alike."""
 TALKERS = ("fay", "gil", "hal")
 """Those who take turns in a session, and are told what was said in it."""
+SCOUT, JUDGE, LOOPS = "scout", "judge", 2
+"""Whom a workflow asks first, who says that its loop is over, and when."""
+CHIEF, CLERK, PIECES = "chief", "clerk", 2
+"""A conductor, its agent, and of how many pieces that asks the price."""
 MODEL = "openai/gpt-4o-mini"
 MERGE = "merge <{user_input}> {agent_responses}"
 LINGERS = {"seconds": "input.linger_s"}
@@ -48,6 +54,10 @@ ITEMS = 50
 CALLS_AT_ONCE = 50
 TOKENS_A_RUN = 10_000_000  # a run of the suite takes a few hundred
 NEVER_POISON = 100  # attempts; the suite may strike one step more often than a fleet would in a year
+SOURCE = "fork-source"
+"""The tag of the run that all forks of a stack are made of."""
+PATIENCE_S = 180.0  # for that run, which may be hurt too
+NEWEST = 200  # runs among which a fork is looked for that was made already
 
 
 @dataclass(frozen=True)
@@ -62,21 +72,38 @@ class Shape:
     answers: Callable[[Sequence[str]], Sequence[JsonValue]] = list
     """The texts of turns → what is answered."""
     session_turns: int = 0
+    workflow: str | None = None
+    brings: Callable[[Path], Definitions] | None = None
+    """The folder of the journal → definitions in place of the suite's."""
+    signals: Mapping[str, int] = field(default_factory=dict)
+    """What waiting steps are given."""
+    forked_at: str | None = None
+    """The step from which a finished run of these nodes is done anew."""
 
     def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> list[Run]:
         """Submit one whose slow step takes `linger_s`. The same tag is the same run, however often it is told."""
+        if self.brings:
+            client = client.with_definitions(_within_limits(self.brings(journal.parent)))
+        if self.forked_at:
+            source = client.submit_chain(self._request(SOURCE, journal, 0.0), idempotency_key=SOURCE)
+            source.wait(PATIENCE_S)
+            return [source, _fork(client, source, self.forked_at, {"input.tag": tag, "input.linger_s": linger_s})]
         if self.nodes:
-            given: dict[str, JsonValue] = {"journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
-            request = {"nodes": [node.model_dump() for node in self.nodes], "entry_node": self.nodes[0].node_id, "initial_input": given}
-            return [client.submit_chain(request, idempotency_key=tag)]
+            return [client.submit_chain(self._request(tag, journal, linger_s), idempotency_key=tag)]
         session = f"{tag} ü|/{{0}}" if self.session_turns else None
         return [
-            client.submit_turn(text, team=self.team, agent=self.agent, session=session, idempotency_key=own)
+            client.submit_turn(text, team=self.team, agent=self.agent, workflow=self.workflow, session=session, idempotency_key=own)
             for own, text in self._texts(tag, linger_s)
         ]
 
+    def _request(self, tag: str, journal: Path, linger_s: float) -> ChainRequest:
+        given: dict[str, JsonValue] = {"tag": tag, "journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
+        return ChainRequest(nodes=list(self.nodes), entry_node=self.nodes[0].node_id, initial_input=given)
+
     def expects(self, tag: str, linger_s: float = 0.0) -> list[tuple[str, JsonValue]]:
         """The tag and the output of each run that was submitted with this tag."""
+        if self.forked_at:
+            return list(zip((SOURCE, tag), self.answers((SOURCE, tag)), strict=True))
         if self.nodes:
             return [(tag, self.expected)]
         tags, texts = zip(*self._texts(tag, linger_s), strict=True)
@@ -86,6 +113,31 @@ class Shape:
         """A tag for each turn, and its text; of several the first lingers."""
         for own in [f"{tag}.{number}" for number in range(self.session_turns)] or [tag]:
             yield own, f"{own} linger" if linger_s and own in (tag, f"{tag}.0") else own
+
+
+@dataclass(frozen=True)
+class Group(Shape):
+    """What a ChainBuilder submits for a group: its own request, with definitions of its own."""
+
+    def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> list[Run]:
+        """Submit it."""
+        ((own, text),) = self._texts(tag, linger_s)
+        request, brought = formats.group(MODEL, text)
+        return [client.with_definitions(_within_limits(brought)).submit_chain(request, idempotency_key=own)]
+
+
+def _within_limits(brought: Definitions) -> Definitions:
+    """Definitions with the suite's limits."""
+    own = definitions()
+    return brought.model_copy(update={"limits": own.limits, "defaults": own.defaults})
+
+
+def _fork(client: Client, source: ChainRun, from_step: str, changes: Mapping[str, JsonValue]) -> Run:
+    """The fork with these changes: the one that was made already, if nobody was told of it, or a new one."""
+    for record in client.runs(most=NEWEST):
+        if record.labels.get(FORKED_FROM) == source.run_id and f'"tag":"{changes["input.tag"]}"' in record.request:
+            return client.run(record.run_id)
+    return client.fork(source.run_id, from_step, changes=changes)
 
 
 def _of_all(texts: Sequence[str]) -> list[JsonValue]:
@@ -130,6 +182,33 @@ def _of_talkers(texts: Sequence[str]) -> list[JsonValue]:
         answers.append(f"echo: {agent} <{asked}>")
         said += [f"User: {text}", f"Assistant: {answers[-1]}"]
     return answers
+
+
+def _of_forks(tags: Sequence[str]) -> list[JsonValue]:
+    """Each says its tag, and what was said upstream, where the source was asked."""
+    return [f"echo: max <{tag} echo: lou <{SOURCE}>>" for tag in tags]
+
+
+def _of_workflow(texts: Sequence[str]) -> list[JsonValue]:
+    return [f"echo: teller <{text}> echo: wren <{text}> {LOOPS + 1}" for text in texts]
+
+
+def _of_desk(texts: Sequence[str]) -> list[JsonValue]:
+    return [{"answer": answer_of_clerk(text, [str(3 * PIECES)])} for text in texts]
+
+
+def answer_of_clerk(text: str, results: Sequence[str]) -> str:
+    """What the conductor's agent answers with what its tool gave."""
+    return f"{CLERK} <{text}>: {' '.join(results)}"
+
+
+def _of_group(texts: Sequence[str]) -> list[JsonValue]:
+    """The outputs of all chains, since a group has no last one."""
+    found: list[JsonValue] = []
+    for text in texts:
+        outputs: dict[str, JsonValue] = {name: f"echo: {name} <{text}>" for name in formats.SOURCES}
+        found.append({**outputs, formats.SINK: f"echo: {formats.SINK} <{text}> {' '.join(map(str, outputs.values()))}"})
+    return found
 
 
 def tool(node_id: str, name: str = "work", *, next_node: str | None = None, deps: Sequence[str] = (), **reads: str) -> ChainNode:
@@ -227,13 +306,39 @@ def _memory() -> Shape:
     return Shape("memory", (tool("a", "remember"), *nodes, tool("all", "recall", deps=names)), ["a", *names])
 
 
-CHAINS = (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), _memory(), _unserved())
+def _parked() -> Shape:
+    """Waits twice for a value: it is there before the first time, and comes when the second waits."""
+    nodes = (
+        tool("a", next_node="early"),
+        ChainNode(node_id="early", kind="wait", next_node="b"),
+        tool("b", next_node="late", value="early", **LINGERS),
+        ChainNode(node_id="late", kind="wait", next_node="all"),
+        tool("all", "add", early="early", b="b", late="late"),
+    )
+    return Shape("parked", nodes, 10 + 11 + 20, signals={"early": 10, "late": 20})
+
+
+def _forked() -> Shape:
+    """A model is asked upstream of where it is forked, and one downstream."""
+    nodes = (
+        tool("top", next_node="said"),
+        ChainNode(node_id="said", kind="agent", name="lou", next_node="slow", input_map={"input": "input.tag"}),
+        tool("slow", next_node="told", value="top", **LINGERS),
+        ChainNode(node_id="told", kind="agent", name="max", input_map={"input": "join(' ', [input.tag, said])"}),
+    )
+    return Shape("fork", nodes, forked_at="slow", answers=_of_forks)
+
+
+CHAINS = (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), _memory(), _parked(), _forked(), _unserved())
 TURNS = (
     Shape("broadcast", team="all", answers=_of_all),
     Shape("agent", agent=HAND, answers=_of_hand),
     Shape("router", team="desk", answers=_of_second),
     Shape("round", team="round", answers=_of_round),
     Shape("session", team="talk", answers=_of_talkers, session_turns=len(TALKERS)),
+    Shape("workflow", workflow="flow", answers=_of_workflow, brings=formats.workflows),
+    Shape("conductor", answers=_of_desk, brings=formats.desk),
+    Group("group", answers=_of_group),
 )
 SHAPES = {shape.name: shape for shape in (*CHAINS, *TURNS)}
 
@@ -257,7 +362,7 @@ def definitions(*, version: int = 1) -> Definitions:
             **{queue: Tool(function="fault_tools:work", queue=queue) for queue in QUEUES},
             **{f"{queue}-stumble": Tool(function="fault_tools:stumble", queue=queue, retries=5) for queue in QUEUES},
         },
-        agents={**{name: _agent(name) for name in (*AGENTS, FIRST, SECOND, *ROUND, *TALKERS)}, HAND: _agent(HAND, "work")},
+        agents={**{name: _agent(name) for name in (*AGENTS, FIRST, SECOND, *ROUND, *TALKERS, "lou", "max")}, HAND: _agent(HAND, "work")},
         teams={
             "all": Team(mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10)),
             "desk": Team(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,17 +21,26 @@ from orchestrator.state import fleet
 from orchestrator.testing import Rule, ScriptedModels
 from orchestrator.testing.answers import JsonObject
 from orchestrator.testing.rules import ToolCall
+from tests.faults import formats
+from tests.faults.approver import Approver
 from tests.faults.journal import Journal
 from tests.faults.processes import children, family, is_frozen, until
 from tests.faults.shapes import (
+    CHIEF,
+    CLERK,
     FIRST,
     FIRST_CALLS,
     HAND,
+    JUDGE,
+    LOOPS,
+    PIECES,
     ROUND,
     ROUTER,
+    SCOUT,
     SECOND,
     SECOND_CALL,
     Shape,
+    answer_of_clerk,
     answer_of_hand,
     definitions,
     rerouted,
@@ -41,7 +51,7 @@ ASKED = re.compile(r"(?P<agent>\w+) <(?:.*\n\nCurrent Input:\n)?(?P<text>(?P<tag
 """What a model of the suite is asked, after what was said before if it is told that."""
 ROUNDS = {0: 0, len(FIRST_CALLS): 1, len(FIRST_CALLS) + 1: 2}
 """How many results of tools a model is shown → which turn it is asked for."""
-LATE = ("bob", SECOND, *ROUND, "fay")
+LATE = ("bob", SECOND, *ROUND, "fay", formats.SOURCES[1])
 """Whose model lets a run linger."""
 LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
 READY_S = 60.0  # a supervisor that had to start a worker often waits up to 30 s
@@ -61,7 +71,7 @@ class Models(ScriptedModels):
 
     def __init__(self, journal: Journal) -> None:
         late = Rule(match=rf"(?s)^({'|'.join(LATE)}) <.* linger( again)?>$", delay_s=LINGER_S)
-        super().__init__([late, *_rules_of_router(), *_rules_of_hand(journal)])
+        super().__init__([late, *_rules_of_router(), *_rules_of_hand(journal), *_rules_of_workflow(journal), *_rules_of_desk()])
         self._lines = journal
 
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
@@ -70,11 +80,19 @@ class Models(ScriptedModels):
         asked, results = ASKED.match(str(entry["text"])), _results(body)
         assert asked, f"an agent of the suite asks as it was instructed, not {entry['text']!r}"
         agent, text = asked["agent"], asked["text"]
-        number = int(text.endswith(rerouted(""))) if agent == ROUTER else ROUNDS.get(len(results), -1)
-        self._lines.write("asked", agent=agent, tag=asked["tag"], round=number)
+        self._lines.write("asked", agent=agent, tag=asked["tag"], round=_round(agent, text, len(results)))
         if agent in REPLIES and not rule.tool_calls:
             rule = rule.model_copy(update={"reply": REPLIES[agent](text, results)})
         return rule, entry
+
+
+def _round(agent: str, text: str, results: int) -> int:
+    """For which of its turns a model is asked, from 0; -1 if that is none."""
+    if agent == ROUTER:
+        return int(text.endswith(rerouted("")))
+    if agent == JUDGE:
+        return int(text.rpartition("#")[2]) - 1
+    return results if agent == CLERK else ROUNDS.get(results, -1)
 
 
 REPLIES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
@@ -82,6 +100,7 @@ REPLIES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
     FIRST: lambda text, _: f"[REROUTE] {rerouted(text)}",
     SECOND: lambda text, _: f"[FINAL] {SECOND} <{text}>",
     **dict.fromkeys(ROUND, lambda text, _: taken(text)),
+    CLERK: lambda text, results: json.dumps({"answer": answer_of_clerk(text, results)}),
 }
 """What models say that do not echo, by what they are asked and what came back from tools."""
 
@@ -106,6 +125,31 @@ def _rules_of_hand(journal: Journal) -> list[Rule]:
     ]
 
 
+def _rules_of_workflow(journal: Journal) -> list[Rule]:
+    """Where to write to, and how long to take for it; then that the loop is over in its last round."""
+
+    def go(seconds: float) -> JsonObject:
+        return {"go": True, "journal": str(journal.path), "seconds": seconds, "rounds": 0}
+
+    rounds: list[JsonObject] = [{"good": number == LOOPS, "rounds": number} for number in range(1, LOOPS + 1)]
+    return [
+        Rule(match=f"^{SCOUT} <.* linger>$", reply=go(LINGER_S)),
+        Rule(match=f"^{SCOUT} <", reply=go(0.0)),
+        *(Rule(match=f"^{JUDGE} <.* #{number}>$", reply=reply) for number, reply in enumerate(rounds, 1)),
+    ]
+
+
+def _rules_of_desk() -> list[Rule]:
+    def call(seconds: float) -> tuple[ToolCall, ...]:
+        return (ToolCall(name="price", arguments={"pieces": PIECES, "seconds": seconds}),)
+
+    return [
+        Rule(match=f"^{CHIEF} <", reply={"next_agent": CLERK}),
+        Rule(match=f"^{CLERK} <.* linger>$", after_tools=0, tool_calls=call(LINGER_S)),
+        Rule(match=f"^{CLERK} <", after_tools=0, tool_calls=call(0.0)),
+    ]
+
+
 def _results(body: JsonObject) -> list[str]:
     """What tools gave, as a model is shown it."""
     messages = cast("list[JsonObject]", body["messages"])
@@ -126,6 +170,7 @@ class Stage:
         self._frozen_until: dict[int, float] = {}
         self._numbers = count(1)
         self._together: dict[str, Sequence[Run]] = {}
+        self._approver = Approver()
 
     def submit(self, shape: Shape, tag: str, *, linger_s: float = 0.0, client: Client | None = None) -> Run:
         """Submit a run, and write down that it was accepted; of the turns of a session it is the last."""
@@ -133,6 +178,7 @@ class Stage:
         for run, (own, expected) in zip(runs, shape.expects(tag, linger_s), strict=True):
             self.journal.write("accepted", run_id=run.run_id, tag=own, shape=shape.name, expected=expected)
         self._together[runs[-1].run_id] = runs
+        self._approver.approve(runs[-1], shape.signals)
         return runs[-1]
 
     def together(self, run: Run) -> Sequence[Run]:
@@ -163,6 +209,12 @@ class Stage:
         """Write down that a process stands still for so long."""
         self._frozen_until[pid] = time.time() + seconds
         self.journal.write("frozen", pid=pid, until=self._frozen_until[pid])
+
+    def close(self) -> None:
+        """Wait until nobody submits or approves any more."""
+        for submitter in self.clients:
+            submitter.wait()
+        self._approver.close()
 
     def wait_whole(self) -> None:
         """Wait until all workers are there and say so."""
@@ -212,10 +264,10 @@ def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False) -> Iterato
     with Models(journal) as models, _environment(
         OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_DRAIN_S=str(drain_s), **fault
     ), Client.embedded(folder / "home", config=definitions(), agents=3, tools=2, command=_command) as client:  # fmt: skip
+        formats.write_desk(folder)
         stage = Stage(client, folder, journal)
         yield stage
-        for submitter in stage.clients:
-            submitter.wait()
+        stage.close()
 
 
 def _command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:

@@ -13,11 +13,13 @@ import pytest
 from pydantic import JsonValue
 from redis import Redis
 
+from orchestrator.forking import FORKED_FROM
 from orchestrator.models.definitions import Limits, Rates
 from orchestrator.models.graph import START, Graph, Outcome, Step
 from orchestrator.models.values import Usage
+from orchestrator.planning import forks as planning
 from orchestrator.planning.strategies.agents import next_round
-from orchestrator.state import sessions
+from orchestrator.state import forks, sessions
 from orchestrator.state.ledger import Begun, Ledger, Place, run_key, shard_key, shard_of
 from orchestrator.state.limits import LIMITS_KEY, Ask, Limiter
 from orchestrator.state.memory import MemoryBank
@@ -342,6 +344,55 @@ def test_agents_that_share_or_leave_out_a_turn_are_found(world: World, place: in
     world.redis.hset(f"{KEY}:info", "take1", f'{{"index":{place}}}')
 
     assert found in said(world)
+
+
+FORK = next(name for number in count() if shard_of(name := f"fork{number}") == shard_of(RUN))
+
+
+@pytest.fixture
+def forked(world: World) -> World:
+    """A fork from the join of the sound run, which went well too."""
+    ledger = world.play.ledger
+    fork = planning.fork(forks.read(ledger, RUN), "join")
+    forks.make(ledger, FORK, fork, request={}, given=None, labels={FORKED_FROM: RUN})
+    world.journal.write("accepted", run_id=FORK, tag="forked", shape="sample", expected=4)
+    begun = ledger.begin(FORK, "join", OWNER)
+    assert isinstance(begun, Begun)
+    for what in cast("tuple[What, ...]", ("start", "finish")):
+        world.journal.write(what, run_id=FORK, step_id="join", attempt=1, pid=PID)
+    ledger.commit(begun, Outcome(output=4), output="4", info={})
+    return world
+
+
+def test_a_sound_fork_has_no_violation(forked: World) -> None:
+    assert said(forked) == ""
+
+
+def test_a_fork_that_asks_again_for_what_it_took_over_is_found(forked: World) -> None:
+    forked.journal.write("asked", tag="forked", agent="ann")
+
+    assert f"run {FORK} (sample forked), step turn: expected its model asked 0 to 0 times, as it had 0 attempts; found 1 times" in said(
+        forked
+    )
+
+
+def test_a_fork_that_changes_what_it_took_over_is_found(forked: World) -> None:
+    forked.redis.hset(f"{run_key(FORK)}:out", "b", "5")
+
+    assert f"run {FORK} (sample forked), step b: expected the outcome that it had in {RUN} (sample tag)" in said(forked)
+
+
+def test_a_fork_that_is_not_whole_is_found(forked: World) -> None:
+    for part in ("steps", "state"):
+        forked.redis.hdel(f"{run_key(FORK)}:{part}", "turn/t0")
+
+    assert f"run {FORK} (sample forked): expected the steps of {RUN} (sample tag); found none like turn/t0" in said(forked)
+
+
+def test_a_fork_that_nobody_was_told_of_is_found(forked: World) -> None:
+    forked.edit_journal(lambda lines: lines.__setitem__(slice(None), [line for line in lines if line.run_id != FORK]))
+
+    assert f"run {FORK}: expected each fork told to who asked for it; found one of {RUN} that is succeeded" in said(forked)
 
 
 @pytest.mark.parametrize("spent", [0, 21, 23])

@@ -75,7 +75,9 @@ def test_a_file_that_cannot_be_read_is_told_in_one_sentence(tmp_path: Path) -> N
     Path("bytes.yaml").write_bytes(b"a: \xff")
 
     assert refusal(Path("gone.yaml")) == "gone.yaml: this file does not exist"
-    assert refusal(tmp_path) == f"{tmp_path}: this file cannot be read: Is a directory"
+    assert refusal(tmp_path).startswith(
+        f"{tmp_path}: this folder has none of the files that are looked for: config.yml, config.yaml, langswarm.yaml,"
+    )
     assert refusal(Path("bytes.yaml")) == "bytes.yaml: this file is no text in UTF-8: byte 3 is wrong"
 
 

@@ -113,9 +113,9 @@ class Room:
                 for entry in path:
                     with suppress(ValueError):  # the code may have changed the path
                         sys.path.remove(entry)
-                for name in [name for name in sys.modules if name not in before or name in ours]:
-                    if name in ours or self._is_ours(name, sys.modules[name]):
-                        self._neighbours[self._root(place, name)][name] = sys.modules.pop(name)
+                seen = [name for name in sys.modules if name not in before or name in ours]
+                for name in [name for name in seen if name in ours or self._is_ours(name, sys.modules[name])]:
+                    self._neighbours[self._root(place, name)][name] = sys.modules.pop(name)
                 sys.modules.update(hidden)
 
     def _place(self, file: str) -> Path:

@@ -9,6 +9,7 @@ workflow    one workflow                 → a chain: the spine of the rest
   routes      `output.to`                → ways on
   order       list order, depends_on, fans
   calls       whom a step calls, with what
+  inputs      what a workflow is given
   drawing     all of it                  → nodes
 """
 
@@ -16,5 +17,6 @@ from __future__ import annotations
 
 from orchestrator.formats.langswarm.files import files_in, is_langswarm
 from orchestrator.formats.langswarm.loading import Loaded, load
+from orchestrator.formats.langswarm.vocabulary import FILES
 
-__all__ = ["Loaded", "files_in", "is_langswarm", "load"]
+__all__ = ["FILES", "Loaded", "files_in", "is_langswarm", "load"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.functions import definition_of, fault_of
+from orchestrator.formats.langswarm.inputs import Inputs
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.models.definitions import Agent, Tool
 from orchestrator.models.values import JsonValue
@@ -16,6 +17,8 @@ from orchestrator.models.values import JsonValue
 RUNTIME = "orchestrator.formats.langswarm.runtime"
 VALUE = "langswarm.value"
 """The tool that gives what it is given: what a `transform` without a function is."""
+CHECK = "langswarm.check"
+"""The tool that holds what a workflow is given against its schema."""
 
 CLARIFY = "clarify"
 _QUESTION: Mapping[str, JsonValue] = {
@@ -43,7 +46,8 @@ class Book:
     tools: dict[str, Tool] = field(default_factory=dict)
     methods: dict[str, list[str]] = field(default_factory=dict)
     """Tool with methods of its own → the tools that they are."""
-    workflows: list[str] = field(default_factory=list)
+    workflows: dict[str, Inputs] = field(default_factory=dict)
+    """Workflow → what it says it is given."""
     left_aside: list[str] = field(default_factory=list)
     """Blocks of workflows that mean nothing here."""
 
@@ -79,6 +83,11 @@ class Book:
         """The tool that gives what it is given."""
         self.tools[VALUE] = Tool(function=f"{RUNTIME}:value", description="Gives what it is given.", cheap=True)
         return VALUE
+
+    def check_tool(self) -> str:
+        """The tool that holds what a workflow is given against its schema."""
+        self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Holds an input against its schema.", cheap=True)
+        return CHECK
 
     def script(self, name: str, text: str, place: str) -> str:
         """The tool that a function written in the file is."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from orchestrator.formats.faults import did_you_mean, shown
 from orchestrator.formats.langswarm.book import Book, defined_in
 from orchestrator.formats.langswarm.conditions import condition
 from orchestrator.formats.langswarm.crew import tools_listed
 from orchestrator.formats.langswarm.drawing import Fields
+from orchestrator.formats.langswarm.inputs import Schema
 from orchestrator.formats.langswarm.navigation import Navigation
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.references import USER_INPUT, Rendered, Scope, Unreadable, check_key, is_reference, literal, render
@@ -152,12 +154,20 @@ class Caller:
         said = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
         if isinstance(given.value, dict):
             named = _given(dict(given.entries()), scope)
-            static = named.get("input", {})
-            mapped = {key: text for key, text in said.items() if not (isinstance(static, dict) and key in static)}
+            static = cast(Fields, named.get("input", {}))
+            if name in self.book.workflows:
+                self.book.workflows[name].check(dict(given.entries()), static, given)
+            mapped = {key: text for key, text in said.items() if key not in static}
             own = named.get("input_map", {})
             return {**fields, "input": static, "input_map": {**mapped, **(own if isinstance(own, dict) else {})}}
+        if name in self.book.workflows:
+            self.book.workflows[name].check({}, {}, step.part)
         text = scope.before if given.value is None else _rendered(given, scope).text
         return {**fields, "input_map": dict.fromkeys(USER_INPUT, text)}
+
+    def check(self, schema: Schema) -> Fields:
+        """The fields of the node that holds the workflow's input against its schema."""
+        return {"kind": "tool", "name": self.book.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
 
     def _loop(self, step: Step, scope: Scope) -> Fields:
         part = step.at("loop")

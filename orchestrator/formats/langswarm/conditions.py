@@ -8,8 +8,8 @@
     value       ${reference}, 'text', "text", number, true, false, None, [value, ...], (or); bare words are a text
 
 A text that says a number is one beside a number; a text that says true or false is one beside true or false. What is not there is None: it
-equals None only, contains nothing, and is neither more nor less than anything. What is the same in every run is a fault: a word that stands
-alone, or beside another constant, was meant as a reference.
+equals None only, contains nothing, and is neither more nor less than anything; in quotes it equals '' too. What is the same in every run is
+a fault: a word that stands alone, or beside another constant, was meant as a reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from orchestrator.formats.langswarm.references import Scope, Unreadable, literal, parts_of, render
@@ -62,6 +62,8 @@ class _Value:
     is_constant: bool = False
     constant: JsonValue = None
     is_condition: bool = False
+    is_quoted: bool = False
+    """Whether it stands in quotes, where null is nothing."""
 
 
 def condition(text: str, scope: Scope) -> str:
@@ -98,6 +100,11 @@ def contains(whole: str, part: str) -> str:
 def negated(expression: str) -> str:
     """The condition that another does not hold."""
     return f"!({expression})"
+
+
+def any_of(expressions: Sequence[str]) -> str:
+    """The condition that one of these holds."""
+    return _balanced(expressions, "||")
 
 
 class _Parser:
@@ -232,7 +239,7 @@ class _Parser:
 
     def _quoted(self, text: str) -> _Value:
         rendered = render(re.sub(r"""\\([\\'"])""", r"\1", text[1:-1]), self._scope)
-        return _constant(rendered.value) if rendered.expression is None else _Value(rendered.expression)
+        return _constant(rendered.value) if rendered.expression is None else _Value(rendered.expression, is_quoted=True)
 
     def _words(self, first: str) -> _Value:
         """A constant, a path without braces, or a text of several words."""
@@ -271,6 +278,7 @@ def _compared(left: _Value, operator: str, right: _Value) -> str:
 
 
 def _same(left: _Value, right: _Value) -> str:
+    left, right = _as_text(left, right), _as_text(right, left)
     if right.is_constant:
         return equals(left.expression, right.constant)
     if left.is_constant:
@@ -278,6 +286,12 @@ def _same(left: _Value, right: _Value) -> str:
     one, other = left.expression, right.expression
     said = f"contains({literal(['number', 'boolean'])}, type({one})) || contains({literal(['number', 'boolean'])}, type({other}))"
     return f"({one} == {other} || (({said}) && to_string({one}) == to_string({other})))"
+
+
+def _as_text(value: _Value, other: _Value) -> _Value:
+    """What stands in quotes, beside a text: nothing if it is null."""
+    is_text = value.is_quoted and (other.is_quoted or isinstance(other.constant, str))
+    return replace(value, expression=f"not_null({value.expression}, '')") if is_text else value
 
 
 def _ordered(value: _Value, other: _Value) -> str:

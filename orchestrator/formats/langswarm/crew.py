@@ -12,7 +12,7 @@ from orchestrator.formats.faults import did_you_mean, shown
 from orchestrator.formats.langswarm.book import Book
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
-from orchestrator.formats.texts import file_of
+from orchestrator.formats.texts import file_of, lies_in
 from orchestrator.models.definitions import Agent, History, McpServer, Tool
 from orchestrator.models.values import JsonValue
 
@@ -89,6 +89,9 @@ class Crew:
         file = file_of(text, self._book.folder)
         if file is None:
             return text
+        if self._book.folder and not lies_in(self._book.folder, file):
+            part.fault(f"{text!r} leaves the configuration's folder; only files in it are read")
+            return ""
         try:
             return file.read_text("utf-8-sig")
         except (OSError, ValueError) as error:

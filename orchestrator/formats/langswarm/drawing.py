@@ -8,6 +8,7 @@ A step becomes a node of its id. Beside it there may be nodes that only decide:
     read.report     the workflow that is given its output   (`invoke`)
     read.skip       what comes next where it is skipped at last, if that is several
     begin           several steps that come first
+    given           holds the input against its schema      (`input_schema`)
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from orchestrator.formats.langswarm.conditions import negated
 from orchestrator.formats.langswarm.order import Order
 from orchestrator.formats.langswarm.references import USER_INPUT, literal, step_value
 from orchestrator.formats.langswarm.routes import Choice, Invoke, Route, ToStep, ToUser
@@ -54,6 +54,8 @@ class Drawing:
     order: Order
     bodies: Sequence[Fields] = ()
     """The nodes that maps run."""
+    check: Fields | None = None
+    """The node that holds what the workflow is given against its schema, but for its id and what comes next."""
     _nodes: dict[str, Fields] = field(default_factory=dict)
     _answers: dict[str, list[str]] = field(default_factory=dict)
 
@@ -70,14 +72,20 @@ class Drawing:
         return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, timeout_s=timeout_s)
 
     def _entry(self) -> str:
-        return self._all_of("begin", [self._enter(step_id) for step_id in self.order.first])
+        first = self._all_of("begin", [self._enter(step_id) for step_id in self.order.first])
+        if self.check is None:
+            return first
+        node = self._free("given")
+        self._nodes[node] = {"node_id": node, **self.check, "next_node": first}
+        return node
 
     def _last(self) -> Iterator[tuple[Drawn, tuple[str, ...]]]:
-        """The steps that no other comes after, with the conditions under which that is so."""
+        """The steps that no other comes after, with the conditions under which that is so; for a condition, those before it."""
         leading = {needed for needs in self.order.waits_for.values() for needed in needs}
         for step in self.steps.values():
-            if not (step.is_branch or self.order.after[step.id] or step.id in leading):
-                yield from ((step, held) for held in _ends(step.routes, ()))
+            if not (self.order.after[step.id] or self.order.passed.get(step.id) or step.id in leading):
+                said = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
+                yield from ((each, held) for held in _ends(step.routes, ()) for each in said)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -119,8 +127,9 @@ class Drawing:
         """Of a step that is a condition itself."""
         for route in step.routes:
             if isinstance(route, Choice):
-                fields["true_node"] = _one(self._targets(step, route.then, (f"({route.condition})",)))
-                fields["false_node"] = _one(self._targets(step, route.otherwise, (negated(route.condition),)))
+                for side, (test, inner) in zip(("true_node", "false_node"), route.ways, strict=True):
+                    targets = self._targets(step, inner, (test,)) or [self._enter(each) for each in self.order.passed[step.id]]
+                    fields[side] = _one(targets)
 
     def _on_error(self, step: Drawn, fields: Fields, ways: Sequence[str]) -> None:
         jump = self._enter(step.jumps_to) if step.jumps_to else fields.get("on_error")
@@ -154,16 +163,22 @@ class Drawing:
         return list(dict.fromkeys(found))
 
     def _choice(self, step: Drawn, choice: Choice, held: tuple[str, ...]) -> list[str]:
-        node = self._free(f"{step.node}.if")
-        self._nodes[node] = {}  # it stands before those within it
-        then = self._targets(step, choice.then, (*held, f"({choice.condition})"))
-        otherwise = self._targets(step, choice.otherwise, (*held, negated(choice.condition)))
-        if not then and not otherwise:  # only whether the user is told hangs on it
-            del self._nodes[node]
-            return []
-        fields: Fields = {"node_id": node, "kind": "branch", "condition": choice.condition, "true_node": _one(then)}
-        self._nodes[node] = {**fields, "false_node": _one(otherwise)}
-        return [node]
+        """The first of the branches that ask for one case after the other."""
+        made: list[tuple[str, list[str]]] = []
+        for held_too, routes in choice.ways[:-1]:
+            node = self._free(f"{step.node}.if")
+            self._nodes[node] = {}  # it stands before those within it
+            made.append((node, self._targets(step, routes, (*held, held_too))))
+        held_too, routes = choice.ways[-1]
+        entry = self._targets(step, routes, (*held, held_too))
+        for (node, then), (test, _) in zip(reversed(made), reversed(choice.cases), strict=True):
+            if then or entry:
+                sides: Fields = {"true_node": _one(then), "false_node": _one(entry)}
+                self._nodes[node] = {"node_id": node, "kind": "branch", "condition": test, **sides}
+                entry = [node]
+            else:  # only whether the user is told hangs on it
+                del self._nodes[node]
+        return entry
 
     def _invoked(self, step: Drawn, route: Invoke) -> str:
         node = self._free(f"{step.node}.{route.workflow}")
@@ -202,8 +217,8 @@ def _ends(routes: Sequence[Route], held: tuple[str, ...]) -> Iterator[tuple[str,
         case ():
             yield held
         case (Choice() as choice,):
-            yield from _ends(choice.then, (*held, f"({choice.condition})"))
-            yield from _ends(choice.otherwise, (*held, negated(choice.condition)))
+            for test, inner in choice.ways:
+                yield from _ends(inner, (*held, test))
 
 
 def _one(nodes: Sequence[str]) -> JsonValue:

@@ -10,7 +10,8 @@ from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import Document
 from orchestrator.formats.faults import in_order
 from orchestrator.formats.langswarm.parts import Part
-from orchestrator.formats.langswarm.vocabulary import LEFT_ASIDE, MAIN_FILES, SECTIONS, SPLIT_FILES, TOP
+from orchestrator.formats.langswarm.vocabulary import FILES, LEFT_ASIDE, SECTIONS, TOP
+from orchestrator.formats.texts import lies_in
 from orchestrator.models.values import JsonValue
 
 Read = Callable[[Path], Document]
@@ -39,7 +40,7 @@ class Sources:
         for part in self.parts[section]:
             for name, each in _named(part):
                 if name in taken:
-                    each.fault(f"{name!r} is here twice; it is on line {taken[name].document.line(taken[name].path)} too")
+                    each.fault(f"{name!r} is here twice; it is {taken[name].seen_from(each)} too")
                 taken[name] = each
                 yield name, each
 
@@ -54,7 +55,7 @@ def is_langswarm(data: JsonValue) -> bool:
 
 def files_in(folder: Path) -> list[Path]:
     """LangSwarm's files in a folder: the main one, and those of one section each."""
-    return [folder / name for name in (*MAIN_FILES, *SPLIT_FILES) if (folder / name).is_file()]
+    return [folder / name for name in FILES if (folder / name).is_file()]
 
 
 def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
@@ -69,11 +70,17 @@ def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
         seen.add(path.resolve())
         document = _document(path, read, sources)
         if document is not None:
-            included = _included(Part(document, document.data, sources.faults), path.parent)
+            file = _name(path, folder) if sources.several else ""
+            included = _included(Part(document, document.data, sources.faults, file=file), path.parent, folder)
             sources.several = sources.several or bool(included)
             todo += included
-            _take(document, path.name if sources.several else "", sources)
+            _take(document, _name(path, folder) if sources.several else "", sources)
     return sources
+
+
+def _name(path: Path, folder: Path) -> str:
+    """What a file is called in the configuration's folder."""
+    return path.resolve().relative_to(folder.resolve()).as_posix() if lies_in(folder, path) else path.name
 
 
 def _document(path: Path, read: Read, sources: Sources) -> Document | None:
@@ -84,10 +91,15 @@ def _document(path: Path, read: Read, sources: Sources) -> Document | None:
         return None
 
 
-def _included(part: Part, folder: Path) -> list[Path]:
+def _included(part: Part, beside: Path, folder: Path) -> list[Path]:
+    """The files that a file includes, by their place beside it; none is outside the configuration's folder."""
     found: list[Path] = []
     for item, name in part.at("include").texts():
-        files = sorted(folder.glob(name)) if any(sign in name for sign in "*?[") else [folder / name]
+        if Path(name).is_absolute() or not lies_in(folder, beside / name):
+            item.fault(f"{name!r} leaves the configuration's folder; only files in it are read")
+            continue
+        files = sorted(beside.glob(name)) if any(sign in name for sign in "*?[") else [beside / name]
+        files = [file for file in files if lies_in(folder, file)]
         if not files or not all(file.is_file() for file in files):
             item.fault(f"there is no file {name!r} beside this one")
         found += [file for file in files if file.is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from orchestrator.formats.langswarm import arrows
 from orchestrator.formats.langswarm.book import Book
 from orchestrator.formats.langswarm.crew import Crew, memory_is_on
 from orchestrator.formats.langswarm.files import Read, Sources, gather
+from orchestrator.formats.langswarm.inputs import read_inputs
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.workflow import compile_workflow
 from orchestrator.models.definitions import Chain, Definitions
@@ -31,20 +33,30 @@ class Loaded:
         """The faults that planning found in chains, with the places of the steps in the files."""
         found: list[Fault] = []
         for fault in faults:
-            part = self._place(fault)
+            node, part = self._place(fault)
             if part is None:
                 found.append(fault)
-            else:
-                part.fault(fault.message)
+            elif not (said := _of_steps(fault.message)).endswith(f": only {node!r} could start it"):  # its own condition, told itself
+                part.fault(said)
                 found.append(part.faults.pop())
-        return in_order(found)
+        return in_order(dict.fromkeys(found))
 
-    def _place(self, fault: Fault) -> Part | None:
+    def _place(self, fault: Fault) -> tuple[str, Part | None]:
         for chain, nodes in self._places.items():
             for node, part in nodes.items():
                 if f"chains.{chain}." in fault.where and (f" '{node}'" in fault.where or f" '{node}." in fault.where):
-                    return part
-        return None
+                    return node, part
+        return "", None
+
+
+_BESIDE = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
+"""What the nodes beside a step's own are called."""
+
+
+def _of_steps(message: str) -> str:
+    """What planning says of nodes, said of steps."""
+    said = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
+    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode\b", "step", said))
 
 
 def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mapping[str, str]) -> Loaded:
@@ -57,7 +69,7 @@ def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mappin
     for name, part in sources.named("agents"):
         crew.agent(name, part)
     workflows = list(_workflows(sources))
-    book.workflows += [name for name, _ in workflows]
+    book.workflows |= {name: read_inputs(part) for name, part in workflows}
     chains: dict[str, Chain] = {}
     places: dict[str, Mapping[str, Part]] = {}
     for name, part in workflows:
@@ -95,12 +107,12 @@ def _check_names(book: Book, workflows: Sequence[tuple[str, Part]]) -> None:
 
 def _workflows(sources: Sources) -> Iterator[tuple[str, Part]]:
     """The workflows of all files, whatever their shape, each a mapping with steps or a text of arrows."""
-    taken: set[str] = set()
+    taken: dict[str, Part] = {}
     for part in sources.parts["workflows"]:
         for name, each in _shaped(part):
             if name in taken:
-                each.fault(f"the workflow {name!r} is here twice")
-            taken.add(name)
+                each.fault(f"the workflow {name!r} is here twice; it is {taken[name].seen_from(each)} too")
+            taken[name] = each
             yield name, each
 
 

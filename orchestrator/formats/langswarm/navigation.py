@@ -71,10 +71,10 @@ class Navigation:
             options = [*self.options]
             if not routes:  # the answer is one of them, so the last needs no question
                 routes = (ToStep(options.pop()),)
-            for option in reversed(options):
-                routes = (Choice(f'{value}."step" == {literal(option)}', (ToStep(option),), routes),)
+            cases = tuple((f'{value}."step" == {literal(option)}', (ToStep(option),)) for option in options)
+            routes = (Choice(cases, routes),) if cases else routes
         for test, target in reversed(self.rules):
-            routes = (Choice(test, (ToStep(target),), routes),)
+            routes = (Choice(((test, (ToStep(target),)),), routes),)
         return routes
 
 

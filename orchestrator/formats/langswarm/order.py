@@ -1,8 +1,9 @@
 """What comes after what among the steps of a workflow, where no route says it: list order, `depends_on`, fans.
 
 A step comes after the one above it, unless that one has an `output.to`, it depends on others itself, or an earlier step leads to it: what
-a condition chooses, or an error leads to, is not entered from above. The steps of a fan begin together, and what gathers them waits for
-all. The step under an `async` one begins together with it. Where `execution_mode` is `parallel`, list order says nothing.
+a condition chooses, or an error leads to, is not entered from above. A condition that names one step only goes past it else. The steps of
+a fan begin together, and what gathers them waits for all. The step under an `async` one begins together with it. Where `execution_mode` is
+`parallel`, list order says nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Order:
     """Step → those it depends on."""
     gathered: Mapping[str, Sequence[str]]
     """Step that gathers a fan → the steps of the fan."""
+    passed: Mapping[str, Sequence[str]]
+    """Condition that names one step only → the steps that come next where it names none: those below the one it names, or below itself."""
     first: Sequence[str]
     """The steps that a workflow begins with."""
 
@@ -36,7 +39,8 @@ def led_to(routes: Sequence[Route]) -> Iterator[str]:
         if isinstance(route, ToStep):
             yield route.step
         elif isinstance(route, Choice):
-            yield from led_to((*route.then, *route.otherwise))
+            for _, inner in route.ways:
+                yield from led_to(inner)
 
 
 def order(
@@ -70,7 +74,15 @@ class _Ordering:
                 after[before].append(step.id)
         follow = {target for step in self._steps for target in (*after[step.id], *self._leads(step))}
         follow |= {step_id for step_id, needs in self._needs.items() if needs}
-        return Order(after, self._needs, self._gathered, self._first(follow, reading))
+        passed = {step.id: self._past(step) for step in self._steps if step.kind == "condition"}
+        follow.update(*passed.values())
+        return Order(after, self._needs, self._gathered, passed, self._first(follow, reading))
+
+    def _past(self, step: Step) -> list[str]:
+        """The steps that a condition goes on with where it names none."""
+        named = [self._steps[self._place[target]] for target in self._leads(step) if self._place[target] > self._place[step.id]]
+        below = ([each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one] for one in (step, *named))
+        return next(filter(None, below), [])
 
     def _leads(self, step: Step) -> Iterator[str]:
         """The steps that a step says it leads to."""

@@ -56,6 +56,11 @@ class Part:
         elif self.value is not None:
             self.fault(f"expected a mapping, found {shown(self.value)}")
 
+    def seen_from(self, other: Part) -> str:
+        """Where it stands: its line, and its file if the other is in another."""
+        line = f"on line {self.document.line(self.path)}"
+        return line if self.file == other.file else f"{line} of {self.file}"
+
     # --- values -------------------------------------------------------------------------------------------------------
 
     def text(self) -> str:

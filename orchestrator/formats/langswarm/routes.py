@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.formats.faults import did_you_mean
-from orchestrator.formats.langswarm.conditions import condition, equals, is_empty, negated
+from orchestrator.formats.langswarm.conditions import any_of, condition, equals, is_empty, negated
 from orchestrator.formats.langswarm.parts import Part
 from orchestrator.formats.langswarm.references import Scope, Unreadable, literal, render
 
@@ -35,12 +35,20 @@ class Invoke:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of two ways is taken."""
+    """One of several ways is taken: that of the case that holds, as one at most does, or the one besides."""
 
-    condition: str
-    """An expression."""
-    then: tuple[Route, ...]
+    cases: tuple[tuple[str, tuple[Route, ...]], ...]
+    """Conditions, and where each leads."""
     otherwise: tuple[Route, ...]
+
+    @property
+    def ways(self) -> list[tuple[str, tuple[Route, ...]]]:
+        """All ways, each with the condition on which it is taken."""
+        return [(f"({test})", then) for test, then in self.cases] + [(self._none_holds, self.otherwise)]
+
+    @property
+    def _none_holds(self) -> str:
+        return negated(any_of([f"({test})" for test, _ in self.cases]))
 
 
 Route = ToUser | ToStep | Invoke | Choice
@@ -103,7 +111,7 @@ class Targets:
             case _:
                 test = _expression(part.at(form), scope, condition if form == "if" else _exists)
                 if test is not None:
-                    yield Choice(test, self.read(part.at("then"), scope), self.read(part.at("else"), scope))
+                    yield Choice(((test, self.read(part.at("then"), scope)),), self.read(part.at("else"), scope))
 
     def _invoked(self, part: Part) -> Iterator[Route]:
         name = part.at("invoke").text()
@@ -113,17 +121,19 @@ class Targets:
             part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
 
     def _switch(self, part: Part, scope: Scope) -> Iterator[Route]:
-        """As conditions one within the other; the first case that fits is taken."""
+        """The case that the value says; none says what another does, so each is asked for alone."""
         value = _expression(part.at("switch"), scope, _value)
-        cases = [(key, self.read(case, scope)) for key, case in part.at("cases").entries()]
-        routes = self.read(part.at("default"), scope)
+        cases: dict[str, tuple[Route, ...]] = {}
+        for key, case in part.at("cases").entries():
+            word = key.lower() if key.lower() in ("true", "false") else key
+            if word in cases:
+                case.fault(f"the case {key!r} says again what one above it says")
+            cases[word] = self.read(case, scope)
+        otherwise = self.read(part.at("default"), scope)
         if not cases:
             part.fault("'switch' needs 'cases': a mapping of values to steps")
-        if value is None:
-            return
-        for key, then in reversed(cases):
-            routes = (Choice(f"({_is(value, key)})", then, routes),)
-        yield from routes
+        elif value is not None:
+            yield Choice(tuple((_is(value, key), then) for key, then in cases.items()), otherwise)
 
 
 _CONDITIONS = ("if", "switch", "exists")

@@ -12,7 +12,8 @@ LEFT_ASIDE = frozenset({"advanced", "security", "observability", "server", "lang
 """Blocks about LangSwarm's own process. They are read over: what they are for is settings of the fleet here."""
 
 SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in ("yaml", "yml"))
-MAIN_FILES = ("langswarm.yaml", "langswarm.yml")
+FILES = ("langswarm.yaml", "langswarm.yml", *SPLIT_FILES)
+"""What is looked for in a folder: the main file, and those of one section each."""
 
 WORKFLOW = frozenset(
     {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.formats.faults import did_you_mean, shown
+from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.langswarm.book import Book
 from orchestrator.formats.langswarm.calls import Caller, read_condition
 from orchestrator.formats.langswarm.drawing import Drawing, Drawn, Fields
+from orchestrator.formats.langswarm.inputs import read_schema
 from orchestrator.formats.langswarm.navigation import read_navigation
 from orchestrator.formats.langswarm.order import Order, order
 from orchestrator.formats.langswarm.parts import Part
@@ -44,7 +45,8 @@ class _Compiler:
         self._part = part
         self._book = book
         part.known_keys(WORKFLOW)
-        self._variables = dict(_variables(part))
+        self._inputs = book.workflows[name]
+        self._variables = self._inputs.defaults
         self._mode = self._read_mode()
         self._steps = {step.id: step for step in read_steps(part if isinstance(part.value, list) else part.at("steps"))}
         self._bodies = dict(self._read_bodies())
@@ -58,9 +60,7 @@ class _Compiler:
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").truth())
         self._caller = Caller(book, name, self._count("retry"), changes, at_once)
-        for key in ("input_schema", "output_schema"):
-            if part.has(key) and not isinstance(part.at(key).value, dict):
-                part.at(key).fault(f"expected a JSON schema, found {shown(part.at(key).value)}")
+        self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             book.left_aside.append("settings")
         self.places = {step.node: step.part for step in self._steps.values()}
@@ -83,7 +83,8 @@ class _Compiler:
         description, timeout_s = self._described(), self._seconds()
         if self._part.faults:
             return None
-        return Drawing(drawn, found, bodies).chain(description=description, timeout_s=timeout_s)
+        check = self._caller.check(self._inputs.schema) if self._inputs.schema else None
+        return Drawing(drawn, found, bodies, check).chain(description=description, timeout_s=timeout_s)
 
     # --- the workflow as a whole ----------------------------------------------------------------------------------------
 
@@ -106,12 +107,15 @@ class _Compiler:
 
     def _goes_on(self) -> bool:
         """Whether a failed step does not fail the workflow."""
-        if self._part.has("error_strategy"):
-            part = self._part.at("error_strategy")
-            if part.text() not in ("continue", "stop"):
-                part.fault("expected 'continue' or 'stop'")
-            return part.text() == "continue"
-        return self._part.has("continue_on_error") and self._part.at("continue_on_error").truth()
+        said = self._part.has("continue_on_error") and self._part.at("continue_on_error").truth()
+        if not self._part.has("error_strategy"):
+            return said
+        part = self._part.at("error_strategy")
+        if part.text() not in ("continue", "stop"):
+            part.fault("expected 'continue' or 'stop'")
+        elif self._part.has("continue_on_error") and said != (part.text() == "continue"):
+            part.fault("'error_strategy' and 'continue_on_error' say different things; write one of them")
+        return part.text() == "continue"
 
     def _check_schema(self, listed: Sequence[Step], routes: Mapping[str, Sequence[Route]]) -> None:
         answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
@@ -122,6 +126,7 @@ class _Compiler:
         self, listed: Sequence[Step], found: Order, routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: set[str]
     ) -> None:
         led = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
+        led.update(*found.passed.values())
         led |= {each for each, needs in found.waits_for.items() if needs}
         led |= {target for ways in routes.values() for target in _steps_in(ways)}
         led |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
@@ -198,7 +203,7 @@ class _Compiler:
             sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
             if any(isinstance(route, ToUser) for route in _all([*sides[0], *sides[1]])):
                 step.part.fault("a condition leads to steps: 'user' would only be told whether it holds; let the step before tell more")
-            return (Choice(test, *sides),)
+            return (Choice(((test, sides[0]),), sides[1]),)
         output = step.at("output")
         if output.value is None:
             navigation = self._navigations.get(step.id)
@@ -215,7 +220,10 @@ class _Compiler:
     def _on_error(self, step: Step) -> str | None:
         """abort or skip; None where a failure leads to a step, or nothing is said."""
         if step.has("on_error"):
-            return _ON_ERROR.get(step.at("on_error").text())
+            word = _ON_ERROR.get(step.at("on_error").text())
+            if step.has("continue_on_error") and step.at("continue_on_error").truth() != (word == "skip"):
+                step.at("continue_on_error").fault("'continue_on_error' and 'on_error' say different things; write one of them")
+            return word
         if step.has("continue_on_error"):
             return "skip" if step.at("continue_on_error").truth() else "abort"
         return "skip" if self._goes_on() and step.kind != "approval" else None
@@ -248,8 +256,7 @@ class _Compiler:
 
     def _answer_schema(self, step: Step, routes: Sequence[Route]) -> JsonValue:
         """What an answer must be, for the agents whose output goes to the user."""
-        schema = self._part.at("output_schema").value
-        return schema if isinstance(schema, dict) and any(isinstance(route, ToUser) for route in _all(routes)) else None
+        return self._output_schema if any(isinstance(route, ToUser) for route in _all(routes)) else None
 
     def _gathering(self, drawn: Drawn, members: Sequence[str]) -> Drawn:
         """A step that gathers a fan, and says nothing of its input, is given what all of it gave."""
@@ -301,31 +308,12 @@ class _Compiler:
         return {"node_id": step.node, **drawn.fields}
 
 
-_DESCRIBES = frozenset({"default", "type", "description", "required"})
-"""Keys by which a declared input is described; any other mapping is its default."""
-
-
 def _aliases(step: Step) -> Iterator[tuple[Part, str]]:
     """What a step's output is called besides."""
     yield from step.at("output_key").texts()
     output = step.at("output")
     if isinstance(output.value, dict):
         yield from output.at("collect").texts()
-
-
-def _variables(part: Part) -> Iterator[tuple[str, JsonValue]]:
-    """The declared inputs of a workflow, with their defaults."""
-    for key in ("inputs", "variables"):
-        inputs = part.at(key)
-        if isinstance(inputs.value, dict):
-            for name, each in inputs.entries():
-                is_described = isinstance(each.value, dict) and not _DESCRIBES.isdisjoint(each.value)
-                yield name, each.at("default").value if is_described else each.value
-        else:
-            yield from ((name, None) for _, name in inputs.texts())
-    properties = part.at("input_schema").at("properties")
-    for name, each in properties.entries():
-        yield name, each.at("default").value
 
 
 def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:
@@ -339,7 +327,8 @@ def _all(routes: Sequence[Route]) -> Iterator[Route]:
     for route in routes:
         yield route
         if isinstance(route, Choice):
-            yield from _all((*route.then, *route.otherwise))
+            for _, inner in route.ways:
+                yield from _all(inner)
 
 
 def _steps_in(routes: Sequence[Route]) -> Iterator[str]:

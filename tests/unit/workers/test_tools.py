@@ -104,6 +104,16 @@ def test_folders_without_init_of_one_name_are_told_apart(tmp_path: Path) -> None
     assert load("reads_bare:who", str(tmp_path / "two"))() == "two"
 
 
+def test_folders_within_folders_without_init_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "lib" / "deep").mkdir(parents=True)
+        (tmp_path / name / "lib" / "deep" / "own.py").write_text(f"def who():\n    return {name!r}\n")
+
+    found = [load("lib.deep.own:who", str(tmp_path / name))() for name in ("one", "two", "one")]
+
+    assert found == ["one", "two", "one"]
+
+
 def test_a_module_that_exits_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("raise SystemExit(3)\n")
 

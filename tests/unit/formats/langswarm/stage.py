@@ -8,10 +8,11 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.formats import langswarm
 from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.langswarm import runtime
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.strategies import chains
-from tests.unit.planning.interpreter import Run, Tool
+from tests.unit.planning.interpreter import Run, Tool, ToolFailure
 
 AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"
 
@@ -44,6 +45,7 @@ def play(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: T
     tools: dict[str, Tool] = {name: _agent(name, says.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
     tools |= {name: say for name, say in says.items() if callable(say) and name not in tools}
     tools["langswarm.value"] = lambda given: given["value"]
+    tools["langswarm.check"] = _check
     node = ChainNode(node_id="it", kind="chain", name=workflow, input=dict.fromkeys(("user_input", "user_query", "input"), text))
     return Run(ChainRequest(nodes=[node], entry_node="it"), definitions, tools).play()
 
@@ -58,6 +60,14 @@ def answer(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says:
 def asked(run: Run) -> list[str]:
     """The steps of the workflow that called somebody, in order."""
     return [step.removeprefix("it/") for step in run.story if step.startswith("it/") and "@" not in step and _calls(run, step)]
+
+
+def _check(given: dict[str, JsonValue]) -> JsonValue:
+    try:
+        runtime.check(**given)  # type: ignore[arg-type]  # as JSON
+    except ValueError as error:
+        raise ToolFailure(str(error)) from error
+    return None
 
 
 def _calls(run: Run, step: str) -> bool:

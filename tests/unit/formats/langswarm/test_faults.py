@@ -38,6 +38,12 @@ from tests.unit.formats.langswarm.stage import AGENTS, faults
         ("{id: a, agent: ann, output: {to: {conditon: {}}}}", "expected one of the keys 'step', 'invoke'"),
         ("{id: a, agent: ann, output: {to: {condition: {if: x, than: user}}}}", "unknown key 'than'; did you mean 'then'?"),
         ("{id: a, agent: ann, output: {to: {condition: {switch: '${a}'}}}}", "'switch' needs 'cases'"),
+        (
+            "{id: a, agent: ann, output: {to: {condition: {switch: '${a}', cases: {'true': user, 'True': user}}}}}",
+            "the case 'True' says again",
+        ),
+        ("{id: a, agent: ann, on_error: fail, continue_on_error: true}", "'continue_on_error' and 'on_error' say different things"),
+        ("{id: a, agent: ann, on_error: skip, continue_on_error: false}", "'continue_on_error' and 'on_error' say different things"),
         ("{id: a, agent: ann, output: {collect: x}}", "'collect' names the results of a loop"),
         ("{id: a, invoke_workflow: v}", "there is no workflow 'v'; known are 'w'"),
         ("{id: a, invoke_workflow: w, retry: 2}", "'retry' has no effect on a step that is another workflow"),
@@ -136,6 +142,19 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("tools: [{id: t, type: mcpfilesystem}]\nworkflows: {}", "the type 'mcpfilesystem' is a program of LangSwarm's own"),
         ("tools: [{id: t, function: nowhere.f, settings: {token: 'env:TOKEN'}}]\nworkflows: {}", "the value of 'TOKEN' would be kept"),
         ("include: [more.yaml]\nworkflows: {}", "there is no file 'more.yaml' beside this one"),
+        ("include: [/etc/passwd]\nworkflows: {}", "include[0]: '/etc/passwd' leaves the configuration's folder"),
+        ("include: [../more.yaml]\nworkflows: {}", "include[0]: '../more.yaml' leaves the configuration's folder"),
+        ("include: ['../*.yaml']\nworkflows: {}", "include[0]: '../*.yaml' leaves the configuration's folder"),
+        ("agents: [{id: x, system_prompt: 'file: ../x.md'}]\nworkflows: {}", "'file: ../x.md' leaves the configuration's folder"),
+        ("workflows: {w: {input_schema: {required: name}, steps: [{agent: ann}]}}", "w.input_schema.required: this is no JSON schema"),
+        (
+            "workflows: {w: {output_schema: {type: objekt}, steps: [{agent: ann, output: {to: user}}]}}",
+            "w.output_schema.type: this is no JSON schema: 'objekt' is not valid",
+        ),
+        (
+            "workflows: {w: {error_strategy: stop, continue_on_error: true, steps: [{agent: ann}]}}",
+            "'error_strategy' and 'continue_on_error' say different things",
+        ),
         ("agents: {x: You are helpful.}\nworkflows: {}", "agents.x: expected an agent: a mapping such as {model: ...,"),
         ("workflows: {w: {timeout: -1, retry: x, steps: [{agent: ann}]}}", "w.timeout: expected a number of at least 0.001, found -1"),
         ("workflows: {w: 'ann -> user -> bob'}", "'user' stands at the end only"),
@@ -156,6 +175,26 @@ def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None
     assert said in "\n".join(faults(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{topic: tea, tnoe: dry}", "w[0] 'a'.input.tnoe: the workflow has no input 'tnoe'; did you mean 'tone'?"),
+        ("{tone: dry}", "w[0] 'a'.input: the workflow needs the input 'topic'"),
+        ("tea", "w[0] 'a': the workflow needs the input 'topic'"),
+        ("{topic: 3}", "w[0] 'a'.input.topic: 3 is not of type 'string'"),
+        ("{topic: tea, context: x}", "the workflow has no input 'context'"),
+    ],
+)
+def test_what_another_workflow_is_given_is_held_against_its_inputs(tmp_path: Path, given: str, said: str) -> None:
+    schema = "{required: [topic, words], properties: {topic: {type: string}, words: {type: integer, default: 9}}}"
+    inner = f"inner: {{inputs: [tone], input_schema: {schema}, steps: [{{agent: ann, input: '${{topic}}'}}]}}"
+
+    found = faults(tmp_path, f"{AGENTS}workflows: {{w: [{{id: a, invoke_workflow: inner, input: {given}}}], {inner}}}")
+
+    assert len(found) == 1
+    assert said in found[0]
+
+
 def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
     text = """agents:
   - {id: ann, modle: m}
@@ -170,6 +209,29 @@ workflows:
 
     assert [fault.partition(":")[0] for fault in found] == ["line 2", "line 5", "line 5", "line 6", "line 7"]
     assert "'d'" in found[-1]
+
+
+def test_what_is_in_two_files_is_told_with_both(tmp_path: Path) -> None:
+    found = faults(tmp_path, agents=f"{AGENTS}workflows: {{w: ann -> eve}}", workflows=f"\n{AGENTS}workflows: {{w: ann -> bob}}")
+
+    assert "line 2: workflows.yaml agents[0] 'ann': 'ann' is here twice; it is on line 1 of agents.yaml too" in found
+    assert "line 3: workflows.yaml workflows.w: the workflow 'w' is here twice; it is on line 2 of agents.yaml too" in found
+
+
+def test_what_planning_finds_is_said_of_steps(tmp_path: Path) -> None:
+    steps = """[
+      {id: a, agent: ann, output: {to: user}},
+      {id: b, agent: bob, condition: '${c}', depends_on: c},
+      {id: c, agent: cleo, condition: '${b}', depends_on: b, output: {to: user}}]"""
+
+    found = faults(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert [fault.partition(": ")[2] for fault in found] == [
+        "workflows.w[1] 'b': cannot be reached from the entry 'a': only 'c' could start it",
+        "workflows.w[2] 'c': 'b' → 'c' → 'b' is a circle that nothing ends; only a condition may point back, with one side, and its other "
+        "side leads on",
+        "workflows.w[2] 'c': cannot be reached from the entry 'a': only 'b' could start it",
+    ]
 
 
 def test_faults_of_several_files_name_the_file(tmp_path: Path) -> None:

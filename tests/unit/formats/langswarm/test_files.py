@@ -115,7 +115,7 @@ workflows:
 
     definitions = load(tmp_path, text).definitions
 
-    [node] = definitions.chains["w"].nodes
+    [node, _] = definitions.chains["w"].nodes
     assert (definitions.chains["w"].timeout_s, definitions.chains["w"].description) == (120, "Answers.")
     assert (node.retry, node.timeout, node.name) == (2, 5, "ann@w.a")
     agent = definitions.agents["ann@w.a"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.formats.langswarm import Loaded
 from orchestrator.models.values import JsonValue
 from tests.unit.formats.langswarm.stage import AGENTS, answer, asked, load, play
 from tests.unit.planning.interpreter import Tool, ToolFailure
@@ -208,6 +209,82 @@ def test_condition_steps_choose_among_steps(tmp_path: Path) -> None:
 
     assert answer(loaded, "w", ann={"score": 0.9}) == "dan<bob<auto 0.9>>"
     assert answer(loaded, "w", ann={"score": 0.2}) == "dan<cleo<manual 0.2>>"
+
+
+@pytest.mark.parametrize(
+    ("steps", "yes", "no"),
+    [
+        ("{id: check, condition: '${a}', true_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}", "abc", "ac"),
+        ("{id: check, condition: '${a}', false_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}", "ac", "abc"),
+        ("{id: check, condition: '${a}', true_step: c}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}", "ac", "ab"),
+        (
+            "{id: check, condition: '${a}', true_step: b}, {id: b, agent: bob, input: b, output: {to: user}}, "
+            "{id: c, agent: cleo, input: c, output: {to: user}}",
+            "ab",
+            "ac",
+        ),
+        (
+            "{id: check, condition: '${a}', true_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, fan_key: k, input: c}, "
+            "{id: d, agent: dan, fan_key: k, input: d}, {id: e, agent: eve, fan_key: k, is_fan_in: true}",
+            "abcde",
+            "acde",
+        ),
+    ],
+)
+def test_a_condition_that_names_one_step_goes_past_it_else(tmp_path: Path, steps: str, yes: str, no: str) -> None:
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: [{{id: a, agent: ann}}, {steps}]}}")
+
+    for said, done in (("yes", yes), ("false", no)):
+        run = play(loaded, "w", ann=said)
+        assert asked(run) == list(done)
+        assert run.output("it") is not None
+
+
+def test_a_condition_that_ends_the_workflow_leaves_what_was_said_before(tmp_path: Path) -> None:
+    steps = "[{id: a, agent: ann}, {id: check, condition: '${a}', true_step: b}, {id: b, agent: bob}]"
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w", ann="false") == "false"
+    assert answer(loaded, "w", ann="yes", bob="b") == "b"
+
+
+def test_a_switch_of_many_cases_asks_each_alone(tmp_path: Path) -> None:
+    def loaded(count: int) -> Loaded:
+        cases = ", ".join(f"k{number}: {'b' if number % 2 else 'user'}" for number in range(count))
+        steps = f"[{{id: a, agent: ann, output: {{to: {{condition: {{switch: '${{a}}', cases: {{{cases}}}, default: c}}}}}}}}"
+        return load(
+            tmp_path,
+            f"{AGENTS}workflows: {{w: {steps}, {{id: b, agent: bob, output: {{to: user}}}}, "
+            "{id: c, agent: cleo, output: {to: user}}]}",
+        )  # fmt: skip
+
+    many = loaded(120)
+    sizes = [len(loaded(count).definitions.model_dump_json()) for count in (10, 20)]
+
+    told = {said: answer(many, "w", ann=said) for said in ("k0", "k1", "k118", "k119", "other")}
+    assert told == {"k0": "k0", "k1": "bob<k1>", "k118": "k118", "k119": "bob<k119>", "other": "cleo<other>"}
+    assert len(many.definitions.model_dump_json()) < sizes[0] + (sizes[1] - sizes[0]) * 12
+
+
+# --- inputs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits"),
+    [
+        ("{required: [user_input], additionalProperties: false, properties: {user_input: {type: string, minLength: 3}}}", True),
+        ("{properties: {input: {maxLength: 3}}}", False),
+        ("{required: [topic], properties: {topic: {type: string}}}", False),
+        ("{required: [topic], properties: {topic: {type: string, default: tea}}}", True),
+    ],
+)
+def test_a_workflow_begins_with_its_input_held_against_its_schema(tmp_path: Path, schema: str, fits: bool) -> None:
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {{input_schema: {schema}, steps: [{{id: a, agent: ann}}]}}}}")
+
+    run = play(loaded, "w")
+
+    assert (run.status == "succeeded") is fits
+    assert asked(run) == (["given", "a"] if fits else [])
 
 
 # --- order ---------------------------------------------------------------------------------------------------------------
