@@ -28,7 +28,7 @@ from workers.runtime import Process
 log = structlog.get_logger(__name__)
 
 MOST_AHEAD = 64  # steps one message may run ahead, so that a worker comes back to its queue
-AHEAD_S = 0.1  # and for how long
+AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
 
 
 class Service(Protocol):
@@ -57,7 +57,7 @@ class Loop:
         self._place = place
         self._carried = carried
         self._held_back: dict[str, Ready] = {}
-        self._until = time.monotonic() + AHEAD_S
+        self._until: float | None = None
         self.done: list[tuple[str, str, float, float]] = []
 
     def run(self) -> str | None:
@@ -98,7 +98,9 @@ class Loop:
         return begun_next
 
     def _ahead(self) -> Ahead | None:
-        if len(self.done) >= MOST_AHEAD or time.monotonic() > self._until:
+        now = time.monotonic()
+        self._until = self._until or now + AHEAD_S
+        if len(self.done) >= MOST_AHEAD or now > self._until:
             return None
         return Ahead(self._place.queue, self._process.costs.names(), self._todo[0] if self._todo else "")
 

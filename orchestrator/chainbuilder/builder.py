@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -126,8 +127,7 @@ class ChainBuilder:
 
         def change(old: Plan) -> Plan:
             for chain_id, task in made.items():
-                parts = plan.Parts(instructions=[f"{task}\n\n{{input}}" if "{input}" not in old.base.instruction else task])
-                old = plan.create(old, chain_id, parts, mode=execution_mode, group=group or head.group, dependencies=[head_chain_id])
+                old = plan.create_task(old, chain_id, task, head_chain_id, mode=execution_mode, group=group or head.group)
             return old
 
         self._registry.change(change)
@@ -193,8 +193,9 @@ class ChainBuilder:
     def wait_group(self, group: str, timeout_s: float | None = None) -> dict[str, JsonValue]:
         """Wait for what runs of a group, whoever started it; the outputs of its completed chains. Raises TimeoutError; the run goes on."""
         members = self._registry.plan().group(group)
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
         for run_id in dict.fromkeys(each.run_id for each in self._registry.progress(members).values() if each.is_open):
-            shared_client().run(run_id).wait(timeout_s)
+            shared_client().run(run_id).wait(None if give_up is None else max(0.0, give_up - time.monotonic()))
         return self._outputs(self._registry.progress(members))
 
     def _start(self, chain_ids: Sequence[str], text: object) -> ChainRun:

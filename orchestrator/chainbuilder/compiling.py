@@ -79,7 +79,13 @@ def _chain(plan: Plan, chain_id: str, together: Sequence[str]) -> ChainNode:
     reads = {
         each: json.dumps(each) if each in together else f"input.done.{json.dumps(each)}" for each in member.dependencies if each in named
     }
-    return ChainNode(node_id=chain_id, kind="agent", name=chain_id, input_map={"input": "input.input", **reads})
+    tasks = {gap: _literal(task) for gap, task in plan.tasks.items() if gap in named}
+    return ChainNode(node_id=chain_id, kind="agent", name=chain_id, input_map={"input": "input.input", **reads, **tasks})
+
+
+def _literal(text: str) -> str:
+    """The expression of a text."""
+    return "`" + json.dumps(text).replace("`", "\\u0060") + "`"
 
 
 def _gated(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> list[ChainNode]:

@@ -65,9 +65,12 @@ class Plan(Value):
     agents: dict[str, Agent] = Field(default_factory=dict)
     tools: dict[str, Tool] = Field(default_factory=dict)
     folder: str | None = None
+    tasks: dict[str, str] = Field(default_factory=dict, description="placeholder → the task that a model listed, whose braces are its own")
 
     def member(self, chain_id: str) -> Member:
         """A chain. Raises ValueError for one that is not there."""
+        if not isinstance(chain_id, str):
+            raise ValueError(f"a chain is named by a text, not {chain_id!r}")
         if chain_id not in self.chains:
             raise ValueError(f"Chain {chain_id!r} not found{did_you_mean(chain_id, self.chains)}")
         return self.chains[chain_id]
@@ -113,6 +116,14 @@ def create(plan: Plan, chain_id: str, parts: Parts, *, mode: Mode, group: str, d
     return _with(_joined(plan, parts), chain_id, member)
 
 
+def create_task(plan: Plan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> Plan:
+    """The plan with a chain for a task that another chain, its head, listed."""
+    gap = f"task {chain_id}"  # which is no chain's id
+    text = f"{{{gap}}}" if "{input}" in plan.base.instruction else f"{{{gap}}}\n\n{{input}}"
+    with_task = plan.model_copy(update={"tasks": {**plan.tasks, gap: task}})
+    return create(with_task, chain_id, Parts(instructions=[text]), mode=mode, group=group, dependencies=[head])
+
+
 def insert(plan: Plan, target: str, parts: Parts, position: int) -> Plan:
     """The plan with more instructions in a chain: before the one at `position`, from 0; at the end if that is negative."""
     member = plan.member(target)
@@ -154,7 +165,7 @@ def reorder(plan: Plan, chain_id: str, order: Sequence[int] | None) -> Plan:
     if order is None:
         needs = needs_of_steps(plan, chain_id)
         order = sorted(steps, key=lambda step: bool(needs[step]))
-    if sorted(order) != list(steps):
+    if not all(type(step) is int for step in order) or sorted(order) != list(steps):
         raise ValueError(f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {list(order)}")
     return _with(plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]}))
 

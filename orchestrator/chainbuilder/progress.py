@@ -10,6 +10,8 @@ from orchestrator.models.values import ErrorInfo, JsonValue, Value
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.state.ledger import RunRecord, StepRecord
 
+ENDED = frozenset({"cancelled", "timed_out"})
+"""What a run is that somebody or its time ended, whatever its chains were about."""
 Status = Literal["created", "running", "completed", "failed"]
 
 
@@ -37,7 +39,7 @@ def progress_in(run: RunRecord, chain_id: str) -> Progress:
         return Progress(status="completed", run_id=run.run_id, output=step.output)
     if step.state == "failed":
         return Progress(status="failed", run_id=run.run_id, error=step.error or run.error)
-    if not _has_begun(step, chain_id):
+    if not _has_begun(step, chain_id) and run.status not in ENDED:
         return Progress(run_id="" if is_over else run.run_id)
     return Progress(status="failed" if is_over else "running", run_id=run.run_id, error=run.error)
 

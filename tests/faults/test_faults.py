@@ -32,7 +32,7 @@ CASES = (
     Case("budget-reserved", "kill", "broadcast"),
     Case("budget-settled", "drop", "router", 2),
     Case("rotation-replied", "kill", "round"),
-    Case("memory-replied", "drop", "memory", 3),
+    Case("memory-replied", "drop", "memory"),
     Case("commit-replied", "drop", "fan"),
     Case("committed", "kill", "agent", 2),
     Case("committed", "kill", "conductor", 2),  # a reply is recorded

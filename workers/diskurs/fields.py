@@ -76,19 +76,19 @@ def merge(known: Mapping[str, JsonValue], given: Mapping[str, JsonValue], names:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def blank(cls: type) -> dict[str, JsonValue]:
-    """The defaults; a field without one is empty, as its type is."""
-    given = {
+def blank(cls: type, given: Mapping[str, JsonValue] | None = None) -> dict[str, JsonValue]:
+    """The defaults beside what is given; a field without one is empty, as its type is. Raises StepError."""
+    needed = {
         each.name: empty(hints(cls)[each.name])
         for each in dataclasses.fields(cls)
         if each.init and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
     }
-    return cast("dict[str, JsonValue]", to_json(from_json(cls, given)))
+    return cast("dict[str, JsonValue]", to_json(from_json(cls, {**needed, **(given or {})})))
 
 
 def merge_nested(cls: type, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """The defaults of a dataclass, with what is given."""
-    return {**blank(cls), **given}
+    return {**blank(cls, given), **given}
 
 
 def empty(hint: Any) -> Any:
@@ -117,13 +117,11 @@ def to_json(value: Any) -> Any:
 def from_json(cls: type[Made], data: Mapping[str, Any]) -> Made:
     """The dataclass with this in it; what it does not know is left out. Raises StepError."""
     known = hints(cls)
-    given = {
-        each.name: _valued(known[each.name], data[each.name])
-        for each in dataclasses.fields(cast(Any, cls))
-        if each.init and each.name in data
-    }
+    wanted = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init and each.name in data]
     try:
-        return cls(**given)
+        return cls(**{name: _valued(known[name], data[name]) for name in wanted})
+    except StepError:  # of what is in it
+        raise
     except Exception as error:  # whatever its own __post_init__ raises
         raise StepError(f"{cls.__name__} cannot be made: {type(error).__name__}: {error}", code="bad_class") from error
 
@@ -170,6 +168,16 @@ def _access(hint: Any) -> Access:
             if callable(asked := getattr(mark, question, None)) and asked():
                 return access
     return "plain"
+
+
+def check_nesting(cls: type, inside: tuple[type, ...] = ()) -> None:
+    """Raises StepError for a dataclass that contains itself: the form of a reply, which shows all that is in it, would have no end."""
+    for name, hint in hints(cls).items():
+        item = item_class(plain_type(hint))
+        if item in (cls, *inside):
+            raise StepError(f"{cls.__name__}.{name} makes {item.__name__} contain itself; a reply's form has an end", code="bad_class")
+        if item is not None:
+            check_nesting(item, (*inside, cls))
 
 
 def item_class(plain: Any) -> type | None:

@@ -14,7 +14,7 @@ from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning import templates
 from workers.diskurs import calls, code, fields, plans
 from workers.diskurs.entities import LockedField, LongtermMemory, OutputField, PromptArgument
-from workers.diskurs.replies import ReplyError, read_reply
+from workers.diskurs.replies import ReplyError, check_made, read_reply
 from workers.diskurs.talk import Talk
 from workers.work import Work
 
@@ -105,6 +105,7 @@ class Prompter:
         return updated
 
     def _check(self, arguments: Mapping[str, JsonValue]) -> None:
+        check_made(self.argument_class, arguments)
         if self.agent.kind == "llm_compiler":
             plans.check(arguments, self.agent.tools)
         if found := self.function("is_valid"):
@@ -202,6 +203,7 @@ class Prompter:
 
     def _class(self, file: str, name: str) -> type:
         found: type = code.room_of(self.work).load(Code(file=file, name=name), self.forum.modules)
+        fields.check_nesting(found)
         return found
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Literal, cast, get_args, get_origin
 
+from orchestrator.errors import StepError
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import repair
 from workers.diskurs import fields
+from workers.diskurs.code import refusal_of
 
 LONGEST = 1_000_000
 DEEPEST = 5
@@ -34,7 +37,7 @@ def read_object(text: str) -> dict[str, JsonValue]:
         raise ReplyError(f"JSON response exceeds maximum size of {LONGEST} characters.")
     value = _read(text, 1)
     if not isinstance(value, dict):
-        raise ReplyError(f"Expected a JSON object or array, got {type(value).__name__}.")
+        raise ReplyError(f"Expected a JSON object, got {type(value).__name__}.")
     return value
 
 
@@ -66,6 +69,23 @@ def read_fields(given: Mapping[str, JsonValue], cls: type) -> dict[str, JsonValu
     wanted = fields.filled_by_replies(cls)
     _check_names(given, cls, wanted)
     return {name: _value(given[name], hints[name]) for name in wanted if name in given}
+
+
+def check_made(cls: type, arguments: Mapping[str, JsonValue]) -> None:
+    """Raises ReplyError with what a class says against its fields' values, by a ValueError or PromptValidationError of its own."""
+    with _refusals():
+        fields.from_json(cls, arguments)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except StepError as error:
+        refusal = refusal_of(error) or (str(error.__cause__) if isinstance(error.__cause__, ValueError) else None)
+        if refusal is None:
+            raise
+        raise ReplyError(refusal or str(error)) from None
 
 
 def _check_names(given: Mapping[str, JsonValue], cls: type, wanted: list[str]) -> None:
@@ -112,7 +132,8 @@ def _converted(value: JsonValue, kind: Any) -> Any:
             raise _refused(value, kind)
         return [_value(each, get_args(kind)[0]) for each in value] if origin is list else value
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        return fields.merge_nested(cast(type, kind), read_fields(value, cast(type, kind)))
+        with _refusals():
+            return fields.merge_nested(cast(type, kind), read_fields(value, cast(type, kind)))
     if origin is Literal or dataclasses.is_dataclass(kind) or not callable(origin or kind):
         raise _refused(value, kind)
     try:

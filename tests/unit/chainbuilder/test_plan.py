@@ -12,6 +12,8 @@ from orchestrator.chainbuilder.compiling import FAILED, START, definitions_of, r
 from orchestrator.chainbuilder.plan import Base, Parts, Plan
 from orchestrator.chainbuilder.reading import base_of, parts_of
 from orchestrator.models.instructions import FunctionStep, Nested
+from orchestrator.planning import templates
+from orchestrator.planning.expressions import parse
 from orchestrator.planning.strategies import chains
 from orchestrator.promptchain import PromptChain
 
@@ -63,6 +65,8 @@ def test_a_chain_that_does_not_fit_is_refused(chain_id: str, more: dict[str, Any
 def test_dependencies_as_one_text_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dependencies is a list of chains, such as \['a'\]"):
         added(row("a"), "b", needs="a")
+    with pytest.raises(ValueError, match=r"a chain is named by a text, not \['a'\]"):
+        added(row("a"), "b", needs=[["a"]])  # type: ignore[list-item]  # as from a caller without types
 
 
 @pytest.mark.parametrize(("position", "expected"), [(-1, ["1", "2", "x", "y"]), (0, ["x", "y", "1", "2"]), (1, ["1", "x", "y", "2"])])
@@ -123,11 +127,28 @@ def test_steps_are_put_in_order() -> None:
     assert instructions(plan.reorder(made, "a", [2, 1, 0]), "a") == ["3 {x}", "2", "1 {x}"]
     with pytest.raises(ValueError, match="names each of its steps once: 0, 1, 2; not"):
         plan.reorder(made, "a", [0, 1, 1])
+    for order in ([0.0, 1, 2], ["0", 1, 2], [False, 1, 2]):
+        with pytest.raises(ValueError, match="names each of its steps once"):
+            plan.reorder(made, "a", order)  # type: ignore[arg-type]  # as from a caller without types
 
 
 def test_a_group_that_has_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="Group 'defualt' not found; did you mean 'default'"):
         row("a").group("defualt")
+
+
+def test_braces_in_a_task_are_no_placeholders() -> None:
+    task = 'Fill {a} and {"x": `1`} for {input}'
+    made = plan.create_task(row("a"), "a_1", task, "a", mode="parallel", group="g")
+    merged = plan.merge(made, ["a_1"], "again", mode="parallel", group="g")
+
+    nodes = {node.node_id: node for node in request_of(merged, merged.chains, "text", {}, timeout_s=None).nodes}
+
+    for chain_id in ("a_1", "again"):
+        (text,) = definitions_of(merged, [chain_id], "/tmp").agents[chain_id].instructions
+        values = {name: str(parse(each, frozenset()).evaluate({})) for name, each in nodes[chain_id].input_map.items() if name != "input"}
+        assert templates.instruct(str(text), "tea", values)[0] == f"{task}\n\ntea"
+    assert chains.check(request_of(merged, ["a", "a_1"], "t", {}, timeout_s=None), definitions_of(merged, ["a", "a_1"], "/tmp"))[0] == []
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

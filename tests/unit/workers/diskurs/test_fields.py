@@ -98,6 +98,23 @@ def test_what_a_class_does_not_know_is_left_out() -> None:
     assert fields.from_json(Plain, {"topic": "x", "colour": "red"}) == Plain("x")
 
 
+@dataclass
+class Branch(PromptArgument):
+    twigs: list[Tree]
+
+
+@dataclass
+class Tree(PromptArgument):
+    name: str = ""
+    branch: Branch | None = None
+
+
+def test_a_class_that_contains_itself_is_told() -> None:
+    fields.check_nesting(Needy)
+    with pytest.raises(StepError, match=r"Branch\.twigs makes Tree contain itself"):
+        fields.check_nesting(Tree)
+
+
 def test_a_class_that_is_no_dataclass_is_told() -> None:
     class Odd:
         pass

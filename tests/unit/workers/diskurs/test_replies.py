@@ -12,8 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.diskurs.entities import AccessMode, InputField, LockedField, OutputField, PerTurnField, PromptArgument, prompt_field
-from workers.diskurs.replies import LONGEST, ReplyError, read_object, read_reply
+from orchestrator.errors import StepError
+from workers.diskurs.entities import (
+    AccessMode,
+    InputField,
+    LockedField,
+    OutputField,
+    PerTurnField,
+    PromptArgument,
+    PromptValidationError,
+    prompt_field,
+)
+from workers.diskurs.replies import LONGEST, ReplyError, check_made, read_object, read_reply
 
 
 class Colour(Enum):
@@ -87,7 +97,7 @@ def test_what_is_no_json_is_told_with_line_and_column() -> None:
 
 @pytest.mark.parametrize(("text", "kind"), [("3", "int"), ("[1]", "list"), ("true", "bool"), ("null", "NoneType"), ("1.5", "float")])
 def test_what_is_no_object_is_told_by_its_type(text: str, kind: str) -> None:
-    assert refused(text) == f"Expected a JSON object or array, got {kind}."
+    assert refused(text) == f"Expected a JSON object, got {kind}."
 
 
 def test_a_reply_is_not_too_long() -> None:
@@ -115,6 +125,39 @@ def test_fields_that_are_missing_are_told() -> None:
     assert refused('{"topic": "x", "foo": 1}', Needy) == (
         "Missing required fields: mood. Extra fields provided: foo. Please remove them. Valid fields are: topic, mood, answer."
     )
+
+
+@dataclass
+class Page(PromptArgument):
+    url: str
+    note: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.url == "odd":
+            raise PromptValidationError("url is odd")
+        if not self.url.startswith("http"):
+            raise ValueError("url begins with http")
+        if self.note == "bug":
+            raise KeyError(self.note)
+
+
+@dataclass
+class Pages(PromptArgument):
+    pages: list[Page] = field(default_factory=list)
+
+
+def test_what_a_class_says_against_a_reply_is_told_to_the_model() -> None:
+    assert read_reply('{"pages": [{"url": "http://a"}]}', Pages) == {"pages": [{"url": "http://a", "note": "none"}]}
+    assert refused('{"pages": [{"url": "ftp"}]}', Pages) == "url begins with http"
+    assert refused('{"pages": [{"url": "odd"}]}', Pages) == "url is odd"
+    with pytest.raises(ReplyError, match="url begins with http"):
+        check_made(Page, {"url": "ftp"})
+    check_made(Page, {"url": "http://a"})
+
+
+def test_what_a_class_does_wrong_itself_is_no_fault_of_the_reply() -> None:
+    with pytest.raises(StepError, match="Page cannot be made: KeyError"):
+        check_made(Page, {"url": "http://a", "note": "bug"})
 
 
 def test_what_is_given_to_the_agent_is_no_reply() -> None:
