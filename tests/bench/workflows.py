@@ -210,6 +210,8 @@ def _group(client: Client) -> Flow:
 def _rate(flow: Flow, bare: Bare, sizes: Sizes) -> Rate:
     """Each side in turns; the first round of all is not counted."""
     rate = Rate(flow.name, sizes.at_once)
+    made = flow.submit().wait(PATIENCE_S).usage.model_calls
+    assert made == sum(flow.calls), f"{flow.name} made {made} model calls"
     for number in range(sizes.repeats + 1):
         ours = took_s(lambda: [flow.submit() for _ in range(sizes.at_once)])
         alone = bare.measure("turns", f"{sizes.at_once} {_calls(flow)}")
@@ -266,7 +268,8 @@ def _parked(client: Client, number: int) -> Parked:
 
 
 def _is_parked(run: Run) -> bool:
-    return step.state == "waiting_signal" if (step := run.steps(["approve"]).get("approve")) else False
+    step = run.steps(["approve"]).get("approve")
+    return step is not None and step.state == "waiting_signal"
 
 
 def _used(redis: Redis) -> int:
