@@ -79,6 +79,7 @@ def strike(stage: Stage, cases: Iterable[Case], give_up: float, say: Callable[[s
 def _strike_once(stage: Stage, case: Case, tag: str) -> tuple[bool, list[Violation]]:
     """Whether the point was reached, and what is wrong with the run."""
     try:
+        stage.prepare(SHAPES[case.shape])
         run, was_reached = approach(case.label)(stage, SHAPES[case.shape], tag, f"{case.label}:{case.times}:{case.kind}")
     except TimeoutError as error:
         stage.fault.unlink(missing_ok=True)

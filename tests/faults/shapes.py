@@ -85,8 +85,7 @@ class Shape:
         if self.brings:
             client = client.with_definitions(_within_limits(self.brings(journal.parent)))
         if self.forked_at:
-            source = client.submit_chain(self._request(SOURCE, journal, 0.0), idempotency_key=SOURCE)
-            source.wait(PATIENCE_S)
+            source = self.source(client, journal)
             return [source, _fork(client, source, self.forked_at, {"input.tag": tag, "input.linger_s": linger_s})]
         if self.nodes:
             return [client.submit_chain(self._request(tag, journal, linger_s), idempotency_key=tag)]
@@ -95,6 +94,12 @@ class Shape:
             client.submit_turn(text, team=self.team, agent=self.agent, workflow=self.workflow, session=session, idempotency_key=own)
             for own, text in self._texts(tag, linger_s)
         ]
+
+    def source(self, client: Client, journal: Path) -> ChainRun:
+        """The run that forks are made of, when it is over."""
+        source = client.submit_chain(self._request(SOURCE, journal, 0.0), idempotency_key=SOURCE)
+        source.wait(PATIENCE_S)
+        return source
 
     def _request(self, tag: str, journal: Path, linger_s: float) -> ChainRequest:
         given: dict[str, JsonValue] = {"tag": tag, "journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}

@@ -172,6 +172,11 @@ class Stage:
         self._together: dict[str, Sequence[Run]] = {}
         self._approver = Approver()
 
+    def prepare(self, shape: Shape) -> None:
+        """Do what is to be over before runs of a shape are struck."""
+        if shape.forked_at:
+            shape.source(self.client, self.journal.path)
+
     def submit(self, shape: Shape, tag: str, *, linger_s: float = 0.0, client: Client | None = None) -> Run:
         """Submit a run, and write down that it was accepted; of the turns of a session it is the last."""
         runs = shape.submit(client or self.client, tag, self.journal.path, linger_s=linger_s)
