@@ -224,25 +224,27 @@ class Client:
         kind, *_ = self.ledger.request_of(run_id)
         return ChainRun(self, run_id) if kind == "chain" else TurnRun(self, run_id)
 
-    def fork(self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None) -> TurnRun | ChainRun:
+    def fork(
+        self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None, idempotency_key: str | None = None
+    ) -> TurnRun | ChainRun:
         """Do a run that is over anew from a step on. What lies upstream is taken over as it ended, and no model is asked for it again.
 
         `changes` are of the input, such as {"input.x": 5}; only what is done anew sees them. The run's label `forked_from` is the other
-        one. It has the other's definitions. One of a session's turn reads the conversation, and is not written into it. Raises ConfigError
-        for what does not fit, UnknownRunError.
+        one. It has the other's definitions. One of a session's turn reads the conversation, and is not written into it. The same
+        `idempotency_key` for the same run gives the same fork. Raises ConfigError for what does not fit, UnknownRunError.
         """
-        return self._made_of(run_id, from_step, changes or {})
+        return self._made_of(run_id, from_step, changes or {}, idempotency_key)
 
-    def retry(self, run_id: str) -> TurnRun | ChainRun:
+    def retry(self, run_id: str, *, idempotency_key: str | None = None) -> TurnRun | ChainRun:
         """Do anew what a run left unfinished that failed, was cancelled or ran out of time; as `fork` does."""
-        return self._made_of(run_id, None, {})
+        return self._made_of(run_id, None, {}, idempotency_key)
 
-    def _made_of(self, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
+    def _made_of(self, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None) -> TurnRun | ChainRun:
         past = forks.read(self.ledger, source)
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
         definitions = definitions_from(self.ledger.definitions(source, past.definitions))
         request, given = forking.request_of(past, changes, definitions)
-        run_id = _in_shard(shard_of(source), _new_id())
+        run_id = _in_shard(shard_of(source), _new_id() if key is None else _owned_id(f"{source}\n{key}"))
         labels = forking.labels_of(past, from_step)
         ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
         faultpoints.at("accepted")
@@ -344,18 +346,18 @@ def run_id_of(idempotency_key: str) -> str:
 
 def _run_id(idempotency_key: str | None, place: Place | None) -> str:
     """A run id that sorts by time, milliseconds and then chance; or the one that belongs to a key. One in a session lies in its shard."""
-    if idempotency_key is None:
-        first = _new_id()
-    else:
-        owned = idempotency_key if place is None else f"{place.name}\n{idempotency_key}"
-        first = sha256(owned.encode()).hexdigest()[:16]
     if place is None:
-        return first
+        return _new_id() if idempotency_key is None else _owned_id(idempotency_key)
+    first = _new_id() if idempotency_key is None else _owned_id(f"{place.name}\n{idempotency_key}")
     return _in_shard(sessions.shard_of_session(place.name), first)
 
 
 def _new_id() -> str:
     return f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
+
+
+def _owned_id(key: str) -> str:
+    return sha256(key.encode()).hexdigest()[:16]
 
 
 def _in_shard(shard: int, first: str) -> str:

@@ -18,7 +18,6 @@ REFUSED = {
     "gone": "no run {source!r} is known here any more",
     "open": "run {source!r} is not over",
     "undefined": "the definitions of run {source!r} have expired",
-    "known": "there is a run of that id already",
 }
 
 
@@ -59,11 +58,13 @@ def read(ledger: Ledger, run_id: str) -> Past:
 def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str]) -> tuple[Ready, ...]:
     """Make the run that a fork is, with its request, what its first step gives and its labels; answers what to send.
 
-    `run_id` lies in the shard of the source. Raises UnknownRunError or CantataError.
+    `run_id` lies in the shard of the source. Of an id that there is already it makes nothing. Raises UnknownRunError or CantataError.
     """
     word, priority, sends = ledger.fork(
         run_id, fork.source, request=to_json(request), given=to_json(given), labels=to_json(dict(labels)), plan=fork.model_dump_json()
     )
+    if word == "known":
+        return ()
     if word != "new":
         kind = UnknownRunError if word == "gone" else CantataError
         raise kind(REFUSED[word].format(source=fork.source))

@@ -63,6 +63,18 @@ def test_a_fork_asks_no_model_for_what_is_upstream(client: EmbeddedClient, model
     assert source.record().labels == {}
 
 
+def test_the_same_key_gives_the_same_fork(client: EmbeddedClient) -> None:
+    source, other = row_of_agents(client), row_of_agents(client)
+    finished(source)
+    finished(other)
+
+    first, again = (client.fork(source.run_id, "two", idempotency_key="k") for _ in range(2))
+
+    assert first.run_id == again.run_id
+    assert client.fork(other.run_id, "two", idempotency_key="k").run_id != first.run_id
+    finished(first)
+
+
 def test_a_retry_asks_only_for_what_failed(client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
     models.script([{"match": "^bob", "status": 400, "times": 1}, {"reply": "said"}])
     source = row_of_agents(client)
