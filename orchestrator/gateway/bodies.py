@@ -28,6 +28,7 @@ CHAIN = {
     "entry_node": "price",
     "initial_input": {"item": "tea"},
 }
+SIGNAL = {"value": {"approved": True}}
 MEMORY = {"value": {"language": "de"}, "ttl_s": 86400}
 
 
@@ -105,6 +106,20 @@ class MemoryBody(Value):
     ttl_s: float | None = Field(default=None, gt=0, description="seconds it is kept; without it, for good")
 
 
+class SignalBody(Value):
+    """What a waiting step is given."""
+
+    value: JsonValue = Field(description="any JSON; it is the output of the step")
+
+
+class Signalled(Value):
+    """What became of a signal."""
+
+    run_id: str = Field(description="the run")
+    step: str = Field(description="the step")
+    signal: str = Field(description="taken; or kept, since the step does not wait yet")
+
+
 class Health(Value):
     """Whether the gateway can do its work."""
 
@@ -144,5 +159,5 @@ def documented(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, 
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 
 
-ASKED: tuple[type[BaseModel], ...] = (Turn, ChainRequest, MemoryBody)
+ASKED: tuple[type[BaseModel], ...] = (Turn, ChainRequest, SignalBody, MemoryBody)
 """The models of request bodies, for the OpenAPI document."""

@@ -133,6 +133,21 @@ async def cancel_run(run_id: Name, desk: Desk, tenant: Tenant) -> bodies.RunStat
     return await _state(await desk.run(tenant, run_id), desk)
 
 
+@router.post(
+    "/runs/{run_id}/signals/{step}", tags=["runs"], openapi_extra=documented(bodies.SignalBody, bodies.SIGNAL),
+    responses={**UNKNOWN, 409: {"model": ErrorBody, "description": "the step has had its value, or the run is over"}},
+)  # fmt: skip
+async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, tenant: Tenant) -> bodies.Signalled:
+    """Give a waiting step its value, such as an approval. It is kept for a step that does not wait yet."""
+    body = await bodies.read(request, bodies.SignalBody)
+    word = await desk.signal(tenant, run_id, step, body.value)
+    if word == "unknown":
+        raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
+    if word not in ("taken", "kept"):
+        raise Refused(409, f"step {step!r} has had its value" if word == "over" else f"run {run_id!r} is over", code=word)
+    return bodies.Signalled(run_id=run_id, step=step, signal=word)
+
+
 async def _state(run: TurnRun | ChainRun, desk: Service) -> bodies.RunState:
     result = await desk.result(run)
     return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=result.status, result=result, links=_links(run.run_id))

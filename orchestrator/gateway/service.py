@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 from orchestrator.client import ChainRun, Client, Run, TurnRun
 from orchestrator.errors import ConfigError, UnknownRunError
 from orchestrator.gateway.faults import Refused
+from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
 from orchestrator.planning.mentions import mention
 from orchestrator.results import chain_response, turn_result
@@ -82,6 +83,10 @@ class Service:
     async def cancel(self, tenant: str, run_id: str) -> RunStatus:
         """End a run of a tenant; its status after that."""
         return await self.call(lambda: self._run(tenant, run_id).cancel())
+
+    async def signal(self, tenant: str, run_id: str, step: str, value: JsonValue) -> str:
+        """Give a waiting step of a tenant's run its value; what became of it."""
+        return await self.call(lambda: self._run(tenant, run_id).signal(step, value))
 
     async def steps(self, run: Run, step_ids: list[str]) -> Mapping[str, StepRecord]:
         """What is known of some steps."""

@@ -66,6 +66,20 @@ def test_a_chain_is_run(http: httpx.Client) -> None:
     assert (response.json()["kind"], response.json()["result"]["final_output"]) == ("chain", 5)
 
 
+def test_a_step_that_waits_is_given_its_value(http: httpx.Client) -> None:
+    waiting = {"entry_node": "ok", "nodes": [{"node_id": "ok", "kind": "wait"}]}
+    run_id = http.post("/chains", json=waiting).json()["run_id"]
+
+    given = http.post(f"/runs/{run_id}/signals/ok", json={"value": {"approved": True}})
+    late = http.post(f"/runs/{run_id}/signals/ok", json={"value": 2})
+    unknown = http.post("/runs/nosuchrun/signals/ok", json={"value": 1})
+
+    assert given.json()["signal"] in ("taken", "kept")
+    assert http.get(f"/runs/{run_id}?wait=40").json()["result"]["final_output"] == {"approved": True}
+    assert (late.status_code, unknown.status_code) == (409, 404)
+    assert http.post(f"/runs/{run_id}/signals/ok", json={}).status_code == 422
+
+
 def test_the_same_key_gives_the_same_run_and_another_request_with_it_is_refused(http: httpx.Client) -> None:
     key = {"Idempotency-Key": str(uuid.uuid4())}
 
