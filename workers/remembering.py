@@ -9,12 +9,12 @@ from pydantic import PrivateAttr
 
 from orchestrator.errors import ConfigError
 from orchestrator.models.graph import Outcome
-from orchestrator.models.values import JsonValue, ToolContext
+from orchestrator.models.values import ToolContext
 from orchestrator.planning import memory_commands, templates
 from orchestrator.planning.memory_commands import Command, Get, List, Store
-from orchestrator.state.ledger import Begun, to_json
+from orchestrator.state.ledger import Begun
 from orchestrator.state.memory import MemoryBank
-from workers.work import Work, text_input
+from workers.work import Work, as_text, text_input
 
 MEMORY = "memory."
 """What a placeholder begins with that names a memory: `{memory.namespace.key}`."""
@@ -63,7 +63,7 @@ def recall(work: Work, texts: Iterable[str]) -> dict[str, str | None]:
     if not wanted:
         return {}
     found = bank_of(work).of(session=session_of(work.begun)).retrieve_each(wanted.values())
-    return {name: _text(found[place]) if place in found else None for name, place in wanted.items()}
+    return {name: as_text(found[place]) if place in found else None for name, place in wanted.items()}
 
 
 def _place(name: str) -> tuple[str, str] | None:
@@ -80,14 +80,10 @@ def _done(command: Command, bank: MemoryBank, namespace: str) -> str:
                 return memory_commands.stored(key)
             case Get(key):
                 found = bank.retrieve_each([(namespace, key)])
-                return memory_commands.got(key, _text(found[namespace, key]) if found else None)
+                return memory_commands.got(key, as_text(found[namespace, key]) if found else None)
             case List():
                 return memory_commands.listed(bank.list_memories(namespace))
             case malformed:
                 return memory_commands.failed(malformed.fault)
     except ConfigError as error:  # such as a key that is too long
         return memory_commands.failed("; ".join(fault.message for fault in error.faults))
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else to_json(value)

@@ -18,7 +18,7 @@ from orchestrator.chainbuilder.reading import base_of, parts_of
 from orchestrator.chainbuilder.registry import Registry
 from orchestrator.chainbuilder.tasks import tasks_in
 from orchestrator.client import ChainRun, run_id_of
-from orchestrator.errors import RunError
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.models.values import JsonValue
 from orchestrator.promptchain.instructions import script_folder
 from orchestrator.promptchain.runs import MOST_AT_ONCE, shared_client
@@ -209,7 +209,7 @@ class ChainBuilder:
         before = self._registry.started(chain_ids, run_id_of(key))
         try:
             return client.submit_chain(request, idempotency_key=key, labels={**self._labels, "builder": self.name})
-        except BaseException:
+        except ConfigError:  # it was refused; where Redis went away it may have been taken in, and the registry finds out
             self._registry.put(before)
             raise
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ChainBuilder, RunError
+from orchestrator import ChainBuilder, ChainRun, Client, RunError, UnavailableError
 from orchestrator.chainbuilder.plan import Mode, Plan
 from orchestrator.client import EmbeddedClient
 from orchestrator.models.values import JsonValue
@@ -375,3 +375,21 @@ def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(
 
     until(lambda: [run.status for run in client.runs() if run.labels.get("builder") == made.name] == ["cancelled", "succeeded"], "the end")
     assert made.get_chain_output("behind") is None
+
+
+def test_a_run_whose_acceptance_was_lost_on_the_way_back_is_found(monkeypatch: pytest.MonkeyPatch, asked: Callable[[], list[str]]) -> None:
+    made = builder()
+    made.create_chain("a", ["Say {input}"], group="g")
+    submit = Client.submit_chain
+
+    def lost(self: Client, *arguments: Any, **named: Any) -> ChainRun:
+        submit(self, *arguments, **named)
+        raise UnavailableError("Redis went away before it answered")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "submit_chain", lost)
+        with pytest.raises(UnavailableError):
+            made.execute_group("g", "hello")
+
+    assert made.wait_group("g") == {"a": "echo: Say hello"}
+    assert len(asked()) == 1
