@@ -391,5 +391,5 @@ def test_a_run_whose_acceptance_was_lost_on_the_way_back_is_found(monkeypatch: p
         with pytest.raises(UnavailableError):
             made.execute_group("g", "hello")
 
-    assert made.wait_group("g") == {"a": "echo: Say hello"}
+    assert made.wait_group("g") == {"a": "echo: Say\n\nhello"}
     assert len(asked()) == 1
