@@ -99,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # else each answer may wait 40 ms for an acknowledgement
     wbufsize = -1  # head and body leave together
     server: _Http
+    _entry: JsonObject | None = None
+    """The request that is being answered."""
 
     def do_GET(self) -> None:
         if self.path == "/journal":
@@ -128,13 +130,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _complete(self, body: JsonObject) -> None:
         rule, entry = self.server.models.receive(body, self.headers.get("Authorization"))
+        self._entry = entry
         try:
             self._answer(rule, body)
         except (_Left, ConnectionError):
             entry["client_left"] = True
             raise
         finally:
-            entry["until"] = time.time()
+            self._end_entry()
+
+    def _end_entry(self) -> None:
+        """Stamp the end of the answer; before its last bytes leave, so that who has the answer also finds it ended in the journal."""
+        if self._entry is not None:
+            self._entry["until"] = time.time()
+            self._entry = None
 
     def _answer(self, rule: Rule, body: JsonObject) -> None:
         self._wait(rule.delay_s)
@@ -172,6 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_chunk(self, content: bytes) -> None:
         """Send a chunk; an empty one ends the body."""
         self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
+        if not content:
+            self._end_entry()
         self.wfile.flush()
 
     def _send(self, status: int, value: JsonValue, rule: Rule | None = None) -> None:
@@ -180,6 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._start(status, headers)
         truncate = rule.truncate if rule else None
         self.wfile.write(content[:truncate])
+        self._end_entry()
         self.wfile.flush()
         if truncate is not None:
             raise _Cut
