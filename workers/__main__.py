@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 
 from orchestrator.errors import UnavailableError
 from orchestrator.runlog import configure_logs
-from workers.service import serve
 
 
 def main() -> int:
@@ -18,6 +18,9 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int)
     options = parser.parse_args()
     configure_logs()
+    gc.disable()  # until it serves: looking for garbage among what imports make for good is a quarter of their time
+    from workers.service import serve  # noqa: PLC0415
+
     try:
         return serve(tuple(options.queues), name=options.name or "-".join(options.queues), concurrency=options.concurrency)
     except UnavailableError as error:

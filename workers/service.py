@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -40,6 +42,7 @@ SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run b
 DRAIN_S = 6.0  # what a worker told to stop may still finish; it needs up to 3 s to end, and most supervisors give 10
 CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
+HEARTBEAT = "CANTATA_HEARTBEAT_FILE"  # touched each time Redis was told of this worker: how old it is tells a health check enough
 
 POOLS = {"coordinator": "threads", "agents": "threads"}
 """Pool of a queue; Python functions, and queues we do not know, get prefork: its children can be killed."""
@@ -91,6 +94,8 @@ class Service:
             "worker", "--queues", ",".join(self.queues), "--pool", self.pool, "--concurrency", str(self.concurrency),
             "--hostname", self.name, "--loglevel", os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), "--without-gossip", "--without-mingle",
         ]  # fmt: skip
+        gc.freeze()  # what there is now stays: nobody needs to look through it again, and children go on sharing its memory
+        gc.enable()
         self.app.worker_main(arguments)
         return 0
 
@@ -117,16 +122,21 @@ class Service:
         if not self._is_announced:
             self._is_announced = True
             client = connect(self.redis_url, name=f"cantata:{self.name}")
-            fleet.announce(client, self._worker)
+            self._announce(client)
             if abs(clock.off_s()) > fleet.CLOCK_OFF_S:
                 log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
 
+    def _announce(self, client: Redis) -> None:
+        fleet.announce(client, self._worker)
+        if file := os.environ.get(HEARTBEAT):
+            Path(file).touch()
+
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(ANNOUNCE_S):
             try:
-                fleet.announce(client, self._worker)
-            except RedisFailure as error:
+                self._announce(client)
+            except (RedisFailure, OSError) as error:
                 log.warning("announce_failed", error=str(error))
             if embedded.stack_is_gone():
                 log.warning("stack_gone", name=self.name)
