@@ -25,6 +25,7 @@ from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, Ru
 from orchestrator.planning import forks as rewinding
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
+from orchestrator.settings import settings
 from orchestrator.state import clock, events, fleet, forks, sessions
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, Place, RunRecord, StepRecord, shard_of
@@ -131,13 +132,13 @@ class Client:
     def __init__(
         self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None
     ) -> None:
-        settings = configuration.settings()
-        self.redis_url = redis_url or settings.redis_url or embedded.url_here()
+        said = settings()
+        self.redis_url = redis_url or said.redis_url or embedded.url_here()
         self._config = config
         self.redis = connect(self.redis_url)
         self.warnings = check(self.redis, url=self.redis_url).warnings
         clock.learn(self.redis)
-        self.app = make_app(self.redis_url, broker_url or settings.broker_url)
+        self.app = make_app(self.redis_url, broker_url or said.broker_url)
         self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S)
         self._known_costs: Mapping[str, float] = {}
         self._costs_at = -COSTS_FRESH_S

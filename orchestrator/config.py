@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field
-
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats import langswarm
 from orchestrator.formats.a2e import is_request, load_request
@@ -14,34 +12,13 @@ from orchestrator.formats.diskurs import folder as diskurs
 from orchestrator.formats.documents import Document, parse
 from orchestrator.formats.native import load_definitions
 from orchestrator.models.definitions import Agent, Defaults, Definitions
-from orchestrator.models.values import Value
+from orchestrator.settings import settings
 
 DEFAULT_FILE = Path("configs/default.yaml")
 FOLDERS_FILES = ("config.yml", "config.yaml")
 BUILT_IN = Definitions(
     agents={"assistant": Agent(description="Answers any text with the default model.")}, defaults=Defaults(agent="assistant")
 )
-
-
-class Settings(Value):
-    """What the environment says."""
-
-    redis_url: str | None = Field(
-        default=None, alias="REDIS_URL", repr=False, description="the Redis that keeps the runs; an embedded one if absent"
-    )
-    broker_url: str | None = Field(
-        default=None, alias="CANTATA_BROKER_URL", repr=False, description="Celery's broker, if it is not that Redis"
-    )
-    home: Path = Field(default=Path(".cantata"), alias="CANTATA_HOME", description="the folder of the embedded stack")
-    config: Path | None = Field(
-        default=None, alias="CANTATA_CONFIG", description="the configuration file, where the command line names none"
-    )
-
-
-def settings() -> Settings:
-    """The settings as they are now; a variable that is set to nothing counts as absent."""
-    names = (field.alias for field in Settings.model_fields.values())
-    return Settings.model_validate({name: value for name in names if name and (value := os.environ.get(name))})
 
 
 def find(explicit: str | None = None) -> Path | None:

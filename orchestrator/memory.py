@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from orchestrator.config import settings
 from orchestrator.embedded import url_here
+from orchestrator.settings import settings
 from orchestrator.state import memory
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger

@@ -25,6 +25,7 @@ from orchestrator import embedded
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper, send_ready
 from orchestrator.functionnames import IN_WORKER
+from orchestrator.settings import settings
 from orchestrator.state import clock, fleet
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
@@ -39,7 +40,6 @@ THREADS = 100  # model turns wait for the network, so many fit in one process
 COORDINATORS = 4
 ANNOUNCE_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
-DRAIN_S = 6.0  # what a worker told to stop may still finish; it needs up to 3 s to end, and most supervisors give 10
 CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
 HEARTBEAT = "CANTATA_HEARTBEAT_FILE"  # touched each time Redis was told of this worker: how old it is tells a health check enough
@@ -152,7 +152,7 @@ class Service:
 
     def _going(self, **_: Any) -> None:
         self._stopping.set()
-        drain = threading.Timer(float(os.environ.get("CANTATA_DRAIN_S", DRAIN_S)), self._hand_back)
+        drain = threading.Timer(settings().drain_s, self._hand_back)
         drain.daemon = True
         drain.start()
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from orchestrator.client import Client, TurnRun
-from orchestrator.config import settings
 from orchestrator.embedded import attach
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.functionnames import IN_WORKER
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent, RunResult, Turn
+from orchestrator.settings import settings
 
 MOST_AT_ONCE = 200
 """Runs that one process waits for at once; each holds a thread and a connection, and 1,024 open files are a usual limit."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import BUILT_IN, check_file, find, load, settings
+from orchestrator.config import BUILT_IN, check_file, find, load
 from orchestrator.errors import ConfigError
+from orchestrator.settings import settings
 
 GOOD = "{agents: {solo: {}}, defaults: {agent: solo}}"
 

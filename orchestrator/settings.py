@@ -1,0 +1,83 @@
+"""What the environment says: every variable that Cantata reads, what it means, and what holds without it.
+
+Variables of others, such as OPENAI_API_KEY, FLOWER_* and OTEL_*, are read by those they belong to.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from orchestrator.errors import ConfigError, Fault
+from orchestrator.models.values import Value
+
+
+class Settings(Value):
+    """The settings of one process."""
+
+    redis_url: str | None = Field(
+        default=None, alias="REDIS_URL", repr=False, description="the Redis that keeps the runs; an embedded one if absent"
+    )
+    broker_url: str | None = Field(
+        default=None, alias="CANTATA_BROKER_URL", repr=False, description="Celery's broker, if it is not that Redis"
+    )
+    home: Path = Field(default=Path(".cantata"), alias="CANTATA_HOME", description="the folder of the embedded stack")
+    config: Path | None = Field(
+        default=None, alias="CANTATA_CONFIG", description="the configuration file, where the command line names none"
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        default="WARNING", alias="CANTATA_LOG_LEVEL", description="the least that is logged; DEBUG also shows where an error arose"
+    )
+    drain_s: float = Field(
+        default=6.0, ge=0, alias="CANTATA_DRAIN_S", description="seconds a worker that is told to stop may still use for what it does; "
+        "what is left then is handed back, uncounted. It needs up to 3 s more to end",
+    )  # fmt: skip
+    tool_memory_mb: int | None = Field(
+        default=None,
+        ge=128,
+        alias="CANTATA_TOOL_MEMORY_MB",
+        description="megabytes a process of a tools worker may use; not bounded if absent",
+    )
+    heartbeat_file: Path | None = Field(
+        default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches each second, while Redis hears of it"
+    )
+    task_events: bool = Field(default=True, alias="CANTATA_TASK_EVENTS", description="0: workers send no events, and Flower shows no tasks")
+    gateway_tokens: str | None = Field(
+        default=None, alias="CANTATA_GATEWAY_TOKENS", repr=False, description="who may ask the gateway: JSON or YAML, token → tenant"
+    )
+    gateway_tokens_file: Path | None = Field(
+        default=None, alias="CANTATA_GATEWAY_TOKENS_FILE", description="the same in a file, which goes before it"
+    )
+    flower_url: str | None = Field(
+        default=None, alias="CANTATA_FLOWER_URL", description="where a browser finds Flower: the gateway's pages link to its tasks"
+    )
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, alias="CANTATA_METRICS_PORT", description="where workers and the gateway show their metrics; 0: any "
+        "port that is free; nowhere if absent",
+    )  # fmt: skip
+    metrics_host: str = Field(
+        default="127.0.0.1", alias="CANTATA_METRICS_HOST", description="the address that the metrics port is opened at"
+    )
+
+
+VARIABLES: dict[str, str] = {field.alias: name for name, field in Settings.model_fields.items() if field.alias}
+"""Environment variable → field."""
+
+
+def settings() -> Settings:
+    """The settings as they are now; a variable that is set to nothing counts as absent. A ConfigError names every one that is wrong."""
+    found = {variable: value for variable in VARIABLES if (value := os.environ.get(variable, "").strip())}
+    if level := found.get("CANTATA_LOG_LEVEL"):
+        found["CANTATA_LOG_LEVEL"] = level.upper()
+    try:
+        return Settings.model_validate(found)
+    except ValidationError as error:
+        raise ConfigError([_fault(str(each["loc"][0]), each["msg"]) for each in error.errors()], source="environment") from None
+
+
+def _fault(variable: str, message: str) -> Fault:
+    """What is wrong with a variable; its value is not shown, since it may be a secret."""
+    return Fault(f"{message[:1].lower()}{message[1:]}; correct the variable or unset it", where=variable)
