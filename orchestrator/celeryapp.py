@@ -8,20 +8,27 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
+import structlog
 from celery import Celery
-from celery.backends.redis import RedisBackend
+from celery.backends.base import DisabledBackend
 from celery.canvas import Signature
 from kombu import Connection
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
 from kombu.utils.uuid import uuid
+from redis.exceptions import RedisError
 
 from orchestrator import faultpoints
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Message, Row
 from orchestrator.state import clock
-from orchestrator.state.connection import celery_url
+from orchestrator.state.address import celery_url, parse
+from orchestrator.state.load import Waiting
+from orchestrator.state.reasons import reason
+
+log = structlog.get_logger(__name__)
 
 LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
+WAITING_S = 3  # to reach the broker, for those who only ask what waits there
 
 
 PLAIN_OPTIONS = {
@@ -36,10 +43,11 @@ TRANSPORTS = {
     "redis": "orchestrator.transport:Transport",
     "rediss": "orchestrator.transport:Transport",
     "socket": "orchestrator.transport:SocketTransport",
+    "sentinel": "orchestrator.transport:SentinelTransport",
 }
 
 
-class LedgerBackend(RedisBackend):
+class LedgerBackend(DisabledBackend):
     """Stores no results and waits for none; sends a chord's join when a part says that the ledger made it ready."""
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
@@ -62,16 +70,11 @@ class LedgerBackend(RedisBackend):
 def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None)."""
     app = App("cantata", set_as_current=False)
-    backend_url = celery_url(redis_url).removeprefix("redis+")
-    broker = celery_url(broker_url or redis_url).removeprefix("redis+")
-    scheme = broker.partition(":")[0]
-    if scheme in TRANSPORTS:
-        app.conf.broker_transport = TRANSPORTS[scheme]
+    app.conf.update(_broker(broker_url or redis_url))
     app.conf.update(
-        broker_url=broker,
-        result_backend=f"orchestrator.celeryapp:LedgerBackend+{backend_url}",
-        broker_transport_options={"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
+        result_backend="orchestrator.celeryapp:LedgerBackend",
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # a Redis that refuses its password may take it again tomorrow
         broker_pool_limit=20,
         task_serializer="json",
         accept_content=["json"],
@@ -91,11 +94,31 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     return app
 
 
+def _broker(url: str) -> dict[str, Any]:
+    """Celery's settings for the broker at this URL. Raises ConfigError for what carries no messages."""
+    if "+cluster://" in url:
+        raise ConfigError(
+            "a Redis Cluster carries no messages of Celery: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
+        )
+    broker = celery_url(url).removeprefix("redis+")
+    settings: dict[str, Any] = {
+        "broker_url": broker,
+        "broker_transport": TRANSPORTS.get(broker.partition(":")[0]),
+        "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
+    }
+    if broker.startswith("sentinel://"):
+        settings["broker_transport_options"]["address"] = parse(url)
+    return settings
+
+
 class App(Celery):
     """Celery that sends a message for a third of the processor time, by leaving out what only serves results and routes."""
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
-        """Send a message. What asks for more than a canvas of ours does goes Celery's own way."""
+        """Send a message. What asks for more than a canvas of ours does goes Celery's own way.
+
+        A link or a join that Celery itself sends, and cannot, the sweep sends: the step before it is done, and does not fail for that.
+        """
         if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
             return super().send_task(name, args, kwargs, producer=producer, **options)
         options = {option: value for option, value in options.items() if value is not None}
@@ -106,10 +129,20 @@ class App(Celery):
             options.setdefault("parent_id", parent.request.id)
         options.setdefault("ignore_result", True)
         message = self.amqp.create_task_message(task_id, name, args, kwargs, **options)
-        with self.producer_or_acquire(producer) as producer:
-            declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # lists need none
-            self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare, priority=priority)
+        by_celery = producer is None and parent is not None
+        try:
+            with self.producer_or_acquire(producer) as producer:
+                declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # lists need none
+                self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare, priority=priority)
+        except Exception as error:
+            if not (by_celery and isinstance(error, self._broker_errors())):
+                raise
+            log.warning("not_sent", task=name, error=reason(error), note="the sweep sends it later")
         return self.AsyncResult(task_id)
+
+    def _broker_errors(self) -> tuple[type[BaseException], ...]:
+        connection = self.connection_for_write()
+        return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 
 
 def send(app: Celery, run_id: str, canvases: Iterable[Canvas], priority: int = 0) -> None:
@@ -120,8 +153,8 @@ def send(app: Celery, run_id: str, canvases: Iterable[Canvas], priority: int = 0
             if len(messages) < 2 or not _send_at_once(app, messages, producer):
                 for kind, args, options in messages:
                     app.send_task(kind, args, producer=producer, **options)
-    except OperationalError as error:
-        raise UnavailableError(f"the broker cannot be reached ({error}); start it or mend CANTATA_BROKER_URL") from error
+    except (OperationalError, RedisError) as error:
+        raise UnavailableError(f"the broker: {reason(error)}") from error
     faultpoints.at("canvas-sent")
 
 
@@ -202,12 +235,49 @@ def oldest_waiting_s(app: Celery, queues: Iterable[tuple[str, int]]) -> dict[tup
         return {(queue, priority): _age_s(channel.client.lindex(channel._q_for_pri(queue, priority), -1)) for queue, priority in queues}
 
 
+def waiting(app: Celery, queues: Iterable[str]) -> dict[str, Waiting]:
+    """What waits in queues. Raises UnavailableError soon if the broker is away."""
+    with app.connection_for_read() as connection:
+        lost: Any = (OperationalError, *connection.connection_errors)
+        try:
+            connection.ensure_connection(max_retries=1, timeout=WAITING_S)
+            if connection.transport.driver_type != "redis":
+                return {queue: Waiting(_waiting(connection, queue)) for queue in queues}
+            return _waiting_in_redis(connection.default_channel, list(queues))
+        except lost as error:
+            raise UnavailableError(f"the broker: {reason(error)}") from error
+
+
+def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]:
+    """What waits in the lists of queues, one for each priority."""
+    lists = [(queue, channel._q_for_pri(queue, priority)) for queue in queues for priority in channel.priority_steps]
+    with channel.client.pipeline(transaction=False) as pipe:
+        for _, name in lists:
+            pipe.llen(name)
+            pipe.lindex(name, -1)
+        answers = pipe.execute(raise_on_error=False)
+    if lost := next((each for each in answers if isinstance(each, Exception) and not str(each).startswith("WRONGTYPE")), None):
+        raise lost
+    counts, oldest = dict.fromkeys(queues, 0), dict[str, float]()
+    for (queue, _), count, head in zip(lists, answers[::2], answers[1::2], strict=True):
+        if isinstance(count, Exception):
+            continue  # it is no list, so no queue; anybody may ask for any name
+        counts[queue] += count
+        if (age_s := _age_s(head)) is not None:
+            oldest[queue] = max(age_s, oldest.get(queue, 0.0))
+    return {queue: Waiting(count, oldest.get(queue)) for queue, count in counts.items()}
+
+
 def _is_waiting(connection: Connection, queue: str) -> bool:
+    return bool(_waiting(connection, queue))
+
+
+def _waiting(connection: Connection, queue: str) -> int:
     with connection.channel() as channel:
         try:
-            return bool(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]  # of every AMQP channel
+            return int(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]  # of every AMQP channel
         except connection.channel_errors:  # there is no such queue yet
-            return False
+            return 0
 
 
 def _age_s(raw: bytes | None) -> float | None:
@@ -217,4 +287,8 @@ def _age_s(raw: bytes | None) -> float | None:
     return clock.now() - sent_at if sent_at else 0.0
 
 
-app = make_app(os.environ.get("REDIS_URL", "redis://localhost:6379/0"), os.environ.get("CANTATA_BROKER_URL"))
+def __getattr__(name: str) -> Celery:
+    """`app`, for Celery's own commands: `celery -A orchestrator.celeryapp`."""
+    if name != "app":
+        raise AttributeError(name)
+    return make_app(os.environ.get("REDIS_URL", "redis://localhost:6379/0"), os.environ.get("CANTATA_BROKER_URL"))

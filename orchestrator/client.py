@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from orchestrator import __version__, embedded, faultpoints, forking
+from orchestrator import __version__, embedded, faultpoints, forking, tracing
 from orchestrator import config as configuration
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import COORDINATOR, announce_run, definitions_from, send_ready, starting_queue
@@ -26,7 +26,7 @@ from orchestrator.planning import forks as rewinding
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.settings import settings
-from orchestrator.state import clock, events, fleet, forks, sessions
+from orchestrator.state import clock, events, fleet, forks, sessions, traces
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, Place, RunRecord, StepRecord, shard_of
 from orchestrator.state.memory import MemoryBank
@@ -75,13 +75,20 @@ class Run:
 
     def cancel(self) -> RunStatus:
         """End it; what its workers do is stopped within a second or two. Answers its status after that."""
-        return self._client.ledger.cancel(self.run_id)
+        status = self._client.ledger.cancel(self.run_id)
+        self._end_trace()
+        return status
 
     def signal(self, step_id: str, value: JsonValue) -> str:
         """Give a waiting step its value: 'taken', 'kept' until it waits, 'over', 'closed' or 'unknown'."""
         word, ready = self._client.ledger.signal(self.run_id, step_id, value)
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
+        self._end_trace()
         return word
+
+    def _end_trace(self) -> None:
+        """What we did may have ended the run, and then nobody else gives its trace a root."""
+        traces.end(tracing.for_client(__version__), self._client.ledger, self.run_id)
 
 
 class TurnRun(Run):
@@ -139,7 +146,7 @@ class Client:
         self.warnings = check(self.redis, url=self.redis_url).warnings
         clock.learn(self.redis)
         self.app = make_app(self.redis_url, broker_url or said.broker_url)
-        self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S)
+        self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S, replicas=said.wait_replicas)
         self._known_costs: Mapping[str, float] = {}
         self._costs_at = -COSTS_FRESH_S
 
@@ -247,7 +254,9 @@ class Client:
         request, given = forking.request_of(past, changes, definitions)
         run_id = _in_shard(shard_of(source), _new_id() if key is None else _owned_id(f"{source}\n{key}"))
         labels = forking.labels_of(past, from_step)
-        ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
+        with tracing.submitting("fork", __version__) as submission:
+            ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
+            submission.run_id, submission.source = run_id if ready else "", source
         faultpoints.at("accepted")
         send_ready(self.app, ((run_id, step) for step in ready))
         return self.run(run_id)
@@ -291,11 +300,14 @@ class Client:
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
         place = self._place(session, (labels or {}).get("tenant", ""))
         run_id = _run_id(idempotency_key, place)
-        accepted = self.ledger.accept(
-            run_id, kind=kind, request=request, definitions=self._definitions_text,
-            timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
-            max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s, session=place,
-        )  # fmt: skip
+        with tracing.submitting(kind, __version__) as submission:
+            accepted = self.ledger.accept(
+                run_id, kind=kind, request=request, definitions=self._definitions_text,
+                timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
+                max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
+                session=place,
+            )  # fmt: skip
+            submission.run_id = run_id if accepted.new else ""
         if accepted.word == "full":
             most = definitions.sessions.max_waiting
             message = f"{most} turns of session {session!r} wait already (sessions.max_waiting); let some end first"

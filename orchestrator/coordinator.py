@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 from celery import Celery
 
-from orchestrator import faultpoints
+from orchestrator import faultpoints, tracing
 from orchestrator.celeryapp import oldest_waiting_s, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
@@ -20,7 +20,7 @@ from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
 from orchestrator.planning.strategies import chain_specs, chains, turns
-from orchestrator.state import fleet
+from orchestrator.state import fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready, owner_of
 
@@ -79,8 +79,9 @@ class Sweeper(threading.Thread):
                     self._expire_leases_of_the_dead()
                     if time.monotonic() >= self._sweeps_from:
                         sweep_once(self._app, self._ledger)
+                        load.swept(self._ledger.redis)
             except (CantataError, RedisFailure, OSError) as error:
-                log.warning("sweep_failed", error=str(error))
+                outages.tell(log, "sweep_failed", error)
             except Exception:  # the edge of a thread: without it nothing that got lost would be found again
                 log.exception("sweep_broke")
 
@@ -136,11 +137,19 @@ def sweep_once(app: Celery, ledger: Ledger) -> int:
         overdue += swept.overdue
         if swept.lost:
             log.info("leases_lost", count=swept.lost)
+        for run_id in swept.ended:
+            _tell_of_end(ledger, run_id)
         if swept.fault:
             log.error("shard_not_swept", error=swept.fault)
     now += _lost_messages(app, ledger, overdue)
     send_ready(app, now)
     return len(now)
+
+
+def _tell_of_end(ledger: Ledger, run_id: str) -> None:
+    """Tell of a run that a sweep ended: no step of it will."""
+    log.info("run_ended", run=run_id, status=ledger.status(run_id))
+    traces.end(tracing.active(), ledger, run_id)
 
 
 def send_ready(app: Celery, ready: Iterable[tuple[str, Ready]]) -> None:

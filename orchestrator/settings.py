@@ -24,12 +24,22 @@ class Settings(Value):
     broker_url: str | None = Field(
         default=None, alias="CANTATA_BROKER_URL", repr=False, description="Celery's broker, if it is not that Redis"
     )
+    wait_replicas: int = Field(
+        default=0, ge=0, alias="CANTATA_WAIT_REPLICAS", description="replicas of Redis that must have what a run depends on before it "
+        "counts; not with a Redis Cluster",
+    )  # fmt: skip
     home: Path = Field(default=Path(".cantata"), alias="CANTATA_HOME", description="the folder of the embedded stack")
     config: Path | None = Field(
         default=None, alias="CANTATA_CONFIG", description="the configuration file, where the command line names none"
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         default="WARNING", alias="CANTATA_LOG_LEVEL", description="the least that is logged; DEBUG also shows where an error arose"
+    )
+    log_format: Literal["json", "human"] | None = Field(
+        default=None, alias="CANTATA_LOG_FORMAT", description="how standard error shows it; on a terminal human if absent, else json"
+    )
+    run_log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"] = Field(
+        default="INFO", alias="CANTATA_RUN_LOG_LEVEL", description="the least that workers keep with the run it is of, for `submit logs`"
     )
     drain_s: float = Field(
         default=6.0, ge=0, alias="CANTATA_DRAIN_S", description="seconds a worker that is told to stop may still use for what it does; "
@@ -70,8 +80,11 @@ VARIABLES: dict[str, str] = {field.alias: name for name, field in Settings.model
 def settings() -> Settings:
     """The settings as they are now; a variable that is set to nothing counts as absent. A ConfigError names every one that is wrong."""
     found = {variable: value for variable in VARIABLES if (value := os.environ.get(variable, "").strip())}
-    if level := found.get("CANTATA_LOG_LEVEL"):
-        found["CANTATA_LOG_LEVEL"] = level.upper()
+    for level in ("CANTATA_LOG_LEVEL", "CANTATA_RUN_LOG_LEVEL"):
+        if level in found:
+            found[level] = found[level].upper()
+    if "CANTATA_LOG_FORMAT" in found:
+        found["CANTATA_LOG_FORMAT"] = found["CANTATA_LOG_FORMAT"].lower()
     try:
         return Settings.model_validate(found)
     except ValidationError as error:

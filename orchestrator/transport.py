@@ -8,11 +8,37 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from kombu.transport import redis
+from kombu.transport import redis, virtual
+
+from orchestrator.state.address import Address
+from orchestrator.state.connection import master_connection, sentinel_pool
+from orchestrator.state.refusals import patient
+
+
+class Received(virtual.QoS):
+    """The messages that were received and are not done yet. Those that cannot be put back the ledger's sweep sends again."""
+
+    def restore_unacked(self) -> list[Any]:  # type: ignore[override]  # the stubs have no errors there
+        """Put them back; kombu would write the others to a file that nobody reads."""
+        super().restore_unacked()
+        return []
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put one back, if it came on the connection that is there now."""
+        if delivery_tag in (self._delivered or ()):
+            super().reject(delivery_tag, requeue)
 
 
 class Channel(redis.Channel):
     """A channel that keeps its client, and that client its connection."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.QoS = Received  # type: ignore[assignment]  # as above
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]  # not in the stubs
+        return {**params, "connection_class": patient(params["connection_class"])}
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         return super()._create_client(asynchronous=True) if asynchronous else self._kept_client  # type: ignore[misc]  # not in the stubs
@@ -36,3 +62,32 @@ class SocketTransport(Transport):
     """The same over a Unix socket, whose URL the channel reads itself."""
 
     can_parse_url = True
+
+
+class SentinelChannel(Channel):
+    """A channel to the master that Sentinels know. With kombu's own, the next Sentinel of its URL would have the transport of kombu."""
+
+    from_transport_options = (*Channel.from_transport_options, "address")
+    address: Address
+
+    @property
+    def connection_class(self) -> Any:  # type: ignore[override]  # kombu's is the same for all channels
+        """How it connects, with TLS or without."""
+        return master_connection(self.address)
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        options = {**self._connparams(asynchronous=asynchronous), **self.address.options}
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
+        pool = sentinel_pool(self.address, {name: value for name, value in options.items() if name not in ("host", "port")})
+        if asynchronous:
+            self._async_sentinel_manager = pool.sentinel_manager  # closed by kombu with the pool
+        else:
+            self._sentinel_manager = pool.sentinel_manager
+        return pool
+
+
+class SentinelTransport(Transport):
+    """The same where Sentinels say which Redis is the master."""
+
+    Channel = SentinelChannel
+    default_port = 26379

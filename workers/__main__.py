@@ -6,7 +6,7 @@ import argparse
 import gc
 import sys
 
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.runlog import configure_logs
 
 
@@ -16,16 +16,18 @@ def main() -> int:
     parser.add_argument("queues", nargs="+")
     parser.add_argument("--name")
     parser.add_argument("--concurrency", type=int)
+    parser.add_argument("--metrics-port", type=int)
     options = parser.parse_args()
-    configure_logs()
+    configure_logs(for_runs=True)
     gc.disable()  # until it serves: looking for garbage among what imports make for good is a quarter of their time
     from workers.service import serve  # noqa: PLC0415
 
     try:
-        return serve(tuple(options.queues), name=options.name or "-".join(options.queues), concurrency=options.concurrency)
-    except UnavailableError as error:
+        name = options.name or "-".join(options.queues)
+        return serve(tuple(options.queues), name=name, concurrency=options.concurrency, metrics_port=options.metrics_port)
+    except (ConfigError, UnavailableError) as error:
         sys.stderr.write(f"{error}\n")
-        return 3
+        return 2 if isinstance(error, ConfigError) else 3
 
 
 if __name__ == "__main__":

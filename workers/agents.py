@@ -12,7 +12,7 @@ from orchestrator.models.instructions import AgenticStep
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning.strategies.agents import next_round, tool_step
 from orchestrator.state.ledger import to_json
-from workers import llm
+from workers import llm, prompts
 from workers.asking import ask
 from workers.dialects import notes
 from workers.dialects.calls import Call, Said, calls_of
@@ -59,6 +59,8 @@ def _outcome(turn: Turn, reply: llm.Reply, known: Sequence[ToolSchema], ms: floa
     done = (another or Round()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **told})
     outcome = _round(turn, done) if another else _end(turn, said, done)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, **({"cached": True} if reply.cached else {})}
+    if not turn.rounds:
+        detail["prompt"] = prompts.recorded(turn.messages(known))
     warnings = () if turn.rounds else tuple(_odd(turn))
     if reply.finish_reason in NOT_WHOLE:
         warnings = (*warnings, f"a reply to agent {turn.name!r} is not whole: the model stopped for {reply.finish_reason!r}")

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Unpack
 
+import structlog
+
 from orchestrator.errors import ModelError
 from orchestrator.models.definitions import Model
 from workers import llm
@@ -14,6 +16,8 @@ from workers.dialects.messages import Message
 from workers.leave import leave_to_ask
 from workers.llm.caching import Options
 from workers.work import Work
+
+log = structlog.get_logger(__name__)
 
 
 async def ask(
@@ -57,4 +61,5 @@ class _AskAgain(Exception):
 
 def _tell_of_fallback(work: Work, model: Model, error: ModelError) -> None:
     detail = {"model": model.model, "message": str(error)}
+    log.info("model_fallback", model=model.model, code=error.code, error=str(error))
     work.process.ledger.note(work.begun.run_id, "fallback", step_id=work.begun.step_id, detail=detail)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
-from orchestrator import faultpoints
+from orchestrator import faultpoints, metrics
 from orchestrator.errors import ModelError, MustWait, StepError
 from orchestrator.models.definitions import Budgets, Model
 from orchestrator.state.limits import Ask, Exhausted, Granted, Sooner, Wait
@@ -36,8 +36,10 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
     leave, ask = Leave(), _ask(work, model, messages)
     match await asyncio.to_thread(_take, work, ask):
         case Wait() as wait:
+            metrics.limit_waited(model.model, wait.reason, wait.seconds)
             raise MustWait(wait.seconds, _told(wait))
         case Exhausted() as exhausted:
+            metrics.budget_refused(exhausted.budget)
             raise StepError(str(exhausted), code="budget")
     faultpoints.at("budget-reserved")
     work.process.keep_leave(work.begun.lease)

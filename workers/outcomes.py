@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from orchestrator.errors import MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
+from orchestrator.runlog.secrets import redact, secrets_in
 from orchestrator.state.ledger import Begun, to_json
-from workers.llm.failures import redact, secrets_in
 
 _json = TypeAdapter[JsonValue](JsonValue)
 

@@ -11,7 +11,7 @@ from orchestrator.models.definitions import History, Model, Router, Team
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.planning import choices, history, templates
-from workers import conversations, tools
+from workers import conversations, prompts, tools
 from workers.asking import ask
 from workers.dialects.messages import Message
 from workers.work import Work, as_text, text_input
@@ -38,7 +38,8 @@ async def team_ask(work: Work) -> Outcome:
         if error.code in LATE:  # it had its time: it is not tried again in the step, but decided upon
             raise StepError(f"the router took longer than its {settings.timeout_s:g} s", code="timeout") from error
         raise
-    return Outcome(output=reply.text, usage=reply.usage, detail={"model": reply.model, "finish": reply.finish_reason})
+    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompts.recorded(messages)}
+    return Outcome(output=reply.text, usage=reply.usage, detail=detail)
 
 
 def team_call(work: Work) -> Outcome:

@@ -19,17 +19,19 @@ from typing import TypeVar
 
 import structlog
 
-from orchestrator import faultpoints
+from orchestrator import faultpoints, metrics, tracing
 from orchestrator.coordinator import definitions_from
 from orchestrator.errors import CantataError, StepError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Spec
 from orchestrator.planning.canvas import Pace
-from orchestrator.state import fleet
+from orchestrator.results import is_over
+from orchestrator.settings import settings
+from orchestrator.state import fleet, outages, traces
 from orchestrator.state.connection import RedisFailure, connect
 from orchestrator.state.ledger import LEASE_S, RENEW_S, Begun, Ledger, Ready
 from orchestrator.state.limits import Limiter
-from workers import outcomes
+from workers import outcomes, telling
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +99,7 @@ class Process:
         self.is_child = is_child
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
         connection_name = f"{fleet.CLIENT_PREFIX}{self.owner}"
-        self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s)
+        self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self._heart_redis = connect(redis_url, name=connection_name)
         self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
         for ledger in (self.ledger, self._heart_ledger):
@@ -213,7 +215,7 @@ class Process:
                     self._learn()
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
-                log.warning("heart_missed", worker=self.name, error=str(error))
+                outages.tell(log, "heart_missed", error, worker=self.name)
             except MemoryError:  # a function has it all (workers/memory.py); to say so takes some, and this thread must live to stop it
                 renew_at = now + TICK_S
             except Exception:  # the edge of a thread: without it every step of this process would be lost
@@ -257,7 +259,9 @@ class Process:
             record = outcomes.failed(held.begun, error)
             try:
                 committed = self._heart_ledger.commit(held.begun, record.outcome, output=record.output, info=record.info)
+                metrics.step_ended(held.begun.spec.kind, record.outcome.status, time.monotonic() - held.begun.asked_at)
                 self._send(held.begun.run_id, committed.sends)
+                traces.end(tracing.active() if is_over(committed.run_status) else None, self._heart_ledger, held.begun.run_id)
             finally:
                 self._stop_work(held)
 
@@ -269,6 +273,7 @@ class Process:
                 held.stop()
             elif self.is_child:
                 # A Python function cannot be stopped from outside, its process can; Celery puts another in its place.
+                telling.before_kill()
                 _kill_descendants(os.getpid())
                 os.kill(os.getpid(), signal.SIGKILL)
 

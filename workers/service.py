@@ -13,8 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from billiard.process import active_children
@@ -25,14 +24,18 @@ from orchestrator import embedded
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper, send_ready
 from orchestrator.functionnames import IN_WORKER
+from orchestrator.metrics.place import Place, place
 from orchestrator.settings import settings
-from orchestrator.state import clock, fleet
+from orchestrator.state import clock, fleet, outages
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger, Ready
-from workers import llm, mcp, memory, tasks
+from workers import llm, mcp, memory, tasks, telling
 from workers.consumer import Consumer
 from workers.runtime import Process
+
+if TYPE_CHECKING:
+    from orchestrator.metrics.worker import WorkerMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +45,6 @@ ANNOUNCE_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
 CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
-HEARTBEAT = "CANTATA_HEARTBEAT_FILE"  # touched each time Redis was told of this worker: how old it is tells a health check enough
 
 POOLS = {"coordinator": "threads", "agents": "threads"}
 """Pool of a queue; Python functions, and queues we do not know, get prefork: its children can be killed."""
@@ -51,7 +53,11 @@ POOLS = {"coordinator": "threads", "agents": "threads"}
 class Service:
     """One Celery worker with one pool, serving queues."""
 
-    def __init__(self, queues: tuple[str, ...], *, name: str, concurrency: int | None, redis_url: str, broker_url: str | None) -> None:
+    def __init__(
+        self, queues: tuple[str, ...], *, name: str, concurrency: int | None, redis_url: str, broker_url: str | None,
+        shown: Place | None = None,
+    ) -> None:  # fmt: skip
+        """Metrics are shown at `shown`, or not at all."""
         self.queues = queues
         self.pool = POOLS.get(queues[0], "prefork")
         self.concurrency = concurrency or _usual_concurrency(queues[0])
@@ -61,9 +67,12 @@ class Service:
         self.app.conf.worker_consumer = Consumer
         self.app.conf.worker_max_memory_per_child = memory.large_kb()
         self._process: Process | None = None
+        self._shown = shown
+        self._metrics: WorkerMetrics | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._is_announced = False
+        self._is_serving = False
         tasks.register(self.app, self)
 
     def process(self) -> Process:
@@ -81,34 +90,48 @@ class Service:
         client = connect(self.redis_url)
         for warning in check(client, url=self.redis_url).warnings:
             log.warning("redis", warning=warning)
+        if self._shown is not None:
+            from orchestrator.metrics.worker import WorkerMetrics  # noqa: PLC0415  # with it comes prometheus_client, which others need not load
+
+            self._metrics = WorkerMetrics(self._shown, orchestrator.__version__)
+            log.info("metrics_shown", name=self.name, url=self._metrics.url)
         if "agents" in self.queues:
             self._announce_always()
             embedded.announce_ready()  # LiteLLM takes seconds to load; a command need not wait for it, its agents' steps do
             llm.load()
+        telling.prepare(self.app)
         signals.worker_process_init.connect(self._child_started, weak=False)
         signals.worker_ready.connect(self._ready, weak=False)
         signals.worker_shutting_down.connect(self._going, weak=False)
         signals.worker_shutdown.connect(self._gone, weak=False)
         signals.worker_process_shutdown.connect(self._gone, weak=False)  # in a prefork child
         arguments = [
-            "worker", "--queues", ",".join(self.queues), "--pool", self.pool, "--concurrency", str(self.concurrency),
+            "--quiet", "worker", "--queues", ",".join(self.queues), "--pool", self.pool, "--concurrency", str(self.concurrency),
             "--hostname", self.name, "--loglevel", os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), "--without-gossip", "--without-mingle",
         ]  # fmt: skip
         gc.freeze()  # what there is now stays: nobody needs to look through it again, and children go on sharing its memory
         gc.enable()
-        self.app.worker_main(arguments)
+        try:
+            self.app.worker_main(arguments)
+        finally:
+            if self._metrics is not None:
+                self._metrics.close()
         return 0
 
     def _child_started(self, **_: Any) -> None:
+        if self._metrics is not None:
+            self._metrics.child_started()
         self._process = None
         self._lock = threading.Lock()
         process = self.process()
         memory.bound()
+        telling.begin(self.redis_url, process.name, does_steps=True)
         signal.signal(HAND_BACK, lambda *_: process.hand_back())
 
     def _ready(self, **_: Any) -> None:
-        if self.pool != "prefork":
-            self.process()
+        self._is_serving = True
+        own = self.name if self.pool == "prefork" else self.process().name
+        telling.begin(self.redis_url, own, does_steps=self.pool != "prefork")  # children do it for themselves
         self._announce_always()
         Sweeper(self.app, self._ledger(), self.name).start()
         embedded.announce_ready()
@@ -129,15 +152,15 @@ class Service:
 
     def _announce(self, client: Redis) -> None:
         fleet.announce(client, self._worker)
-        if file := os.environ.get(HEARTBEAT):
-            Path(file).touch()
+        if self._is_serving and (file := settings().heartbeat_file):
+            file.touch()
 
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(ANNOUNCE_S):
             try:
                 self._announce(client)
             except (RedisFailure, OSError) as error:
-                log.warning("announce_failed", error=str(error))
+                outages.tell(log, "announce_failed", error)
             if embedded.stack_is_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
@@ -147,7 +170,7 @@ class Service:
     def _worker(self) -> Worker:
         return Worker(
             name=self.name, queues=self.queues, concurrency=self.concurrency, pid=os.getpid(), host=socket.gethostname(),
-            version=orchestrator.__version__, started_at=time.time(),
+            version=orchestrator.__version__, started_at=time.time(), metrics_url=self._metrics.url if self._metrics else "",
         )  # fmt: skip
 
     def _going(self, **_: Any) -> None:
@@ -167,19 +190,22 @@ class Service:
                 os.kill(child.pid, HAND_BACK)
 
     def _gone(self, **_: Any) -> None:
+        last_words = telling.end()
         if self._process is not None:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(mcp.close(), self._process.loop()).result(CLOSE_S)
             self._process.stop()
+        last_words.join(CLOSE_S)
 
 
 def _usual_concurrency(queue: str) -> int:
     return {"agents": THREADS, "coordinator": COORDINATORS}.get(queue, os.cpu_count() or 1)
 
 
-def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None) -> int:
+def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metrics_port: int | None = None) -> int:
     """Serve queues of one pool in this process."""
     sys.argv[:] = ["cantata-worker"]
     os.environ[IN_WORKER] = "1"
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
-    return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=os.environ.get("CANTATA_BROKER_URL")).run()
+    broker_url, shown = os.environ.get("CANTATA_BROKER_URL"), place(metrics_port)
+    return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, shown=shown).run()

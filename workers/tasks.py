@@ -11,24 +11,26 @@ from typing import Protocol
 import structlog
 from celery import Celery, Task
 
-from orchestrator import faultpoints
+from orchestrator import faultpoints, metrics, tracing
 from orchestrator.celeryapp import Carried, send
 from orchestrator.coordinator import send_ready
 from orchestrator.errors import UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
 from orchestrator.results import is_over
+from orchestrator.state import traces
 from orchestrator.state.ledger import Ahead, Begun, Ready
 from workers import shown
-from workers.handlers import do
 from workers.kinds import HANDLERS
 from workers.outcomes import Record
 from workers.runtime import Process
+from workers.watching import do
 
 log = structlog.get_logger(__name__)
 
 MOST_AHEAD = 64  # steps one message may run ahead, so that a worker comes back to its queue
 AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
+DROPPED = "dropped"  # an attempt whose lease was lost, or whose run has ended: what came of it counts for nothing
 
 
 class Service(Protocol):
@@ -65,9 +67,10 @@ class Loop:
         begun = self._next()
         while begun is not None:
             since = time.time()
+            metrics.step_began(begun.spec.queue, begun.waited_s)
             record = do(self._process, begun)
             self.done.append((begun.spec.kind, begun.step_id, since, time.time()))
-            begun = (self._commit(begun, record) if record else None) or self._next()
+            begun = self._commit(begun, record) or self._next()
         return self._let_celery_send()
 
     def _next(self) -> Begun | None:
@@ -80,13 +83,18 @@ class Loop:
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
         return None
 
-    def _commit(self, begun: Begun, record: Record) -> Begun | None:
+    def _commit(self, begun: Begun, record: Record | None) -> Begun | None:
+        if record is None:
+            self._count(DROPPED)
+            return None
         committed = self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=self._ahead())
+        self._count(record.outcome.status if committed.word in ("ok", "again") else DROPPED)
         faultpoints.at("committed")
         if record.outcome.fragment:
             faultpoints.at("graph-grown")
         if is_over(committed.run_status):
             faultpoints.at("run-closed")
+            traces.end(tracing.active(), self._process.ledger, self._run_id)
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._send(committed.sends, record.outcome.fragment)
@@ -96,6 +104,11 @@ class Loop:
         if begun_next is not None and self._todo and begun_next.step_id == self._todo[0]:
             self._todo.popleft()
         return begun_next
+
+    def _count(self, status: str) -> None:
+        """Count the attempt that was done last."""
+        kind, _, since, until = self.done[-1]
+        metrics.step_ended(kind, status, until - since)
 
     def _ahead(self) -> Ahead | None:
         now = time.monotonic()

@@ -11,6 +11,7 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import templates
 from orchestrator.state.ledger import to_json
+from workers import prompts
 from workers.asking import ask
 from workers.work import Work
 
@@ -31,7 +32,7 @@ async def team_synthesize(work: Work) -> Outcome:
         if error.retryable and work.begun.failures < work.begun.spec.retries:
             raise
         return Outcome(output=to_json(responses), warnings=(*warnings, f"the synthesizer failed, so the answers stand unmerged: {error}"))
-    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason}
+    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompts.recorded(messages)}
     return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
 
 

@@ -32,6 +32,7 @@ from workers.work import Work
 
 log = structlog.get_logger(__name__)
 
+LAST_WORDS = 2000  # characters of what a command wrote to its standard error that are logged
 OURS = {"orchestrator", "workers"}
 _INSTALLED = {"site-packages", "dist-packages"}  # of a virtual environment that lies in the folder
 
@@ -77,6 +78,8 @@ def proc_run(work: Work) -> Outcome:
         raise StepError(f"command {command.command[0]!r} is not installed on this worker", code="proc_error") from error
     except subprocess.TimeoutExpired as error:
         raise StepError(f"command took longer than its {command.timeout_s:g} s and was stopped", code="timeout", retryable=True) from error
+    if done.stderr.strip():
+        log.info("command_said", command=work.text_param("command"), stderr=done.stderr.strip()[-LAST_WORDS:])
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-500:]
         raise StepError(f"command exited with {done.returncode}: {said}", code="proc_error", retryable=True)
@@ -184,5 +187,5 @@ def call(work: Work, name: str, function: Function, arguments: Mapping[str, Any]
     except SystemExit as error:
         raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
     except Exception as error:  # whatever a user's function raises is its outcome
-        log.info("tool_failed", run=work.begun.run_id, step=work.begun.step_id, tool=name, error=f"{type(error).__name__}: {error}")
+        log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
         raise StepError(f"{name} raised {type(error).__name__}: {error}", code="tool_error", retryable=True) from error

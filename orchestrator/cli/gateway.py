@@ -9,12 +9,14 @@ from pathlib import Path
 import click
 
 from orchestrator import embedded
-from orchestrator.cli.options import as_json, configured
+from orchestrator.cli.options import as_json, configured, metrics_port
 from orchestrator.client import Client
 from orchestrator.errors import CantataError
 from orchestrator.gateway import access, serve
 from orchestrator.gateway.app import PER_S, REQUEST_BYTES, create_app
+from orchestrator.metrics.place import place
 from orchestrator.runlog import configure_logs
+from orchestrator.settings import settings
 
 TOKENS, TOKENS_FILE = "CANTATA_GATEWAY_TOKENS", "CANTATA_GATEWAY_TOKENS_FILE"
 PACE = click.FloatRange(0.001, 1e6)
@@ -26,9 +28,12 @@ PACE = click.FloatRange(0.001, 1e6)
 @click.option("--tokens-file", metavar="FILE", help=f"JSON or YAML: token → tenant; else {TOKENS_FILE}, else what {TOKENS} holds.")
 @click.option("--rate", type=PACE, default=PER_S, show_default=True, help="Requests a second of one tenant.")
 @click.option("--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="Size of one request or message.")
+@metrics_port
 @configured
 @as_json
-def gateway(host: str, port: int, tokens_file: str | None, rate: float, max_bytes: int, config: str | None, as_json: bool) -> int:
+def gateway(
+    host: str, port: int, tokens_file: str | None, rate: float, max_bytes: int, metrics_port: int | None, config: str | None, as_json: bool
+) -> int:
     """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
     configure_logs()
     tokens = _tokens(tokens_file)
@@ -40,11 +45,14 @@ def gateway(host: str, port: int, tokens_file: str | None, rate: float, max_byte
         with serve.bind(host, port) as listening:
             url = serve.address_of(listening)
 
+            app = create_app(client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "")
+            shown = place(metrics_port)
+            told = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
+
             def ready() -> None:
-                click.echo(json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
+                click.echo(json.dumps(told) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
                 embedded.announce_ready()
 
-            app = create_app(client, tokens=tokens, request_bytes=max_bytes, per_s=rate)
             server = serve.Server(app, ready=ready, most_bytes=max_bytes)
             server.run(sockets=[listening])
     if not server.started:

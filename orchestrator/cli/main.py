@@ -28,12 +28,14 @@ COMMANDS = {
     "plan": ("documents", "Show the graph and the canvas of a chain or a turn, without running it."),
     "check": ("documents", "Report every fault of a configuration or a chain request."),
     "runs": ("runs", "List, show, follow, cancel runs; read their results; send them signals; fork and retry them."),
+    "logs": ("logs", "Show what workers and tools logged for a run, on all machines."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, keep and forget what is remembered."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),
-    "status": ("stacks", "Show what runs: the stack of this folder, and the workers on its Redis."),
+    "status": ("stacks", "Show whether all is well, what to do where it is not, and what runs."),
     "down": ("stacks", "Stop the stack of this folder."),
     "gateway": ("gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
+    "flower": ("flower", "Serve Flower, which shows the tasks, with the run pages in it."),
     "worker": ("worker", "Serve queues, here or on another machine, until told to stop."),
 }
 """Command → the module it is in, and what it does."""

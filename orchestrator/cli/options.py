@@ -12,6 +12,12 @@ SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
 
 configured = click.option("--config", metavar="FILE", help="The configuration; else CANTATA_CONFIG, else configs/default.yaml here.")
 detach = click.option("--detach", is_flag=True, help="Print the run's id and leave it to itself.")
+metrics_port = click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Show metrics there, 0 for any that is free; else at CANTATA_METRICS_PORT, if it is set.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 
 

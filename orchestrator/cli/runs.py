@@ -20,11 +20,15 @@ run_id = click.argument("run_id", metavar="ID")
 
 @runs.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
+@click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs that stand so; may be given several times.")
+@click.option("--kind", type=click.Choice(["turn", "chain"]), help="Only runs of this kind.")
+@click.option("--search", default="", metavar="TEXT", help="Only runs with this in their id, session, labels or what was asked.")
+@click.option("--before", metavar="ID", help="Only runs that were submitted before this one.")
 @as_json
-def list_(limit: int, as_json: bool) -> int:
-    """List the newest runs."""
+def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, before: str | None, as_json: bool) -> int:
+    """List runs, the newest first."""
     with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        return shelf.list(limit)
+        return shelf.list(limit, statuses=statuses, kind=kind, text=search, behind=before)
 
 
 @runs.command()

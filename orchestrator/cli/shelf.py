@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 
 import click
 from rich.console import Console
 
 from orchestrator import words
+from orchestrator.cli import logs as log_lines
 from orchestrator.cli import screen
 from orchestrator.cli.desk import Desk, result_of, tell
 from orchestrator.cli.main import FAILED, INTERRUPTED, WRONG
@@ -20,8 +22,9 @@ from orchestrator.forking import FORKED_AT, FORKED_FROM
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.results import describe_turn
-from orchestrator.state import events
+from orchestrator.state import events, listing, logs
 from orchestrator.state.ledger import RunRecord, StepRecord
+from orchestrator.state.listing import RunSummary, Wanted
 
 MOST_ROWS = 1000  # of a tree that is painted once
 WIDTH = 160  # where no terminal says how wide it is
@@ -38,18 +41,19 @@ SIGNALS = {
 class Shelf(Desk):
     """Where runs are found again."""
 
-    def list(self, most: int) -> int:
-        """Print the newest runs."""
-        found = self.client.runs(most=most)
+    def list(self, most: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
+        """Print runs, newest first, from behind one of them."""
+        wanted = Wanted(statuses=tuple(statuses), kind=kind, text=text)
+        found = [*islice(listing.every(self.client.ledger, wanted, behind=behind), most)]
         if self._as_json:
-            click.echo(json.dumps([_listed(record) for record in found], ensure_ascii=False))
+            click.echo(json.dumps([_summary(run) for run in found], ensure_ascii=False))
         elif not found:
-            tell("no runs are kept here")
-        for record in () if self._as_json else found:
-            began = datetime.fromtimestamp(record.created_at_ms / 1000).astimezone().strftime("%m-%d %H:%M:%S")
-            took = words.duration(_took_ms(record))
-            asked = words.line(describe_turn(record), 60)
-            click.echo(f"{record.run_id:19}  {record.status:9}  {began}  {took:>8}  {asked}  {words.usage(record.usage)}".rstrip())
+            tell("no runs are kept here" if wanted == Wanted() and behind is None else "no such runs are kept here")
+        for run in () if self._as_json else found:
+            began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
+            took = words.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
+            asked = words.line(run.title, 60)
+            click.echo(f"{run.run_id:19}  {run.status:9}  {began}  {took:>8}  {asked}  {words.usage(run.usage)}".rstrip())
         return 0
 
     def show(self, run_id: str) -> int:
@@ -90,6 +94,20 @@ class Shelf(Desk):
             return INTERRUPTED
         return 0 if run.status() == "succeeded" else FAILED
 
+    def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
+        """Print what was logged for a run."""
+        self.client.run(run_id)
+        kept = logs.Logs(self.client.redis, run_id)
+        try:
+            for line in kept.follow() if follow else kept.read():
+                if (step is None or logs.of_step(line, step)) and (level is None or logs.at_least(line, level)):
+                    click.echo(log_lines.as_text(line) if self._as_json else log_lines.shown(line))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        if dropped := kept.dropped():
+            tell(f"{dropped} older lines are not kept any more")
+        return 0
+
     def result(self, run_id: str, timeout_s: float | None) -> int:
         """Print a run's answer when it is over, or how far it is after `timeout_s`."""
         run = self.client.run(run_id)
@@ -127,6 +145,20 @@ class Shelf(Desk):
         else:
             tell(said.format(step=step, run_id=run_id))
         return exit_status
+
+
+def _summary(run: RunSummary) -> dict[str, JsonValue]:
+    created_at_ms = round(run.created_at * 1000)
+    return {
+        "run_id": run.run_id,
+        "status": run.status,
+        "kind": run.kind,
+        "asked": run.title,
+        "created_at_ms": created_at_ms,
+        "duration_ms": round((run.closed_at or run.now) * 1000) - created_at_ms,
+        "usage": run.usage.model_dump(),
+        "labels": dict(run.labels),
+    }
 
 
 def _listed(record: RunRecord) -> dict[str, JsonValue]:

@@ -8,13 +8,14 @@ import time
 
 import click
 
-from orchestrator import embedded, words
+from orchestrator import __version__, embedded, health, words
 from orchestrator.cli.door import service_url
-from orchestrator.cli.main import UNAVAILABLE
+from orchestrator.cli.main import FAILED
 from orchestrator.cli.options import as_json, configured
 from orchestrator.errors import UnavailableError
+from orchestrator.health.facts import Missing
+from orchestrator.settings import settings
 from orchestrator.state import fleet
-from orchestrator.state.connection import check, connect
 
 
 @click.command()
@@ -60,28 +61,48 @@ def down(as_json: bool) -> int:
 
 
 @click.command()
+@click.option("--gateway", metavar="URL", help="A gateway to ask too; that of the stack here if absent.")
+@click.option("--flower", metavar="URL", help="The same of Flower.")
 @as_json
-def status(as_json: bool) -> int:
-    """Show what runs: the stack of this folder, and the workers on its Redis."""
+def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
+    """Show whether all is well, what to do where it is not, and what runs.
+
+    Each matter is green, yellow (it works, but look) or red (it does not work). If any is red the exit status is 1.
+    """
     stack = embedded.status()
     url = service_url()
-    workers: list[fleet.Worker] = []
-    unreachable = ""
-    if url:
-        try:
-            with connect(url) as redis:
-                check(redis, url=url)
-                workers = fleet.workers(redis)
-        except UnavailableError as error:
-            unreachable = str(error)
+    if url is None:
+        _tell(stack, None, [], as_json)
+        raise UnavailableError("no REDIS_URL, and no stack of `submit up` here")
+    own = stack if stack.url == url else None
+    gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
+    facts = health.gather(
+        url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower
+    )  # fmt: skip
+    found = health.judged(facts)
+    _tell(stack, found, [] if isinstance(facts.fleet, Missing) else list(facts.fleet.workers), as_json)
+    if isinstance(facts.store, Missing):
+        raise UnavailableError(facts.store.why)
+    return FAILED if found.colour == "red" else 0
+
+
+def _tell(stack: embedded.StackStatus, found: health.Report | None, workers: list[fleet.Worker], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({**stack.to_json(), "workers": [worker.model_dump(mode="json") for worker in workers]}))
-    else:
-        _show(stack, workers)
-    if unreachable or not url:
-        click.echo(f"submit: {unreachable or 'no REDIS_URL, and no stack of `submit up` here'}", err=True)
-        return UNAVAILABLE
-    return 0
+        shown = [worker.model_dump(mode="json") for worker in workers]
+        click.echo(json.dumps({**stack.to_json(), "workers": shown, "health": found.model_dump() if found else None}))
+        return
+    if found:
+        _show_health(found)
+        click.echo()
+    _show(stack, workers)
+
+
+def _show_health(found: health.Report) -> None:
+    width = max(len(line.matter) for line in found.lines)
+    for line in found.lines:
+        click.echo(f"{click.style(f'{line.colour:6}', fg=line.colour)}  {line.matter:{width}}  {words.clean(line.said)}")
+        if line.todo:
+            click.echo(f"{'':8}{'':{width}}  → {words.clean(line.todo)}")
 
 
 def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
@@ -97,8 +118,10 @@ def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
     if workers:
         click.echo("workers that take work now:")
     for worker in workers:
-        click.echo(f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_oddity(worker)}")
+        click.echo(f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_beside(worker)}")
 
 
-def _oddity(worker: fleet.Worker) -> str:
-    return f"  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if abs(worker.clock_off_s) > fleet.CLOCK_OFF_S else ""
+def _beside(worker: fleet.Worker) -> str:
+    shown = f"  metrics: {worker.metrics_url}" if worker.metrics_url else ""
+    off = abs(worker.clock_off_s) > fleet.CLOCK_OFF_S
+    return f"{shown}  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if off else shown

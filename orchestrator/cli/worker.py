@@ -15,8 +15,9 @@ import click
 
 from orchestrator.cli.door import service_url
 from orchestrator.cli.main import FAILED
-from orchestrator.cli.options import as_json, configured
+from orchestrator.cli.options import as_json, configured, metrics_port
 from orchestrator.errors import UnavailableError
+from orchestrator.metrics.place import place, port_after
 
 OWN_PROCESS = ("coordinator", "agents")
 """Queues with a process of their own; all others share one, whose children can be killed."""
@@ -35,13 +36,16 @@ class Worker:
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--name", help="What to call it; made of queue and pid if absent.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Steps it does at once.")
+@metrics_port
 @configured
 @as_json
-def worker(queues: tuple[str, ...], name: str | None, concurrency: int | None, config: str | None, as_json: bool) -> int:
+def worker(
+    queues: tuple[str, ...], name: str | None, concurrency: int | None, metrics_port: int | None, config: str | None, as_json: bool
+) -> int:
     """Serve queues, here or on another machine, until told to stop.
 
     The queues are those on REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each, all others
-    share one.
+    share one. Several show their metrics on ports that follow each other.
     """
     url = service_url()
     if url is None:
@@ -49,7 +53,8 @@ def worker(queues: tuple[str, ...], name: str | None, concurrency: int | None, c
     os.environ["REDIS_URL"] = url
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
-    workers = workers_for(queues, name, concurrency)
+    shown = place(metrics_port)
+    workers = workers_for(queues, name, concurrency, None if shown is None else shown.port)
     if as_json:
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
     if len(workers) == 1:
@@ -57,19 +62,21 @@ def worker(queues: tuple[str, ...], name: str | None, concurrency: int | None, c
     return _attend(workers)
 
 
-def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None) -> list[Worker]:
+def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[Worker]:
     """One for each kind of pool that the queues need."""
     wanted = tuple(dict.fromkeys(queues))
     shared = tuple(queue for queue in wanted if queue not in OWN_PROCESS)
     groups = [*((queue,) for queue in wanted if queue in OWN_PROCESS), *([shared] if shared else [])]
     name = name or f"worker-{os.getpid()}"  # with the pid: two workers of one name on a machine would be taken for one
     names = [name] if len(groups) == 1 else [f"{name}-{group[0]}" for group in groups]
-    return [_worker(name, group, concurrency) for name, group in zip(names, groups, strict=True)]
+    ports = [None if metrics_port is None else port_after(metrics_port, number) for number in range(len(groups))]
+    return [_worker(*each, concurrency) for each in zip(names, groups, ports, strict=True)]
 
 
-def _worker(name: str, queues: tuple[str, ...], concurrency: int | None) -> Worker:
+def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: int | None) -> Worker:
     # -P: not the user's folder first on the path, where a `queue.py` would stand in for Python's.
     command = [sys.executable, "-P", "-m", "workers", *queues, "--name", name]
+    command += [] if port is None else ["--metrics-port", str(port)]
     return Worker(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.inside import announce_ready, stack_is_gone
-from orchestrator.embedded.plan import GATEWAY_PORT, flower_command, gateway_command, worker_command
+from orchestrator.embedded.plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
 from orchestrator.embedded.record import Process
 from orchestrator.embedded.stack import Stack, StackStatus, attach, down, status, url_here
 
 __all__ = [
+    "FLOWER_PORT",
     "GATEWAY_PORT",
     "Home",
     "Process",

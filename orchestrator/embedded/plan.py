@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from orchestrator.embedded.home import Home
@@ -71,17 +71,20 @@ def make_plan(
     url = server_url(socket_path)
     port = _free_port(FLOWER_PORT) if flower else None
     gateway_port = _free_port(GATEWAY_PORT) if gateway else None
+    flower_url = None if port is None else f"http://127.0.0.1:{port}"
     environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
     if config is not None:
         environment["CANTATA_CONFIG"] = str(config)
+    if flower_url is not None:
+        environment["CANTATA_FLOWER_URL"] = flower_url
     return Plan(
         home=str(home.path),
         socket=str(socket_path),
-        flower_url=None if port is None else f"http://127.0.0.1:{port}",
+        flower_url=flower_url,
         gateway_url=None if gateway_port is None else f"http://127.0.0.1:{gateway_port}",
         environment=environment,
         server=Service(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
-        services=(*_workers(agents, tools, command), *_flowers(url, port), *_gateways(gateway_port)),
+        services=(*_showing(_workers(agents, tools, command), 1), *_flowers(port), *_showing(_gateways(gateway_port), 0)),
     )
 
 
@@ -90,10 +93,10 @@ def worker_command(name: str, queues: tuple[str, ...], concurrency: int) -> list
     return [*PYTHON, "-m", "workers", *queues, "--name", name, "--concurrency", str(concurrency)]
 
 
-def flower_command(url: str, port: int) -> list[str]:
-    """The command line of Flower: on loopback, nothing kept on disk, no broker API to ask (Redis has none), a quiet log."""
-    celery = [*PYTHON, "-m", "celery", "-A", "orchestrator.celeryapp:app", "-b", url]
-    return [*celery, "flower", "--address=127.0.0.1", f"--port={port}", "--persistent=False", "--broker_api=", "--logging=warning"]
+def flower_command(port: int) -> list[str]:
+    """The command line of Flower: on loopback, at the address that is told, nothing kept on disk; it finds its Redis in the environment."""
+    place = ["--host", "127.0.0.1", "--port", str(port), "--url-prefix", ""]
+    return [*PYTHON, "-m", "orchestrator.cli", "flower", *place, "--persistent=false"]
 
 
 def gateway_command(port: int) -> list[str]:
@@ -114,9 +117,19 @@ def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[Servic
         yield Service(name, (queue,), command(name, (queue,), concurrency))
 
 
-def _flowers(url: str, port: int | None) -> Iterable[Service]:
+def _showing(services: Iterable[Service], number: int) -> Iterable[Service]:
+    """Services that show their metrics, if the environment names a port: the gateway there, each worker on one of those behind it."""
+    from orchestrator.metrics.place import place, port_after  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
+
+    shown = place()
+    for port, service in enumerate(services, number):
+        options = ["--metrics-port", str(port_after(shown.port, port))] if shown else []
+        yield replace(service, command=[*service.command, *options])
+
+
+def _flowers(port: int | None) -> Iterable[Service]:
     if port is not None:
-        yield Service("flower", (), flower_command(url, port), announces=False)
+        yield Service("flower", (), flower_command(port))
 
 
 def _gateways(port: int | None) -> Iterable[Service]:

@@ -6,13 +6,11 @@ A browser cannot send a header with a WebSocket. So there a token may come as a 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,14 +19,25 @@ from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import parse
 from orchestrator.gateway.faults import Refused
 from orchestrator.models.values import JsonValue
+from orchestrator.pages.origins import is_asked_here, other_page
 
 SUBPROTOCOL = "cantata"
 TOKEN_SUBPROTOCOL = "bearer."
-OPEN_PATHS = frozenset({"/health", "/ready", "/openapi.json"})
-"""What is answered to anyone: it tells nothing of any tenant."""
+PAGES = "/pages"
+"""Where the run pages are."""
+_OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+-]{16,500}")
-_LOCAL_NAMES = frozenset({"localhost", "localhost."})
+
+
+def is_open(path: str) -> bool:
+    """Whether a path is answered to anyone: it tells nothing of any tenant."""
+    return path in _OPEN_PATHS or is_page(path)
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is of the run pages: the same files for everybody, which ask for the rest with the user's token."""
+    return path == PAGES or path.startswith(f"{PAGES}/")
 
 
 class Tokens:
@@ -74,14 +83,6 @@ def read_tokens_file(path: Path) -> Tokens:
         raise ConfigError(f"this file of tokens cannot be read: {error}", source=str(path)) from None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() in _LOCAL_NAMES
-
-
 class Access:
     """Lets requests in that may ask, and notes the tenant they ask for."""
 
@@ -93,10 +94,10 @@ class Access:
         if scope["type"] in ("http", "websocket"):
             headers = Headers(scope=scope)
             if self._tokens is None:
-                _check_no_page(headers)
+                _check_no_page(headers, scope["path"])
                 tenant = ""
             else:
-                tenant = "" if scope["path"] in OPEN_PATHS else _tenant(self._tokens, headers, scope)
+                tenant = "" if is_open(scope["path"]) else _tenant(self._tokens, headers, scope)
             scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
 
@@ -113,26 +114,17 @@ def _tenant(tokens: Tokens, headers: Headers, scope: Scope) -> str:
     return tenant
 
 
-def _check_no_page(headers: Headers) -> None:
+def _check_no_page(headers: Headers, path: str) -> None:
     """Refuse what a browser sends for a page that is not ours: its own address stands in Origin, or, after DNS rebinding, in Host.
 
-    Without tokens, anything else would let any page that is open on this machine have agents run.
+    Without tokens, anything else would let any page that is open on this machine have agents run. Other pages may lead to ours.
     """
     host = headers.get("host", "")
-    if not is_loopback(_name_of(host)):
+    if not is_asked_here(host):
         raise Refused(403, f"the gateway without tokens is asked by this machine's names only, such as localhost, not {host!r}")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        raise Refused(403, f"a page of {origin!r} may not ask the gateway; start it with tokens, and give the page one")
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Refused(403, "another page may not ask the gateway")
-
-
-def _name_of(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    other = None if is_page(path) else other_page(headers)
+    if other is not None:
+        raise Refused(403, f"{other} may not ask the gateway; start it with tokens, and give the page one")
 
 
 def _entry(number: int, token: str, tenant: JsonValue) -> tuple[str, str] | Fault:

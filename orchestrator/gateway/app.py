@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from orchestrator import __version__
 from orchestrator.client import Client
-from orchestrator.gateway import bodies, chat, faults, routes
+from orchestrator.gateway import bodies, chat, faults, logs, metrics, pages, routes
 from orchestrator.gateway.access import Access, Tokens
 from orchestrator.gateway.bounds import Bounded, Paced
 from orchestrator.gateway.edge import Edge
@@ -27,9 +27,13 @@ ABOUT = "Turns, chains, sessions and memory. A run goes on whether or not anyone
 
 
 def create_app(
-    client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None
-) -> FastAPI:
-    """The gateway as an ASGI application. Without tokens everybody who may ask is the tenant of runs without a label."""
+    client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None,
+    flower: str = "",
+) -> FastAPI:  # fmt: skip
+    """The gateway as an ASGI application. Without tokens everybody who may ask is the tenant of runs without a label.
+
+    `flower` is the address of Flower, if the run pages are to lead there.
+    """
     redis = connect_async(client.redis_url)
     streams = Streams(redis)
     service = Service(client, streams)
@@ -50,9 +54,14 @@ def create_app(
     app = FastAPI(
         title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )  # the pages that FastAPI would serve load scripts from elsewhere
-    app.state.service, app.state.pace = service, pace
+    app.state.service, app.state.pace, app.state.flower = service, pace, flower
+    app.state.watch = metrics.Watch(client)
     app.include_router(routes.probes)
+    app.include_router(metrics.router)
+    app.include_router(pages.router)
+    app.include_router(pages.static)
     app.include_router(routes.router)
+    app.include_router(logs.router)
     app.include_router(chat.router)
     faults.install(app)
     app.add_middleware(Bounded, most_bytes=request_bytes)

@@ -15,7 +15,6 @@ from orchestrator.formats.faults import faults_of
 from orchestrator.gateway.faults import Refused
 from orchestrator.models.values import JsonValue, Value
 from orchestrator.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, Turn
-from orchestrator.state.listing import RunSummary
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -29,6 +28,7 @@ CHAIN = {
     "initial_input": {"item": "tea"},
 }
 SIGNAL = {"value": {"approved": True}}
+FORK = {"from_step": "letter", "changes": {"input.item": "coffee"}}
 MEMORY = {"value": {"language": "de"}, "ttl_s": 86400}
 
 
@@ -50,12 +50,6 @@ class RunState(Value):
         default=None, description="how it ended, or how far it is; null where only its id was asked for"
     )
     links: Links = Field(description="where more of it is")
-
-
-class RunList(Value):
-    """Runs, newest first."""
-
-    runs: list[RunSummary] = Field(description="newest first")
 
 
 class SessionList(Value):
@@ -120,6 +114,33 @@ class Signalled(Value):
     signal: str = Field(description="taken; or kept, since the step does not wait yet")
 
 
+class ForkBody(Value):
+    """From where a run is done anew."""
+
+    from_step: str = Field(description="a step, or a name that a step answered to in the end")
+    changes: dict[str, JsonValue] = Field(
+        default_factory=dict, description="of the input, such as {\"input.x\": 5}; only what is done anew sees them"
+    )
+
+
+class TaskInfo(Value):
+    """A Celery task that did steps of a run."""
+
+    uuid: str = Field(description="Celery's")
+    name: str = Field(description="the kind of its first step")
+    state: str = Field(description="in Celery's words")
+    steps: list[str] = Field(description="what it was sent for")
+    worker: str | None = Field(description="who took it")
+    received: float | None = Field(description="when, seconds since 1970")
+    runtime: float | None = Field(description="seconds it took")
+
+
+class TaskList(Value):
+    """Celery tasks of a run."""
+
+    tasks: list[TaskInfo] = Field(description="those that are remembered")
+
+
 class Health(Value):
     """Whether the gateway can do its work."""
 
@@ -159,5 +180,5 @@ def documented(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, 
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 
 
-ASKED: tuple[type[BaseModel], ...] = (Turn, ChainRequest, SignalBody, MemoryBody)
+ASKED: tuple[type[BaseModel], ...] = (Turn, ChainRequest, ForkBody, SignalBody, MemoryBody)
 """The models of request bodies, for the OpenAPI document."""

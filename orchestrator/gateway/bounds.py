@@ -6,7 +6,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from orchestrator.gateway.access import OPEN_PATHS
+from orchestrator.gateway.access import is_open
 from orchestrator.gateway.faults import Refused
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.pace import Pace
@@ -22,7 +22,7 @@ class Paced:
         self._pace = pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and scope["path"] not in OPEN_PATHS:
+        if scope["type"] in ("http", "websocket") and not is_open(scope["path"]):
             await hold(self._pace, scope["state"]["tenant"])
         await self._app(scope, receive, send)
 

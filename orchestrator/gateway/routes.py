@@ -69,7 +69,7 @@ probes = APIRouter()
 async def submit_turn(request: Request, response: Response, desk: Desk, tenant: Tenant, key: Key = None, wait: Wait = 0) -> bodies.RunState:
     """Submit a user's turn for a team or an agent."""
     turn = await bodies.read(request, Turn)
-    return await _accepted(await desk.submit_turn(tenant, turn, key), response, desk, wait)
+    return await accepted(await desk.submit_turn(tenant, turn, key), response, desk, wait)
 
 
 @router.post(
@@ -81,10 +81,11 @@ async def submit_chain(
 ) -> bodies.RunState:
     """Submit a chain request."""
     chain = await bodies.read_chain(request)
-    return await _accepted(await desk.submit_chain(tenant, chain, key), response, desk, wait)
+    return await accepted(await desk.submit_chain(tenant, chain, key), response, desk, wait)
 
 
-async def _accepted(run: TurnRun | ChainRun, response: Response, desk: Service, wait_s: float) -> bodies.RunState:
+async def accepted(run: TurnRun | ChainRun, response: Response, desk: Service, wait_s: float = 0) -> bodies.RunState:
+    """A run that was taken in, with its address in the answer's head; with its result, if it is over within `wait_s`."""
     is_over = bool(wait_s) and await desk.is_over(run, wait_s)
     response.status_code = 200 if is_over else 202
     response.headers["Location"] = _links(run.run_id).self
@@ -92,12 +93,6 @@ async def _accepted(run: TurnRun | ChainRun, response: Response, desk: Service, 
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------------
-
-
-@router.get("/runs", tags=["runs"])
-async def list_runs(desk: Desk, tenant: Tenant, most: Most = 20) -> bodies.RunList:
-    """The newest runs."""
-    return bodies.RunList(runs=await desk.runs(tenant, most))
 
 
 @router.get("/runs/{run_id}", tags=["runs"], responses=UNKNOWN)

@@ -14,7 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from orchestrator import embedded
 from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.gateway.access import is_loopback
+from orchestrator.pages.origins import is_loopback
 
 GRACE_S = 5.0  # for requests under way when it is told to end; those who follow runs are let go of at once
 LINGER_S = 2.0  # for what is left to send on a WebSocket that is over

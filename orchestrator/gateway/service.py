@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
+from orchestrator import forking
 from orchestrator.client import ChainRun, Client, Run, TurnRun
+from orchestrator.coordinator import definitions_from
 from orchestrator.errors import ConfigError, UnknownRunError
+from orchestrator.forking import FORKED_AT
 from orchestrator.gateway.faults import Refused
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
+from orchestrator.pages.runs import Pages
 from orchestrator.planning.mentions import mention
 from orchestrator.results import chain_response, turn_result
-from orchestrator.state import fleet, listing
+from orchestrator.state import fleet, forks
 from orchestrator.state.ledger import StepRecord
 from orchestrator.state.memory import MemoryBank
 from orchestrator.state.sessions import Sessions
@@ -35,6 +40,7 @@ class Service:
     def __init__(self, client: Client, streams: Streams) -> None:
         self.client = client
         self.streams = streams
+        self.pages = Pages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0
 
@@ -84,6 +90,16 @@ class Service:
         """End a run of a tenant; its status after that."""
         return await self.call(lambda: self._run(tenant, run_id).cancel())
 
+    async def retry(self, tenant: str, run_id: str, key: str | None = None) -> TurnRun | ChainRun:
+        """Do anew what a run of a tenant left unfinished. The same key gives the same run. Raises ConfigError."""
+        return await self.call(self._made_of, tenant, run_id, None, {}, key)
+
+    async def fork(
+        self, tenant: str, run_id: str, from_step: str, changes: Mapping[str, JsonValue], key: str | None = None
+    ) -> TurnRun | ChainRun:
+        """Do a run of a tenant anew from a step on. The same key gives the same run. Raises ConfigError."""
+        return await self.call(self._made_of, tenant, run_id, from_step, changes, key)
+
     async def signal(self, tenant: str, run_id: str, step: str, value: JsonValue) -> str:
         """Give a waiting step of a tenant's run its value; what became of it."""
         return await self.call(lambda: self._run(tenant, run_id).signal(step, value))
@@ -91,11 +107,6 @@ class Service:
     async def steps(self, run: Run, step_ids: list[str]) -> Mapping[str, StepRecord]:
         """What is known of some steps."""
         return await self.call(run.steps, step_ids) if step_ids else {}
-
-    async def runs(self, tenant: str, most: int) -> list[listing.RunSummary]:
-        """The newest runs of a tenant."""
-        ledger = self.client.ledger
-        return await self.call(ledger.patiently, lambda: listing.newest(ledger.redis, tenant, most=most))
 
     # --- the rest -------------------------------------------------------------------------------------------------------
 
@@ -128,6 +139,29 @@ class Service:
             if named != request:
                 raise _used(key)
         return run
+
+    def _made_of(
+        self, tenant: str, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None
+    ) -> TurnRun | ChainRun:
+        self._run(tenant, run_id)
+        own = key and f"gateway\n{tenant}\nfork\n{key}"
+        if from_step is None:
+            made = self.client.retry(run_id, idempotency_key=own)
+        else:
+            made = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own)
+        if key is not None and not self._is_made_so(made, run_id, from_step, changes):
+            raise _used(key)
+        return made
+
+    def _is_made_so(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+        """Whether a run was made of another as is asked now, and not by an earlier request with the same key."""
+        ledger = self.client.ledger
+        _, request, _, labels = ledger.request_of(made.run_id)
+        if labels.get(FORKED_AT) != from_step:
+            return False
+        past = forks.read(ledger, source)
+        wanted, _ = forking.request_of(past, changes, definitions_from(ledger.definitions(source, past.definitions)))
+        return cast(JsonValue, json.loads(request)) == wanted
 
     def _asked(self, run: Run, kind: type[TurnOrChain]) -> TurnOrChain:
         return kind.model_validate_json(self.client.ledger.request_of(run.run_id)[1])

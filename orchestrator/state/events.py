@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar, cast
 
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError
 
 from orchestrator.errors import UnavailableError, UnknownRunError
 from orchestrator.models.wire import RunEvent
 from orchestrator.state.ledger import run_key
+from orchestrator.state.reasons import passes, reason
 
 PAGE = 500  # events in one read
 BLOCK_MS = 1000  # how long one read waits, below the socket's time-out
@@ -74,9 +74,11 @@ def _patiently(call: Callable[[], Reply]) -> Reply:
     while True:
         try:
             return call()
-        except (RedisConnectionError, RedisTimeoutError) as error:
+        except RedisError as error:
+            if not passes(error):
+                raise
             if time.monotonic() - since > PATIENCE_S:
-                raise UnavailableError(f"Redis cannot be reached ({error}); the run goes on without you") from error
+                raise UnavailableError(f"{reason(error)}; the run goes on without you") from error
             time.sleep(AGAIN_S)
 
 

@@ -12,11 +12,12 @@ from redis.exceptions import ResponseError
 
 from orchestrator.models.values import Value
 from orchestrator.state import clock
+from orchestrator.state.cluster import Cluster
 
 WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and is removed by a sweep
 COSTS_KEY = "cantata:costs"  # hash: work -> mean milliseconds of a step of it; expires a day after the last step
 STALE_S = 5.0
-SETTLED_S = 5  # after a restart of Redis its clients need a moment to come back
+SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
 CLIENT_PREFIX = "cantata:"  # before the name of a connection
 COSTS_LIFE_S = 86_400
 CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
@@ -35,6 +36,7 @@ class Worker(Value):
     started_at: float
     seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
+    metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
 
 
 def announce(redis: Redis, worker: Worker) -> None:
@@ -73,10 +75,16 @@ def worries(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
     fleet = workers(redis)
     served = {queue for worker in fleet for queue in worker.queues}
     told = [unserved(queue) for queue in queues if queue not in served]
+    return told + oddities(fleet, version)
+
+
+def oddities(fleet: Iterable[Worker], version: str) -> list[str]:
+    """Odd clocks, and workers older than this version: what is to be said of those who work."""
+    told = []
     for worker in fleet:
         if abs(worker.clock_off_s) > CLOCK_OFF_S:
             told.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
-        if _release(worker.version) < _release(version):
+        if release(worker.version) < release(version):
             told.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
     return told
 
@@ -86,19 +94,27 @@ def unserved(queue: str) -> str:
     return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
+    """A version as numbers, to be compared."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def connected(redis: Redis) -> set[str] | None:
-    """The names that the processes of the fleet gave their connections; None if that proves nothing now."""
+    """The names that the processes of the fleet gave their connections; None if that proves nothing now.
+
+    Where all connections are young, Redis has just started, or become the master: not all who live may have come yet.
+    """
     try:
-        if int(redis.info("server")["uptime_in_seconds"]) < SETTLED_S:
-            return None
-        names = [str(client["name"]) for client in redis.client_list()]
-        return {name.removeprefix(CLIENT_PREFIX) for name in names if name.startswith(CLIENT_PREFIX)}
+        nodes = redis.each_node("CLIENT LIST").values() if isinstance(redis, Cluster) else [redis.client_list()]
     except ResponseError:  # not every managed Redis lets its clients be listed
         return None  # leases still run out
+    found: set[str] = set()
+    for clients in nodes:
+        ours = [client for client in clients if client["name"].startswith(CLIENT_PREFIX)]
+        if all(int(client["age"]) < SETTLED_S for client in ours):
+            return None
+        found |= {client["name"].removeprefix(CLIENT_PREFIX) for client in ours}
+    return found
 
 
 def share_costs(redis: Redis, costs_ms: Mapping[str, float]) -> dict[str, float]:

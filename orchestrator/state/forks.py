@@ -73,17 +73,17 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
 
 def _cell(packed: str, duty: Duty, info: Mapping[str, JsonValue]) -> Cell:
     word, _attempt, pending, taken, *_ = packed.split(" ")
-    return Cell(word=word, pending=int(pending), taken=int(taken), takes=_takes(word, duty, info))
+    return Cell(word=word, pending=int(pending), taken=int(taken), takes=takes_of(word, duty.on_error, info))
 
 
-def _takes(word: str, duty: Duty, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """The labels that a step took."""
+def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """The labels that a step took, by how it ended."""
     if word == "done":
         return tuple(cast("list[str]", info.get("takes", ["done"])))
     code = cast("dict[str, str]", info.get("error") or {}).get("code")
     if word != "failed" or code == "budget":  # which ends the run, whatever its graph would bear
         return ()
-    return ("done",) if duty.on_error == "skip" or code == "late" else ("failed",) if duty.on_error == "jump" else ()
+    return ("done",) if on_error == "skip" or code == "late" else ("failed",) if on_error == "jump" else ()
 
 
 def _growth(grown: Mapping[str, JsonValue]) -> Growth:

@@ -21,16 +21,17 @@ from zlib import crc32
 import structlog
 from pydantic import ValidationError
 from redis import Redis
-from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from orchestrator import faultpoints
-from orchestrator.errors import CantataError, UnavailableError, UnknownRunError
+from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome, Spec, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RunStatus
 from orchestrator.state import clock
+from orchestrator.state.cluster import Cluster
+from orchestrator.state.reasons import Unconfirmed, passes, reason
 
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
 LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
@@ -40,6 +41,9 @@ RESEND_S = 4.0  # how long a step may be sent and not begun before someone looks
 RETENTION_S = 86_400.0  # how long a finished run can be read
 DEFINITIONS_SPARE_S = 3600.0  # definitions outlive the last run that may need them by this
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
+CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is told again
+CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
+"""What replicas confirm, if so many are named: what is promised to somebody, or need not be done again."""
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
 log = structlog.get_logger(__name__)
@@ -48,7 +52,6 @@ Reply = TypeVar("Reply")
 
 _LUA = files("orchestrator.state") / "lua"
 _PRELUDES = {"commit": ("lib", "grow"), "fork": ("lib", "grow")}
-_PASSING = ("OOM", "LOADING", "MISCONF", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MASTERDOWN", "NOREPLICAS")
 
 
 def shard_of(run_id: str) -> int:
@@ -127,6 +130,8 @@ class Begun:
     """The conversation a turn belongs to, as `sessions.scoped` names it."""
     asked_at: float = 0.0
     """When it was asked for, by this process's monotonic clock."""
+    waited_s: float | None = None
+    """How long it had been sent; None if it was begun without a message of its own."""
 
     @property
     def lease(self) -> str:
@@ -177,6 +182,8 @@ class Swept:
     fired: int = 0
     fault: str = ""
     """Why this shard could not be swept, if so; the others were."""
+    ended: tuple[str, ...] = ()
+    """Runs that this ended: their time is over, or a step took down too many workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,20 +307,24 @@ def _ready_of_runs(rows: Sequence[str]) -> tuple[tuple[str, Ready], ...]:
 
 
 def _swept(answer: Sequence[list[str]]) -> Swept:
-    sends, overdue, lost, fired, *fault = answer
+    sends, overdue, lost, fired, fault, ended = answer
     return Swept(
         _ready_of_runs(sends),
         tuple((overdue[i], _ready_in(overdue, i), float(overdue[i + 4]) / 1000) for i in range(0, len(overdue), 5)),
         int(cast(int, lost)),
         int(cast(int, fired)),
-        *cast("list[str]", fault),
+        str(fault),
+        tuple(ended),
     )
 
 
 class Ledger:
     """Runs in Redis. Safe to share between threads; every call may be told twice."""
 
-    def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S) -> None:
+    def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S, replicas: int = 0) -> None:
+        """What is told counts when so many replicas have it too. Raises ConfigError where they cannot be asked."""
+        if replicas and isinstance(redis, Cluster):
+            raise ConfigError("CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it")
         self.redis = redis
         self._patience_s = patience_s
         self._lease_s = lease_s
@@ -322,6 +333,7 @@ class Ledger:
         self._scripts: dict[str, tuple[str, str]] = {}
         self._loading = threading.Lock()
         self._calls = itertools.count(1)
+        self._replicas = replicas
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -491,9 +503,9 @@ class Ledger:
                 if isinstance(error, NoScriptError):
                     self.redis.script_load(text)
                     raise RedisConnectionError("scripts were lost")
-                if isinstance(error, Exception) and (not isinstance(error, ResponseError) or str(error).startswith(_PASSING)):
+                if isinstance(error, Exception) and (not isinstance(error, ResponseError) or passes(error)):
                     raise error
-            return [[[], [], 0, 0, str(answer)] if isinstance(answer, ResponseError) else answer for answer in answers]
+            return [[[], [], 0, 0, str(answer), []] if isinstance(answer, ResponseError) else answer for answer in answers]
 
         return [_swept(answer) for answer in self.patiently(call) if any(answer)]
 
@@ -502,6 +514,14 @@ class Ledger:
         noted = bool(self._call("note", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
         faultpoints.at("event-appended")
         return noted
+
+    def log(self, run_id: str, lines: Sequence[str], *, most: int, most_bytes: int) -> None:
+        """Add lines to the log of a run, which holds so many at most; a run that is gone has none."""
+        self._call("log", run_id, run_id, most, most_bytes, *lines)
+
+    def claim_trace(self, run_id: str) -> list[str | None]:
+        """What the root of a run's trace tells (`lua/trace.lua`): for the first who asks once the run is over; else nothing."""
+        return self._call("trace", run_id, run_id)
 
     def wake(self, run_id: str, step_id: str) -> tuple[str, tuple[Ready, ...]]:
         """Let a step that waits for its next try have it now: ('woken' | 'over' | 'other', what to send)."""
@@ -615,13 +635,15 @@ class Ledger:
     def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
         """A step that was begun; None if its spec has fields that this worker does not know, and then it was handed back."""
         step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session = cast(
-            "tuple[str, int, str, str, int, list[str], str, str, str, str]", tuple(answer)
+            "tuple[str, int, str, str, int, list[str], str, str, str, str]", tuple(answer[:10])
         )
+        waited_s = int(cast(int, answer[10])) / 1000 if answer[10:] and answer[10] != "" else None
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
             own = _own_spec(spec)
-            return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, digest, tenant, kind, session, asked_at)
+            who = (digest, tenant, kind, session)
+            return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *who, asked_at, waited_s)
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None
@@ -634,21 +656,35 @@ class Ledger:
         key = shard_key(shard)
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
+            ask = self._ask_replicas if self._replicas and name in CONFIRMED else self._ask
             try:
-                reply = self.redis.evalsha(sha, 1, key, *args)
+                reply = ask("EVALSHA", sha, 1, key, *args)
             except NoScriptError:
-                reply = self.redis.eval(text, 1, key, *args)
+                reply = ask("EVAL", text, 1, key, *args)
             if faultpoints.at(f"{name}-replied"):
                 raise RedisConnectionError("the reply was dropped")
             return cast("list", reply)  # type: ignore[type-arg]
 
         return self.patiently(call)
 
+    def _ask(self, *words: str | float) -> object:
+        return self.redis.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+
+    def _ask_replicas(self, *words: str | float) -> object:
+        """The same, and wait until replicas have what it changed; told again until they do."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for call in (words, ("WAIT", self._replicas, CONFIRM_MS)):
+                pipe.execute_command(*call)  # type: ignore[no-untyped-call]  # as above
+            reply, confirmed = pipe.execute()
+        if confirmed < self._replicas:
+            raise Unconfirmed(f"{confirmed} of {self._replicas} replicas have it")
+        return cast(object, reply)
+
     def read_scripts(self) -> None:
         """Read all scripts now: a long-lived process must not meet those of a version that is installed over it."""
         for file in _LUA.iterdir():
             name = file.name.removesuffix(".lua")
-            if name not in ("lib", "grow") and not name.startswith(("limits", "memory", "rotation")):
+            if name not in ("lib", "grow") and not name.startswith(("limits", "memory", "reading", "rotation")):
                 self._script(name)
 
     def _script(self, name: str) -> tuple[str, str]:
@@ -670,27 +706,14 @@ class Ledger:
         while True:
             try:
                 return call()
-            except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, BusyLoadingError) as error:
-                failure: Exception = error
-            except ResponseError as error:
-                if not str(error).startswith(_PASSING):
+            except RedisError as error:
+                if not passes(error):
                     raise
                 failure = error
             if time.monotonic() + pause_s > give_up:
-                raise UnavailableError(_unavailable(failure)) from failure
+                raise UnavailableError(reason(failure)) from failure
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 1.0)
-
-
-def _unavailable(failure: Exception) -> str:
-    text = str(failure)
-    if isinstance(failure, OutOfMemoryError) or text.startswith("OOM"):
-        return "Redis is full (maxmemory): raise its maxmemory or shorten the retention of runs; nothing recorded is lost"
-    if isinstance(failure, ReadOnlyError):
-        return "Redis has become a read-only replica; name its master in REDIS_URL"
-    if text.startswith("MISCONF"):
-        return "Redis cannot write to its disk and refuses writes; free the disk it writes to"
-    return f"Redis cannot be reached ({text}); start it or mend REDIS_URL"
 
 
 def unknown_fields(error: ValidationError) -> str:

@@ -7,19 +7,22 @@ to ask again, and asks under the same run and step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from typing import Literal, cast
 
+from redis import Redis
 from redis.exceptions import NoScriptError
 
 from orchestrator.models.definitions import Budget, Limits, Rates
+from orchestrator.state import clock
 from orchestrator.state.ledger import LEASE_S, Ledger
 
 LIMITS_KEY = "cantata:{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # what `rpm` and `tpm` say
+DAY_S = 86_400  # days are those of UTC, counted from 1970
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
 
 Unit = Literal["tokens", "usd"]
@@ -98,6 +101,41 @@ class Sooner:
     step_id: str
     seconds: float
     """From now; 0 if it may ask at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """How a model's limits stand."""
+
+    waiting: int
+    """Calls in its line."""
+    paused_s: float
+    """How long nobody may ask it yet, since its provider said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the limits that a configuration names stand."""
+
+    models: Mapping[str, Pressure]
+    spent_tokens: int
+    """Of all tenants today."""
+    spent_usd: float
+
+
+def standing(redis: Redis, models: Iterable[str]) -> Standing:
+    """How the limits of these models stand, and what was spent today."""
+    names, now = list(models), clock.learn(redis)
+    with redis.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.zcard(f"{LIMITS_KEY}:model:{name}:line")
+            pipe.get(f"{LIMITS_KEY}:model:{name}:pause")
+        pipe.hmget(f"{LIMITS_KEY}:budget:day:{int(now // DAY_S)}", ["tokens", "nano"])
+        *answers, (tokens, nano) = pipe.execute()
+    pressures = (
+        Pressure(int(line), max(0.0, int(until or 0) / 1000 - now)) for line, until in zip(answers[::2], answers[1::2], strict=True)
+    )
+    return Standing(dict(zip(names, pressures, strict=True)), int(tokens or 0), int(nano or 0) / NANO)
 
 
 class Limiter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -33,6 +34,22 @@ class Scripts:
             return redis.evalsha(sha, 1, key, *args)
         except NoScriptError:
             return redis.eval(text, 1, key, *args)
+
+    def call_each(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]]) -> list[Any]:
+        """What a script replies to each key and its arguments, in one round trip."""
+        sha, text = self._known[name]
+
+        def ask() -> list[Any]:
+            with redis.pipeline(transaction=False) as pipe:
+                for key, args in calls:
+                    pipe.evalsha(sha, 1, key, *args)
+                return pipe.execute()
+
+        try:
+            return ask()
+        except NoScriptError:
+            redis.script_load(text)
+            return ask()
 
     def text(self, name: str) -> str:
         """A script with its prelude."""

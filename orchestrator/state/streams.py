@@ -14,18 +14,18 @@ from contextlib import contextmanager, suppress
 from typing import cast
 
 import structlog
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.wire import RunEvent
-from orchestrator.state.connection import redis_url
+from orchestrator.state import outages
+from orchestrator.state.async_connection import Redis, connect_async
+from orchestrator.state.cluster import AsyncCluster
 from orchestrator.state.events import event_of
 from orchestrator.state.ledger import run_key
 
-CONNECTIONS = 8  # one reads events; a call on the others takes a tenth of a millisecond
+__all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
+
 PAGE = 100  # entries of one run in one read
 ROOM = 200  # entries that wait for one reader, before more are read for it
 BLOCK_MS = 20  # how long one read waits: who begins to follow meanwhile waits as long
@@ -33,25 +33,16 @@ PAUSE_S = 0.005  # between reads that found something, so that a busy moment is 
 LOOK_S = 5.0  # how often it is looked whether followed runs are still known, and still have the events that were read
 AGAIN_S = 0.2  # between two tries while Redis is away
 
+READ = """
+local ids = {unpack(ARGV, 2)}
+local words = {unpack(KEYS)}
+for _, id in ipairs(ids) do words[#words + 1] = id end
+return redis.call('XREAD', 'COUNT', ARGV[1], 'STREAMS', unpack(words)) or {}
+"""
+
 Entry = tuple[str, Mapping[str, str]]
 
 log = structlog.get_logger(__name__)
-
-
-def connect_async(url: str) -> Redis:
-    """A client for coroutines, with a URL that `connect` took; it does not retry on its own either. A few connections serve any number."""
-    pool = BlockingConnectionPool.from_url(
-        redis_url(url),
-        max_connections=CONNECTIONS,
-        timeout=None,
-        decode_responses=True,
-        client_name="cantata-gateway",
-        health_check_interval=30,
-        socket_connect_timeout=5,
-        socket_timeout=30,
-        retry=Retry(NoBackoff(), 0),
-    )
-    return Redis.from_pool(pool)
 
 
 class StreamsEnded(CantataError):
@@ -166,7 +157,7 @@ class Streams:
                     await self._look()
                     looked_at = time.monotonic()
             except (RedisError, OSError) as error:
-                log.warning("events_not_read", error=str(error), followed=self.followed)
+                outages.tell(log, "events_not_read", error, followed=self.followed)
                 await self._wait_for_redis()
             except Exception:  # the edge of a task: without it nobody would hear of anything any more
                 log.exception("reading_broke")
@@ -203,12 +194,30 @@ class Streams:
         return {key: f"0-{min(afters)}" for key, afters in places.items() if afters}
 
     async def _read(self, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
+        if isinstance(self._redis, AsyncCluster):
+            return await self._read_by_slot(self._redis, wanted)
         reply = await self._redis.xread(dict(wanted), count=PAGE, block=BLOCK_MS)  # type: ignore[arg-type]  # wider key types
         if not reply:
             return {}
         if isinstance(reply, dict):  # RESP3: {key: [entries]}
             return {str(key): cast("list[Entry]", batches[0]) for key, batches in reply.items()}
         return dict(cast("list[tuple[str, list[Entry]]]", reply))
+
+    async def _read_by_slot(self, cluster: AsyncCluster, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
+        """The same of a cluster, where one call reads one slot: all of them at once, and a wait if there was nothing."""
+        slots: dict[str, list[str]] = {}
+        for key in wanted:
+            slots.setdefault(key.partition("}")[0], []).append(key)
+        async with cluster.pipeline(transaction=False) as pipe:
+            for keys in slots.values():
+                pipe.execute_command("EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys))  # its keys are told by a number
+            replies = cast("list[list[tuple[str, list[tuple[str, list[str]]]]] | None]", await pipe.execute())
+        found: dict[str, list[Entry]] = {}
+        for reply in replies:
+            found |= {key: [(entry_id, _fields(flat)) for entry_id, flat in entries] for key, entries in reply or ()}
+        if not found:
+            await asyncio.sleep(BLOCK_MS / 1000)
+        return found
 
     def _give(self, wanted: Mapping[str, str], found: Mapping[str, Sequence[Entry]]) -> bool:
         """Hand out what was read, but not to who meanwhile began further behind: what lies between was not read for them."""
@@ -257,6 +266,10 @@ class Streams:
 def _mark(entry: Entry) -> tuple[int, str]:
     """What tells an entry from another that is written later under the same offset: its time."""
     return _offset(entry[0]), entry[1].get("at", "")
+
+
+def _fields(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _offset(entry_id: str) -> int:

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.testing [script.yaml] [--port N]`: prints the address, serves until told to stop or its parent is gone."""
+"""`python -m orchestrator.testing [script.yaml] [--host NAME] [--port N]`: prints its address, serves until its parent is gone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve a script; exit status 2 if it cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.testing", description="A scripted OpenAI-compatible model server.")
     parser.add_argument("script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed")
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; any free one if absent")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; 0.0.0.0 in a container that others ask")
+    parser.add_argument("--port", type=int, default=0, help="any free one if absent")
     options = parser.parse_args(arguments)
     parent = os.getppid()
     try:
         rules = yaml.safe_load(options.script.read_text("utf-8")) if options.script else []
-        server = ScriptedModels(rules or [], port=options.port)
+        server = ScriptedModels(rules or [], host=options.host, port=options.port)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, TypeError) as error:
         sys.stderr.write(f"{options.script or options.port}: {error}\n")
         return 2

@@ -25,17 +25,18 @@ POLL_S = 0.02  # how soon `with` ends after its block
 class ScriptedModels:
     """A scripted model server in threads of this process, for as long as the `with` block runs."""
 
-    def __init__(self, rules: Sequence[Rule | Mapping[str, object]] = (), *, port: int = 0) -> None:
+    def __init__(self, rules: Sequence[Rule | Mapping[str, object]] = (), *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.script(rules)
         self._journal: list[JsonObject] = []
         self._lock = threading.Lock()
-        self._http = _Http(("127.0.0.1", port), self)
+        self._host = host
+        self._http = _Http((host, port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="scripted-models", daemon=True)
 
     @property
     def url(self) -> str:
         """What to set OPENAI_API_BASE to."""
-        return f"http://127.0.0.1:{self._http.server_port}/v1"
+        return f"http://{self._host}:{self._http.server_port}/v1"
 
     def script(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:
         """Replace the rules. Raises pydantic.ValidationError for what is no rule."""

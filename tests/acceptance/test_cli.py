@@ -466,6 +466,16 @@ def test_status_lists_every_process_and_worker(kept: Folder) -> None:
     assert {queue for each in found["workers"] for queue in each["queues"]} >= {"coordinator", "agents", "tools"}
 
 
+def test_status_says_of_each_matter_whether_it_is_well(kept: Folder) -> None:
+    eventually(lambda: len(_workers(kept)) == 3)
+
+    done = kept.submit("status")
+
+    told = {tuple(line.split(maxsplit=2)[:2]) for line in done.stdout.splitlines() if line.startswith(("green", "yellow", "red"))}
+    assert done.returncode == 0, done.stdout
+    assert told == {("green", matter) for matter in ("Redis", "disk", "memory", "workers", "sweep", "queue", "runs", "gateway", "stack")}
+
+
 def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folder) -> None:
     address = kept.json("status")["gateway_url"]
 

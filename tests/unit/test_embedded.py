@@ -339,7 +339,8 @@ def test_flower_takes_another_port_if_its_own_is_taken(home: Home, monkeypatch: 
     assert made.flower_url is not None
     port = made.flower_url.removeprefix("http://127.0.0.1:")
     assert port != str(plan.FLOWER_PORT)
-    assert flower == Service("flower", (), flower_command(valkey.server_url(made.socket), int(port)), announces=False)
+    assert flower == Service("flower", (), flower_command(int(port)), announces=True)
+    assert made.environment["CANTATA_FLOWER_URL"] == made.flower_url
 
 
 def test_a_gateway_is_one_of_the_stack_and_tells_when_it_listens(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from orchestrator.planning.history import tokens
 from orchestrator.planning.strategies import conducting
 from orchestrator.planning.strategies.agents import next_round
 from orchestrator.planning.strategies.conducting import Hop
-from workers import llm
+from workers import llm, prompts
 from workers.asking import ask
 from workers.dialects import notes
 from workers.dialects.calls import Call, calls_of
@@ -100,7 +100,8 @@ async def diskurs_ask(work: Work) -> Outcome:
         work, [model_of(forum.llms[str(forum.agents[hop.agent].llm)])], messages, timeout_s=CALL_S, tools=known,
         tool_choice="none" if known and is_closing else None, allow_empty=True, fresh=hop.trial > 1,
     )  # fmt: skip
-    return await asyncio.to_thread(_asked, work, reply, rounds, known, is_closing)
+    outcome = await asyncio.to_thread(_asked, work, reply, rounds, known, is_closing)
+    return outcome if rounds else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": prompts.recorded(messages)}})
 
 
 def _told(work: Work, hop: Hop) -> tuple[list[Message], tuple[Round, ...], tuple[ToolSchema, ...]]:

@@ -16,13 +16,16 @@ from typing import Any
 from orchestrator import faultpoints
 from orchestrator.errors import ModelError
 from orchestrator.models.values import JsonValue, ToolSchema, Usage
+from orchestrator.runlog.secrets import secrets_in
 from workers.llm import messages as wire
-from workers.llm.failures import Failure, Setting, broken_off, empty, explain, secrets_in, timed_out
+from workers.llm.counting import counted
+from workers.llm.failures import Failure, Setting, broken_off, empty, explain, timed_out
 from workers.llm.library import load
 from workers.llm.messages import Messages
 from workers.llm.names import ToolNames
 from workers.llm.prices import most_usd
 from workers.llm.replies import Draft, Reply
+from workers.llm.spans import traced
 
 CHARACTERS_A_TOKEN = 4  # of English
 
@@ -33,6 +36,7 @@ ONE_REQUEST: Mapping[str, JsonValue] = {"stream": False, "max_retries": 0, "num_
 STREAM: Mapping[str, JsonValue] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
+@counted
 async def complete(
     model: str,
     messages: Messages,
@@ -65,15 +69,18 @@ async def complete(
     if tools:
         request["tools"] = wire.functions(tools, names)
         request |= {"tool_choice": wire.choice(tool_choice, names)} if tool_choice else {}
-    try:
-        async with asyncio.timeout(timeout_s):
-            draft, usage = await (_streamed(request, params, on_delta) if on_delta else _whole(request, params))
-    except TimeoutError:
-        raise timed_out(model, timeout_s) from None
-    calls = draft.tool_calls(names, {str(call.get("id")) for call in wire.told_calls(messages)})
-    if not (draft.text or calls or allow_empty):
-        raise empty(model, draft.finish_reason)
-    return Reply(text=draft.text, usage=usage, model=model, finish_reason=draft.finish_reason, tool_calls=calls)
+    with traced(model, request, is_streamed=on_delta is not None) as told:
+        try:
+            async with asyncio.timeout(timeout_s):
+                draft, usage = await (_streamed(request, params, on_delta) if on_delta else _whole(request, params))
+        except TimeoutError:
+            raise timed_out(model, timeout_s) from None
+        calls = draft.tool_calls(names, {str(call.get("id")) for call in wire.told_calls(messages)})
+        reply = Reply(text=draft.text, usage=usage, model=model, finish_reason=draft.finish_reason, tool_calls=calls)
+        told.reply(reply, draft)
+        if not (draft.text or calls or allow_empty):
+            raise empty(model, draft.finish_reason)
+        return reply
 
 
 async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tuple[Draft, Usage]:

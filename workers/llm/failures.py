@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from orchestrator.errors import ModelError
-from orchestrator.models.values import JsonValue
+from orchestrator.runlog.secrets import redact
 
 TEXT_LIMIT = 400  # characters kept of what a provider says
 
 RETRYABLE = frozenset({"model_timeout", "rate_limited", "model_unavailable", "model_empty"})
-
-SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)(_?\d+)?$", re.IGNORECASE)
-SECRET_SIZE = 8  # shorter values are numbers and words, and would tear holes in every text
-SECRET_TEXTS = (
-    (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|pplx|ghp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"), "***"),
-    (re.compile(r"\b(bearer|basic)\s+(?!\*)[^\s\"',}]+", re.IGNORECASE), r"\1 ***"),
-    (
-        re.compile(r"\b((?:x-)?api[-_]key|authorization|password)(['\"]?\s*[:=]\s*['\"]?)(?!bearer|basic)[^\s\"',}]+", re.IGNORECASE),
-        r"\1\2***",
-    ),
-    (re.compile(r"(?<=://)[^/\s@]+@"), "***@"),
-)
 
 CODES = {401: "model_auth", 403: "model_auth", 404: "model_unknown", 408: "model_timeout", 429: "rate_limited", 504: "model_timeout"}
 """By HTTP status; any other 4xx is a bad request, any other 5xx an unavailable provider."""
@@ -122,28 +110,6 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     except ValueError:
         return None
     return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - now).total_seconds())
-
-
-def secrets_in(values: Mapping[str, JsonValue] | Mapping[str, str]) -> list[str]:
-    """The values whose names say that they are secret, longest first."""
-    return sorted(_secrets(values), key=len, reverse=True)
-
-
-def redact(text: str, secrets: Sequence[str]) -> str:
-    """The text without these secrets and without what looks like one."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    for pattern, instead in SECRET_TEXTS:
-        text = pattern.sub(instead, text)
-    return text
-
-
-def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _secrets(value)
-        elif isinstance(value, str) and len(value) >= SECRET_SIZE and SECRET_NAMES.search(name):
-            yield value
 
 
 def _sentence(code: str, failure: Failure, setting: Setting) -> str:

@@ -31,9 +31,13 @@ class Draft:
     text: str = ""
     finish_reason: str = "no choices"
     calls: list[_Call] = field(default_factory=list)
+    id: str = ""
+    model: str = ""
+    """What the provider says that answered."""
 
     def take(self, response: object) -> None:
         """Take in a whole answer."""
+        self._sign(response)
         for choice in _list(_get(response, "choices"))[:1]:
             message = _get(choice, "message")
             self.text = _text(_get(message, "content"))
@@ -42,6 +46,8 @@ class Draft:
 
     def add(self, chunk: object) -> str:
         """Take in the next piece of a stream; the text it brings."""
+        if not self.id:
+            self._sign(chunk)
         text = ""
         for choice in _list(_get(chunk, "choices"))[:1]:
             delta = _get(choice, "delta")
@@ -51,6 +57,9 @@ class Draft:
             for piece in _list(_get(delta, "tool_calls")):
                 self._add_call(_read(piece, _get(piece, "index")))
         return text
+
+    def _sign(self, response: object) -> None:
+        self.id, self.model = _text(_get(response, "id")), _text(_get(response, "model"))
 
     def _add_call(self, piece: _Call) -> None:
         known = next((call for call in reversed(self.calls) if call.index == piece.index), None)

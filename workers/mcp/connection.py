@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +18,8 @@ import orchestrator
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import McpServer
 from orchestrator.models.values import JsonValue, ToolSchema
-from workers.llm.failures import TEXT_LIMIT, redact
+from orchestrator.runlog.secrets import redact
+from workers.llm.failures import TEXT_LIMIT
 from workers.mcp import answers, transports
 from workers.mcp.errors import Broken
 from workers.mcp.lastwords import LastWords
@@ -62,7 +64,8 @@ class Connection:
         self._asking = 0  # requests under way
         self._asked_at = self._loop.time()
         self._notices: set[asyncio.Task[None]] = set()
-        self._task = asyncio.create_task(self._live(), name=f"mcp {name}")
+        # In a context of its own: it outlives the step that connects first, and is not to carry its names and its trace.
+        self._task = asyncio.create_task(self._live(), name=f"mcp {name}", context=Context())
 
     async def tools(self, *, fresh: bool = False) -> tuple[ToolSchema, ...]:
         """What the server can do: as it was told last, unless the server said that it changed, or it is to be `fresh`."""

@@ -16,7 +16,7 @@ from mcp.shared.message import SessionMessage
 
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import McpServer
-from workers.llm.failures import SECRET_SIZE, secrets_in
+from orchestrator.runlog.secrets import SECRET_SIZE, secrets_in
 from workers.mcp.lastwords import LastWords, overheard
 
 SHORTEST_SECRET = 4  # shorter values are numbers and words, and would tear holes in every text

@@ -29,6 +29,7 @@ redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'deadline_at', no
 redis.call('HSET', R .. ':steps', step, spec)
 redis.call('ZADD', S .. ':due', now + tonumber(timeout_ms), 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
+tally('accepted')
 event('accepted')
 if queue and join_queue(of_session, tonumber(keep_session_ms)) > 1 then
   redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')

@@ -51,6 +51,7 @@ redis.call('HSET', R, 'status', status, 'created_at', now, 'started_at', now, 'd
 if session then redis.call('HSET', R, 'session', session, 'session_keep_ms', past[11], 'session_entries', past[12]) end
 redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
+tally('accepted')
 event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
 
 for _, part in ipairs({':steps', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':grown', ':blobs'}) do take_over(part) end

@@ -8,6 +8,7 @@
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
+--   S:totals    hash  what happened here -> how often: accepted, closed:<status>, lost, recovered      lives for ever
 --   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go some time after nothing is kept of the session
 -- Of a session X = S:session:<tenant>/<name>, in whose shard all its runs are:
 --   X:queue     list  its runs that are not over, the one under way first      lives while there are any
@@ -29,6 +30,7 @@
 --   R:signals   hash   waiting step -> the value that came for it
 --   R:blobs     hash   sha256 -> text of a large output
 --   R:log       stream of events; ids 0-1, 0-2, ...
+--   R:logs      stream of the lines that workers logged for it, bounded; the run's log_bytes and log_dropped tell what it holds and let go
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
@@ -49,13 +51,15 @@ local MOVES = {
   waiting_signal = {done = true, failed = true, skipped = true},
 }
 local WORKING_KEYS = {':joins', ':window', ':signals'}
-local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':grown', ':blobs', ':log', ':closed'}
+local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':grown', ':blobs', ':log', ':logs',
+  ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
 local settled = {}    -- steps whose in-edges need no more
 local ended = {}      -- steps that ended, though a list here may name them
 local unasked = {}    -- steps whose in-edges are resolved and none was taken: to be skipped
 local answered = {}   -- steps that wait for a signal which came before them: {step, value}
+local over_now = {}   -- runs that ended in this call
 local following = {}  -- first steps of runs whose turn came in this call: run, priority, step, spec text, ...
 local specs = {}      -- decoded specs of this call, by text
 
@@ -66,6 +70,8 @@ local function use(run_id)
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
+
+local function tally(what) redis.call('HINCRBY', S .. ':totals', what, 1) end
 
 -- An owner is the name of a process, then what tells its lives and its calls apart; people are shown the name.
 local function worker_of(owner) return string.match(owner, '^[^~]*') end
@@ -244,8 +250,10 @@ local function close(word, error_json)
   end
   redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
   status = word
+  over_now[#over_now + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
   if redis.call('HINCRBY', S .. ':tenants', tenant, -1) <= 0 then redis.call('HDEL', S .. ':tenants', tenant) end
+  tally('closed:' .. word)
   event('closed', nil, nil, nil, '{"status":"' .. word .. '"}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
@@ -491,15 +499,21 @@ end
 -- Whether a step has been tried and waits for its next try.
 local function waits_to_try(s) return s and s.word == 'waiting' and s.attempt > 0 end
 
--- Leases a step to an owner; the reply is what its handler needs.
+-- Leases a step to an owner; the reply is what its handler needs, and how long (ms) it waited, if it was sent.
 local function lease(s, text, spec, owner, lease_ms)
-  if s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id) end
+  local waited = ''
+  if s.word == 'sent' then
+    redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
+    waited = now - (tonumber(s.owner) or now)
+  end
   move(s, 'running')
   s.attempt, s.owner = s.attempt + 1, owner
   put(s)
   redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
   event('started', s.id, s.attempt, owner)
-  return needs(s, text, spec)
+  local needed = needs(s, text, spec)
+  needed[#needed + 1] = waited
+  return needed
 end
 
 -- Parks a step whose effect may or may not have happened, for a person to say what came of it.

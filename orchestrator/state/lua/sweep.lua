@@ -1,6 +1,6 @@
 -- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
 -- Replies {sends, overdue, lost, fired}: flat lists of run, priority, step, spec to send now; of these and the ms since it was sent, which nobody began in time;
--- how many leases were lost, and how many timers fired.
+-- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sends, overdue, lost, fired = {}, {}, 0, 0
 
@@ -27,6 +27,7 @@ for _, member in ipairs(due(':leases')) do
   local s = status == 'running' and get(step)
   if s and s.word == 'running' and s.attempt == tonumber(attempt) then
     lost = lost + 1
+    tally('lost')
     s.crashes = s.crashes + 1
     event('lost', step, s.attempt, owner)
     local text, _, spec = spec_of(step)
@@ -47,6 +48,7 @@ for _, member in ipairs(due(':leases')) do
       redis.call('HSET', R .. ':info', step, cjson.encode(info))
       mark_sent(s, resend_ms)
       add(sends, step, text)
+      tally('recovered')
     end
     flush()
   end
@@ -95,4 +97,4 @@ for _, id in ipairs(due(':finished')) do
   redis.call('ZREM', S .. ':finished', id)
   redis.call('ZREM', S .. ':runs', id)
 end
-return {sends, overdue, lost, fired}
+return {sends, overdue, lost, fired, '', over_now}

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from orchestrator.models.values import ToolContext
+
 
 def add(a: int, b: int) -> int:
     """Adds two numbers."""
     return a + b
+
+
+def flaky(context: ToolContext) -> str:
+    """Fails at first."""
+    if context.attempt == 1:
+        raise RuntimeError("not yet")
+    return "now"
+
+
+def broken() -> str:
+    """Fails for good."""
+    raise ValueError("it is broken")

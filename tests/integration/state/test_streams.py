@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from redis import Redis
 
 from orchestrator.errors import UnknownRunError
-from orchestrator.state import listing
 from orchestrator.state import streams as streams_module
 from orchestrator.state.ledger import Ledger, run_key
 from orchestrator.state.pace import Pace
@@ -175,19 +174,3 @@ def test_a_tenant_has_its_burst_and_then_its_pace(valkey: Redis) -> None:
 
     asyncio.run(main())
     assert {valkey.ttl(key) > 0 for key in valkey.scan_iter("*pace*")} == {True}
-
-
-def test_the_newest_runs_of_a_tenant_are_found_among_many_of_others(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "FIRST_LOOK", 4)
-    for number in range(3):
-        accept(ledger, f"mine-{number}", "me")
-        for other in range(7):
-            accept(ledger, f"other-{number}-{other}", "you")
-
-    found = listing.newest(valkey, "me", most=2)
-
-    assert {run.run_id for run in found} <= {"mine-0", "mine-1", "mine-2"}
-    assert (len(found), {run.status for run in found}) == (2, {"accepted"})
-    assert listing.newest(valkey, "nobody", most=2) == []
-    with suppress(StopIteration):
-        assert next(iter(listing.newest(valkey, "you", most=30))).kind == "turn"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.gateway.access import is_loopback, read_tokens
+from orchestrator.gateway.access import read_tokens
 from orchestrator.gateway.serve import check_address
+from orchestrator.pages.origins import is_loopback
 
 ANNA = "a-token-of-anna-0123"
 

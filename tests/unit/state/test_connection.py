@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.state.connection import celery_url, connect, redis_url, without_password
+from orchestrator.state.connection import connect
+from orchestrator.state.address import celery_url, redis_url, without_password
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""What was logged for a run, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from orchestrator.gateway.edge import Name
+from orchestrator.gateway.routes import ERRORS, UNKNOWN, Desk, Tenant
+from orchestrator.models.values import Value
+from orchestrator.runlog.lines import Line
+from orchestrator.state import logs
+
+router = APIRouter(responses=ERRORS)
+
+After = Annotated[
+    str, Query(pattern=r"^\d{1,15}-\d{1,10}$", description="the `id` of the last line that is known; only later ones are sent")
+]
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class RunLog(Value):
+    """Lines of a run's log."""
+
+    lines: list[Line] = Field(description="in the order they were said")
+    dropped: int = Field(description="how many older lines are not kept any more")
+    next: str | None = Field(description="the `after` to go on with; null if there were no lines")
+
+
+@router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
+async def show_logs(
+    run_id: Name, desk: Desk, tenant: Tenant, after: After = "0-0", level: Level = "debug", step: str | None = None
+) -> RunLog:
+    """What workers and tools logged for a run, on all machines: up to 1,000 lines, from `after` on."""
+    await desk.run(tenant, run_id)
+    found = logs.Logs(desk.client.redis, run_id)
+    lines = await desk.call(found.read, after=after)
+    newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
+    wanted = [line for line in lines if logs.at_least(line, level) and (step is None or logs.of_step(line, step))]
+    return RunLog(lines=wanted, dropped=await desk.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}")

@@ -1,0 +1,82 @@
+"""What is said of who works, of what waits for them, and of the runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.health.facts import Fleet, Missing
+from orchestrator.health.report import Line, green, red, yellow
+from orchestrator.models.wire import RUN_OVER
+from orchestrator.state.fleet import CLOCK_OFF_S, Worker, release, unserved
+from orchestrator.state.load import USUAL_QUEUES, QueueLoad
+from orchestrator.words import duration
+
+SWEPT_S = 10.0  # twenty sweeps: who swept is gone, and nobody took over
+LONG_WAIT_S = 30.0  # for a free slot
+MANY_FAILED, OF_RUNS = 0.5, 20  # more than half of at least so many
+
+
+def of_fleet(fleet: Fleet | Missing, version: str, broker: str = "") -> list[Line]:
+    """A line for the workers, one for the sweep, one for each queue, one for the runs; one for a broker apart from Redis."""
+    if isinstance(fleet, Missing):
+        return [red("workers", f"who works is not known: {fleet.why}")]
+    return [_of_workers(fleet.workers, version), _of_sweep(fleet), *_of_queues(fleet, broker), _of_runs(fleet)]
+
+
+def _of_workers(workers: Sequence[Worker], version: str) -> Line:
+    if not workers:
+        return red("workers", "nobody works, so runs wait", "start some with `submit worker coordinator agents tools`")
+    said = f"{len(workers)}, of version {', '.join(sorted({worker.version for worker in workers}))}"
+    newest = max((version, *(worker.version for worker in workers)), key=release)
+    older = [worker.name for worker in workers if release(worker.version) < release(newest)]
+    if older:
+        said = f"{said}; older than {newest}: {_some(older)}"
+        return yellow("workers", said, "start them again with the newest version; until then they hand back what they do not know")
+    off = [f"{worker.name} {worker.clock_off_s:+.0f} s" for worker in workers if abs(worker.clock_off_s) > CLOCK_OFF_S]
+    if off:
+        return yellow("workers", f"{said}; clocks are off Redis's: {_some(off)}", "set them; runs are not harmed")
+    if release(version) < release(newest):
+        return yellow("workers", f"{said}; this command is of the older version {version}", "bring this machine up to date")
+    return green("workers", said)
+
+
+def _of_sweep(fleet: Fleet) -> Line:
+    age_s = fleet.sweep_age_s
+    if age_s is not None and age_s <= SWEPT_S:
+        return green("sweep", f"{duration(age_s * 1000)} ago")
+    since = "nobody has swept yet" if age_s is None else f"nobody has swept for {duration(age_s * 1000)}"
+    said = f"{since}: timers do not fire, and what was lost is not found again"
+    return red("sweep", said, "look for sweep_failed in the logs of the workers" if fleet.workers else "start a worker: each can sweep")
+
+
+def _of_queues(fleet: Fleet, broker: str) -> list[Line]:
+    if isinstance(fleet.queues, Missing):
+        return [red("broker", f"what waits in the queues is not known: {fleet.queues.why}")]
+    own = [green("broker", f"{broker} answers")] if broker else []
+    return [*own, *(_of_queue(name, load) for name, load in fleet.queues.items())]
+
+
+def _of_queue(name: str, load: QueueLoad) -> Line:
+    since = "" if load.oldest_wait_s is None else f", the next for {duration(load.oldest_wait_s * 1000)}"
+    waits = f"{load.ready:,} waiting{since}" if load.ready else "nothing waits"
+    if not load.workers:
+        nobody, _, todo = unserved(name).partition(": ")
+        is_missed = load.ready > 0 or name == USUAL_QUEUES[0]
+        return (red if is_missed else yellow)(f"queue {name}", f"{nobody}; {waits}", todo)
+    said = f"{load.leased:,} of {load.slots:,} slots in use, {waits}"
+    if load.oldest_wait_s is not None and load.oldest_wait_s > LONG_WAIT_S:
+        return yellow(f"queue {name}", said, f"start more workers with `submit worker {name}`, or wait")
+    return green(f"queue {name}", said)
+
+
+def _of_runs(fleet: Fleet) -> Line:
+    ended = {status: count for status in sorted(RUN_OVER) if (count := fleet.totals.get(f"closed:{status}", 0))}
+    said = ", ".join([f"{fleet.runs_open:,} open", *(f"{count:,} {status.replace('_', ' ')}" for status, count in ended.items())])
+    total = sum(ended.values())
+    if total >= OF_RUNS and ended.get("failed", 0) > MANY_FAILED * total:
+        return yellow("runs", f"{said}: most fail", "look at some of them with `submit runs list --status failed`")
+    return green("runs", said)
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

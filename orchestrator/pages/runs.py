@@ -1,0 +1,177 @@
+"""What the run pages ask for and do: the door for the gateway and for Flower. Every call blocks for some milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
+
+from orchestrator.client import Client
+from orchestrator.errors import UnknownRunError
+from orchestrator.forking import FORKED_FROM
+from orchestrator.models.graph import RAW, START
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RUN_OVER, RunStatus
+from orchestrator.pages import transcripts
+from orchestrator.pages.attempts import attempts_of
+from orchestrator.pages.cutting import Scissors
+from orchestrator.pages.folding import fold
+from orchestrator.pages.graphs import Drawing
+from orchestrator.pages.transcripts import Recorded
+from orchestrator.pages.views import GraphView, MessageView, RunDetail, StepDetail
+from orchestrator.state import listing, story
+from orchestrator.state.ledger import StepRecord
+from orchestrator.state.listing import RunList, Wanted
+from orchestrator.state.story import Moments, Snapshot
+
+MOST_STEPS = 2000
+"""Steps of a graph that are told: those that began last, if there are more."""
+
+MOST_INPUTS = 100
+"""Inputs of a step that are told."""
+TOLD = frozenset({"error", "usage", "model", transcripts.PROMPT})
+"""What is recorded of a step and told elsewhere than in `info`."""
+
+
+class Pages:
+    """Runs as pages show them.
+
+    Every method takes whose runs may be seen: those of one tenant ("" for runs without one), or with None those of all. Each raises
+    UnknownRunError for a run that is not known or not to be seen, and ConfigError for what is asked wrongly.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ledger = client.ledger
+
+    def list(
+        self, tenant: str | None, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "",
+        before: str | None = None, most: int = 50,
+    ) -> RunList:  # fmt: skip
+        """Runs, newest first, from after the place `before` that an earlier answer gave as `next`."""
+        return listing.find(self._ledger, Wanted(tenant, tuple(statuses), kind, text), before=before, most=most)
+
+    def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
+        """A run's graph as it stands, with the first items of the maps that are opened."""
+        snapshot = story.snapshot(self._ledger, run_id, tenant)
+        folded = fold(snapshot, set(opened))
+        moments = story.moments(self._ledger, run_id, snapshot.offset, folded=folded.limits)
+        shown = _newest(folded.shown, moments)
+        drawing = Drawing(snapshot, folded, story.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
+        return GraphView(
+            run=self._detail(snapshot), offset=snapshot.offset, more=len(shown) < len(folded.shown),
+            steps=drawing.steps(), edges=drawing.edges, maps=drawing.maps(),
+        )  # fmt: skip
+
+    def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
+        """All that is shown of one step. Raises UnknownRunError for a step that is not there."""
+        snapshot = story.snapshot(self._ledger, run_id, tenant)
+        record = self._ledger.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
+        if record is None:
+            raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}")
+        events = story.story(self._ledger, run_id, step_id, snapshot.offset)
+        parts = story.parts(self._ledger, run_id, [step_id])
+        drawing = Drawing(snapshot, fold(snapshot, ()), parts, {step_id: story.moments_in(events)}, {step_id})
+        view, scissors = drawing.step(step_id), Scissors()
+        return StepDetail(
+            step=view,
+            params={name: scissors.value(value) for name, value in record.spec.params.items()},
+            inputs={name: scissors.value(value) for name, value in self._inputs(snapshot, record).items()},
+            given=scissors.value(story.given(self._ledger, run_id, step_id)),
+            output=scissors.value(record.output),
+            info={name: scissors.value(value) for name, value in record.info.items() if name not in TOLD},
+            attempts=attempts_of(events, snapshot.run.closed_at),
+            transcript=list(self._transcript(snapshot, record)),
+            usage=view.usage,
+            model=view.model,
+            cut=scissors.has_cut,
+        )
+
+    def check(self, tenant: str | None, run_id: str) -> None:
+        """Nothing, for a run that may be seen: what is asked before its events are read from `state.streams` or `state.events`."""
+        _, _, _, labels = self._ledger.request_of(run_id)
+        if tenant not in (None, labels.get("tenant", "")):
+            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+
+    def cancel(self, tenant: str | None, run_id: str) -> RunStatus:
+        """End a run; its status after that."""
+        self.check(tenant, run_id)
+        return self._client.run(run_id).cancel()
+
+    def retry(self, tenant: str | None, run_id: str, *, key: str | None = None) -> str:
+        """Do anew what a run left unfinished; the id of the new run. The same key gives the same run."""
+        self.check(tenant, run_id)
+        return self._client.retry(run_id, idempotency_key=key).run_id
+
+    def signal(self, tenant: str | None, run_id: str, step: str, value: JsonValue) -> str:
+        """Give a waiting step its value; taken, kept, over, closed or unknown."""
+        self.check(tenant, run_id)
+        return self._client.run(run_id).signal(step, value)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _detail(self, snapshot: Snapshot) -> RunDetail:
+        scissors = Scissors()
+        request: JsonValue = snapshot.request
+        if not snapshot.is_cut:
+            request = json.loads(snapshot.request)
+        answer = scissors.value(self._answer(snapshot))
+        return RunDetail(
+            **dict(snapshot.run), request=request, answer=answer, forked_from=snapshot.run.labels.get(FORKED_FROM),
+            cut=snapshot.is_cut or scissors.has_cut,
+        )  # fmt: skip
+
+    def _answer(self, snapshot: Snapshot) -> JsonValue:
+        """The output of a run that is over: of its last step, or of several by name."""
+        if snapshot.run.status not in RUN_OVER:
+            return None
+        ends = {name: snapshot.answering(name) for name in snapshot.terminals}
+        if snapshot.run.kind == "turn":
+            ends = dict(list(ends.items())[-1:])
+        records = self._ledger.records(snapshot.run.run_id, list(ends.values())) if ends else {}
+        came = {name: records[end].output for name, end in ends.items() if end in records and records[end].state == "done"}
+        if not came and snapshot.run.kind == "turn":
+            return next((record.info.get("last_output") for record in records.values()), None)
+        return next(iter(came.values())) if len(came) == 1 else cast(JsonValue, came or None)
+
+    def _inputs(self, snapshot: Snapshot, record: StepRecord) -> Mapping[str, JsonValue]:
+        """What a step reads, by name."""
+        if record.step_id == START:
+            return {}
+        reads = dict(list(record.spec.reads.items())[:MOST_INPUTS])
+        sources = [ref.removeprefix(RAW) if ref.startswith(RAW) else snapshot.answering(ref) for ref in reads.values()]
+        outputs = self._ledger.outputs(snapshot.run.run_id, sources) if sources else []
+        return {name: json.loads(text) if text else None for name, text in zip(reads, outputs, strict=True)}
+
+    def _transcript(self, snapshot: Snapshot, record: StepRecord) -> Sequence[MessageView]:
+        """What was said in a step that asked a model."""
+        if record.spec.kind not in transcripts.IN_ROUNDS:
+            own = Recorded(record.state, record.output, record.info)
+            return transcripts.transcript([(record.step_id, own)], {}) if transcripts.PROMPT in record.info else []
+        base, last = transcripts.place_of(record.step_id, record.spec.params)
+        turns = transcripts.turns_of(base, snapshot.cells)
+        rounds = set(turns if record.spec.kind == "diskurs.ask" else turns[:-1])
+        told = self._recorded(snapshot, turns if last is None else turns[: last + 1], rounds)
+        calls = [call for step_id, turn in told.items() for call in transcripts.calls_in(step_id, turn)]
+        return transcripts.transcript(list(told.items()), self._recorded(snapshot, calls, ()))
+
+    def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, Recorded]:
+        """How steps ended; of those among `rounds` that are done, the output is one."""
+        ids = [step_id for step_id in step_ids if step_id in snapshot.cells]
+        records = self._ledger.records(snapshot.run.run_id, ids) if ids else {}
+        return {
+            step_id: Recorded(record.state, record.output, record.info, record.state == "done" and step_id in rounds)
+            for step_id, record in records.items()
+        }
+
+
+def _newest(step_ids: Sequence[str], moments: Mapping[str, Moments]) -> Sequence[str]:
+    """The steps that are told: those that did not begin yet, or began last."""
+    if len(step_ids) <= MOST_STEPS:
+        return step_ids
+
+    def began(step_id: str) -> float:
+        at = moments.get(step_id)
+        return float("inf") if at is None or step_id == START else at.first_ms or at.ended_ms or float("inf")
+
+    return sorted(step_ids, key=began)[-MOST_STEPS:]

@@ -1,0 +1,80 @@
+/** The run pages: which one is shown, and what stands around it. */
+
+import { html, render, useCallback, useEffect, useState } from "./vendor/htm-preact.js";
+import { whenTokenIsWanted } from "./api.js";
+import { pageOf } from "./core/route.js";
+import { keepToken, places, switchTheme, theme, token } from "./settings.js";
+import { ListPage } from "./ui/list.js";
+import { RunPage } from "./ui/run.js";
+import { SignIn } from "./ui/signin.js";
+
+function App() {
+  const [address, go] = useAddress();
+  const [wanted, setWanted] = useState(null);
+  useEffect(() => whenTokenIsWanted((hadOne) => setWanted({ hadOne })), []);
+  const signOut = () => {
+    keepToken("");
+    setWanted({ hadOne: false });
+  };
+  const signedIn = () => setWanted(null);
+  return html`<a class="skip" href="#main">Skip to the content</a>
+    <${TopBar} onSignOut=${token() && !wanted ? signOut : null} />
+    ${wanted ? html`<${SignIn} wasRefused=${wanted.hadOne} onDone=${signedIn} />` : html`<${Page} address=${address} go=${go} />`}`;
+}
+
+function Page({ address, go }) {
+  const found = pageOf(places.base, address.path);
+  if (found.page === "list") return html`<${ListPage} search=${address.search} go=${go} />`;
+  if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
+  return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${places.base}/`}>All runs</a></p></main>`;
+}
+
+function TopBar({ onSignOut }) {
+  const [shown, setShown] = useState(theme());
+  const other = shown === "dark" ? "light" : "dark";
+  return html`<header class="top">
+    <a class="brand" href=${`${places.base}/`}><img src=${`${places.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
+    <nav aria-label="Pages"><a href=${`${places.base}/`}>Runs</a>
+      ${places.flower && html`<a href=${`${places.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
+    ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
+    <button type="button" class="quiet only-icon" onClick=${() => setShown(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">
+      <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="5.5" /><path class="filled" d="M8 2.5a5.5 5.5 0 0 1 0 11z" /></svg>
+    </button>
+  </header>`;
+}
+
+/** The address, and a function that goes to another of our pages without loading the document again. */
+function useAddress() {
+  const here = () => ({ path: location.pathname, search: location.search });
+  const [address, setAddress] = useState(here);
+  const go = useCallback((to, { replace = false } = {}) => {
+    const isOtherPage = new URL(to, location.href).pathname !== location.pathname;
+    history[replace ? "replaceState" : "pushState"](null, "", to);
+    setAddress(here());
+    if (isOtherPage) scrollTo(0, 0);
+  }, []);
+  useEffect(() => {
+    const moved = () => setAddress(here());
+    const clicked = (event) => {
+      const link = event.target.closest?.("a[href]");
+      if (!link || !isOurs(link) || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      go(link.getAttribute("href"));
+    };
+    addEventListener("popstate", moved);
+    document.addEventListener("click", clicked);
+    return () => {
+      removeEventListener("popstate", moved);
+      document.removeEventListener("click", clicked);
+    };
+  }, []);
+  return [address, go];
+}
+
+function isOurs(link) {
+  return link.origin === location.origin && !link.hash && pageOf(places.base, link.pathname).page !== "none" && !("outside" in link.dataset);
+}
+
+const root = document.getElementById("app");
+root.replaceChildren();
+render(html`<${App} />`, root);

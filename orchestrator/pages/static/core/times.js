@@ -1,0 +1,42 @@
+/** The time line: for each step when it waited and when it worked. Pure. */
+
+/**
+ * The rows of a time line, by when they began, and the span they share: {rows: [{step, wait, work}], from, until}. `wait` and `work` are
+ * [start, length] as parts of the span, null if there is none.
+ */
+export function timesOf(view, now) {
+  const from = view.run.created_at;
+  const until = Math.max(view.run.closed_at ?? now, from + 0.05);
+  const part = (start, end) => [clamp((start - from) / (until - from)), Math.max(0, (Math.min(end, until) - start) / (until - from))];
+  const rows = [...view.steps.values()]
+    .filter((step) => step.ready_at !== null || step.started_at !== null)
+    .sort((a, b) => startOf(a) - startOf(b))
+    .map((step) => rowOf(step, part, until));
+  return { rows, from, until };
+}
+
+const startOf = (step) => Math.min(step.ready_at ?? Infinity, step.started_at ?? Infinity);
+const clamp = (x) => Math.min(1, Math.max(0, x));
+
+function rowOf(step, part, until) {
+  const { ready_at: ready, started_at: started, ended_at: ended } = step;
+  const workEnds = started === null ? null : (ended ?? (step.state === "running" ? until : started));
+  const waitEnds = started ?? ended ?? until;
+  return {
+    step,
+    wait: ready !== null && waitEnds > ready ? part(ready, waitEnds) : null,
+    work: started === null ? null : part(started, workEnds),
+    waited: ready === null ? null : waitEnds - ready,
+    worked: started === null ? null : workEnds - started,
+  };
+}
+
+/** Round moments on a span of seconds: [seconds from its start, as part of it]. */
+export function marks(seconds) {
+  const raw = seconds / 5;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const size = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= raw);
+  const found = [];
+  for (let n = 0; n * size <= seconds * 0.999; n += 1) found.push([n * size, (n * size) / seconds]);
+  return found;
+}

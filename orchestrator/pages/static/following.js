@@ -1,0 +1,79 @@
+/** One run as it is now: its graph, its events, what its agents say. Keeps them up to date while the page is open. */
+
+import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { makeReader } from "./reading.js";
+import { applied, heard } from "./core/live.js";
+import { empty, preceded, told } from "./core/story.js";
+import { between, follow } from "./stream.js";
+
+const EARLIER = 500; // events before those that are under way, at first and with each "earlier"
+
+const nothing = { view: null, story: empty, said: new Map(), connection: "live", fault: null };
+
+/** {view, story, said, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
+export function useRun(runId, opened) {
+  const [state, setState] = useState(nothing);
+  const desk = useRef(null);
+  const maps = useRef(opened);
+  maps.current = opened;
+  useEffect(() => {
+    setState(nothing);
+    desk.current = makeDesk(runId, setState, () => maps.current);
+    desk.current.begin();
+    return () => desk.current.end();
+  }, [runId]);
+  useEffect(() => {
+    if (state.view) desk.current.reload();
+  }, [opened]);
+  const reload = useCallback(() => desk.current.reload(), []);
+  const earlier = useCallback(() => desk.current.earlier(), []);
+  return { ...state, reload, earlier };
+}
+
+function makeDesk(runId, setState, openMaps) {
+  let current = nothing;
+  let stopFollowing = () => {};
+  let ended = false;
+  const set = (change) => {
+    if (ended) return;
+    current = { ...current, ...change };
+    setState(current);
+  };
+  const graphs = makeReader(runId, openMaps, {
+    give(view, since) {
+      const caughtUp = applied(view, since);
+      set({ view: caughtUp.view, fault: null });
+      return caughtUp.stale;
+    },
+    fail: (fault) => set({ fault }),
+    isFirst: () => current.view === null,
+  });
+
+  function take(events) {
+    const { view, stale } = applied(current.view, events);
+    graphs.passed(events);
+    set({ view, story: told(current.story, events), said: heard(current.said, events) });
+    if (stale) graphs.ask(stale);
+  }
+
+  return {
+    async begin() {
+      await graphs.first();
+      if (ended || !current.view) return;
+      const after = Math.max(0, current.view.offset - EARLIER);
+      stopFollowing = follow(runId, after, { give: take, tell: (connection) => set({ connection }) });
+    },
+    reload: () => graphs.ask("reload"),
+    async earlier() {
+      const { first } = current.story;
+      if (first === null || first <= 1) return;
+      const events = await between(runId, Math.max(0, first - 1 - EARLIER), first);
+      set({ story: preceded(current.story, events) });
+    },
+    end() {
+      ended = true;
+      graphs.end();
+      stopFollowing();
+    },
+  };
+}

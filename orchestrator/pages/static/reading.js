@@ -1,0 +1,86 @@
+/** Reads a run's graph again when events say that it changed: soon, but not more often than is useful. */
+
+import { ofRun, read } from "./api.js";
+import { viewOf } from "./core/live.js";
+import { learn } from "./ticking.js";
+
+const LEAST_MS = {
+  reload: 0, // what a person wants is read at once
+  now: 300, // its shape changed
+  soon: 2000, // figures changed that events do not tell
+};
+const PART_OF_TIME = 3; // a graph that takes long to read is read at most a third of the time
+const RETRY_MS = 1500;
+
+/**
+ * A reader of a run's graph. `give(view, since)` gets each, with the events that came while it was read, and answers how soon it must be
+ * read again; `fail(fault)` what went wrong.
+ */
+export function makeReader(runId, openMaps, { give, fail, isFirst }) {
+  const ending = new AbortController();
+  let timer = 0;
+  let due = Infinity;
+  let isReading = false;
+  let wanted = "";
+  let since = [];
+  let readAt = -Infinity;
+  let spent = 0;
+
+  async function readNow() {
+    clearTimeout(timer);
+    [due, isReading, wanted, since] = [Infinity, true, "", []];
+    const began = performance.now();
+    try {
+      const query = new URLSearchParams([...openMaps()].map((map) => ["open", map]));
+      const graph = await read(`${ofRun(runId, "graph")}?${query}`, { signal: ending.signal });
+      learn(graph.run.now);
+      wanted = sooner(wanted, give(viewOf(graph), since));
+    } catch (fault) {
+      if (ending.signal.aborted) return;
+      fail(fault);
+      if (fault.status === 0 || fault.status >= 500 || fault.status === 429) await retry();
+    } finally {
+      readAt = performance.now();
+      spent = readAt - began;
+      isReading = false;
+    }
+    if (wanted) ask(wanted);
+  }
+
+  async function retry() {
+    await new Promise((resolve) => (timer = setTimeout(resolve, RETRY_MS)));
+    if (isFirst()) return readNow();
+    wanted = "now";
+    return undefined;
+  }
+
+  function ask(when) {
+    if (ending.signal.aborted) return;
+    if (isReading) {
+      wanted = sooner(wanted, when);
+      return;
+    }
+    const at = Math.max(performance.now(), readAt + LEAST_MS[when], readAt + PART_OF_TIME * spent);
+    if (at >= due) return;
+    clearTimeout(timer);
+    due = at;
+    timer = setTimeout(readNow, at - performance.now());
+  }
+
+  return {
+    first: readNow,
+    ask,
+    passed(events) {
+      if (isReading) since.push(...events);
+    },
+    end() {
+      ending.abort();
+      clearTimeout(timer);
+    },
+  };
+}
+
+function sooner(a, b) {
+  const order = ["reload", "now", "soon", ""];
+  return order[Math.min(order.indexOf(a), order.indexOf(b))];
+}

@@ -1,0 +1,121 @@
+/** Follows the events of a run: reads the stream, and comes again where it was when the connection is lost. */
+
+import { ofRun, open, Refusal } from "./api.js";
+import { reader } from "./core/sse.js";
+
+const FIRST_WAIT_MS = 300;
+const LONGEST_WAIT_MS = 8000;
+const SILENCE_MS = 45_000; // the server says something every 15 s, so a stream that is silent for longer is dead
+const TOGETHER_MS = 80; // what comes within this time is given at once
+
+/**
+ * Follow a run's events from after an offset, up to `closed`. `give(events)` gets them in order, each once; `tell(word)` how the
+ * connection stands: "live", "lost", "over" or "gone". Answers a function that ends it.
+ */
+export function follow(runId, after, { give, tell }) {
+  const ending = new AbortController();
+  const box = batches(give);
+  run(runId, after, { give: box.add, tell, signal: ending.signal });
+  return () => {
+    ending.abort();
+    box.end();
+  };
+}
+
+/** The events of a run from after an offset up to another one. */
+export async function between(runId, after, until) {
+  const found = [];
+  const ending = new AbortController();
+  await readStream(runId, after, ending.signal, (event) => {
+    if (event.seq < until) found.push(event);
+    if (event.seq >= until - 1) ending.abort();
+  }).catch((error) => {
+    if (!ending.signal.aborted) throw error;
+  });
+  return found;
+}
+
+async function run(runId, after, { give, tell, signal }) {
+  let place = after;
+  let wait = FIRST_WAIT_MS;
+  while (!signal.aborted) {
+    let closed = false;
+    try {
+      closed = await readStream(runId, place, signal, (event) => {
+        if (event.seq <= place) return;
+        place = event.seq;
+        wait = FIRST_WAIT_MS;
+        give(event);
+      }, () => tell("live"));
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Refusal && (error.status === 404 || error.status === 401)) {
+        tell(error.status === 404 ? "gone" : "lost");
+        return;
+      }
+    }
+    if (closed) {
+      tell("over");
+      return;
+    }
+    if (signal.aborted) return;
+    tell("lost");
+    await pause(wait * (0.75 + Math.random() / 2), signal);
+    wait = Math.min(LONGEST_WAIT_MS, wait * 2);
+  }
+}
+
+/** Read a stream to its end; answers whether the run is over. */
+async function readStream(runId, after, signal, give, opened = () => {}) {
+  const silence = new AbortController();
+  const both = AbortSignal.any([signal, silence.signal]);
+  const headers = { Accept: "text/event-stream", ...(after ? { "Last-Event-ID": String(after) } : {}) };
+  const response = await open(`${ofRun(runId, "events")}`, { headers, signal: both });
+  opened();
+  if (response.status === 204) return true;
+  const take = reader();
+  const texts = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+  try {
+    for (;;) {
+      const { value, done } = await texts.read();
+      if (done) return false;
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), SILENCE_MS);
+      for (const message of take(value)) {
+        if (message.event === "error" || message.id === undefined) continue;
+        const event = JSON.parse(message.data);
+        give(event);
+        if (event.type === "closed") return true;
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    texts.cancel().catch(() => {});
+  }
+}
+
+function batches(give) {
+  let waiting = [];
+  let timer = 0;
+  const flush = () => {
+    timer = 0;
+    const found = waiting;
+    waiting = [];
+    if (found.length) give(found);
+  };
+  return {
+    add(event) {
+      waiting.push(event);
+      timer ||= setTimeout(flush, TOGETHER_MS);
+    },
+    end: () => clearTimeout(timer),
+  };
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}

@@ -1,0 +1,24 @@
+/** The story of a step's attempts. */
+
+import { html } from "../vendor/htm-preact.js";
+import { clip, clock, duration, plain } from "../core/format.js";
+import { messageOf } from "./row.js";
+
+const ENDS = {
+  done: ["Done", "good"], grown: ["Done", "good"], failed: ["Failed", "bad"], late: ["Too late", "bad"], skipped: ["Stopped", "idle"],
+  retry: ["Failed; tried again", "wait"], waits: ["Put back", "idle"], lost: ["Worker lost", "bad"], released: ["Handed back", "idle"],
+  refused: ["Handed back", "idle"], uncertain: ["Worker lost; it may have happened", "bad"], closed: ["The run ended", "idle"],
+};
+
+/** Attempts, oldest first: when, by whom, how each ended and why. */
+export function Attempts({ attempts }) {
+  return html`<ol class="attempts">${attempts.map((attempt, place) => {
+    const [word, tone] = attempt.end ? (ENDS[attempt.end] ?? [attempt.end, "idle"]) : ["Running", "busy"];
+    return html`<li key=${place} class="tone-${tone}">
+      <span class="attempt-line"><strong>${attempt.attempt}</strong> <span class="toned">${word}</span>
+        <span class="muted num">${clock(attempt.started_at)}${attempt.ended_at ? `, ${duration(attempt.ended_at - attempt.started_at)}` : ""}</span></span>
+      ${attempt.worker && html`<bdi class="muted">${clip(attempt.worker, 80)}</bdi>`}
+      ${attempt.error && html`<pre class="text">${plain(messageOf(attempt.error))}</pre>`}
+    </li>`;
+  })}</ol>`;
+}

@@ -1,0 +1,33 @@
+/** Asks before something is done that cannot be taken back. */
+
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+
+/** A button that asks `question` and then calls `act`, which may raise; `children` are its words. */
+export function Confirmed({ question, explained, yes, act, className = "", children }) {
+  const box = useRef(null);
+  const [isOpen, setOpen] = useState(false);
+  const [fault, setFault] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  useEffect(() => {
+    if (isOpen && !box.current.open) box.current.showModal();
+  }, [isOpen]);
+  const confirm = async () => {
+    setBusy(true);
+    setFault(null);
+    try {
+      await act();
+      box.current?.close();
+    } catch (error) {
+      setFault(error);
+    }
+    setBusy(false);
+  };
+  return html`<button type="button" class=${className} onClick=${() => { setFault(null); setOpen(true); }}>${children}</button>
+    ${isOpen && html`<dialog ref=${box} onClose=${() => setOpen(false)} aria-label=${question}>
+      <h2>${question}</h2>
+      <p>${explained}</p>
+      ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+      <div class="buttons"><button type="button" autofocus onClick=${() => box.current.close()}>No, leave it</button>
+        <button type="button" class=${className || "primary"} disabled=${isBusy} onClick=${confirm}>${yes}</button></div>
+    </dialog>`}`;
+}

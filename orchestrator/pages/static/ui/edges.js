@@ -1,0 +1,38 @@
+/** The edges of a drawn graph. */
+
+import { html } from "../vendor/htm-preact.js";
+import { around, overlap, pathOf } from "../core/geometry.js";
+
+const SILENT = new Set(["done", "grown"]); // labels that tell nothing: what every step takes that does not fail, and what grew
+
+/** The edges that can be seen, under the nodes. */
+export function Edges({ edges, layout, seen, isDown, withLabels }) {
+  return html`<svg class="edges" width=${layout.width} height=${layout.height} aria-hidden="true">
+    <defs>
+      ${["taken", "open", "not-taken"].map((kind) => html`<marker id="head-${kind}" class="head ${kind}" viewBox="0 0 8 8" refX="7" refY="4"
+        markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" /></marker>`)}
+    </defs>
+    ${edges.map((edge) => html`<${Edge} key=${JSON.stringify([edge.source, edge.target, edge.label])} edge=${edge} seen=${seen} isDown=${isDown}
+      points=${layout.lines.get(JSON.stringify([edge.source, edge.target]))} withLabel=${withLabels && !SILENT.has(edge.label)} />`)}
+  </svg>`;
+}
+
+function kindOf({ taken }) {
+  if (taken === null) return "open";
+  return taken ? "taken" : "not-taken";
+}
+
+function Edge({ edge, points, seen, isDown, withLabel }) {
+  if (!points || !overlap(around(points), seen)) return null;
+  const kind = kindOf(edge);
+  const [x, y] = middle(points);
+  return html`<g class="edge ${kind} ${edge.wakes ? "" : "orders"}">
+    <path d=${pathOf(points, isDown)} marker-end="url(#head-${kind})" />
+    ${withLabel && html`<text x=${x} y=${y - 5} text-anchor="middle">${edge.label}</text>`}
+  </g>`;
+}
+
+function middle(points) {
+  const [a, b] = [points[Math.floor((points.length - 1) / 2)], points[Math.ceil((points.length - 1) / 2)]];
+  return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
+}

@@ -1,0 +1,56 @@
+/** What happened in a run, newest last; what an agent says comes as it is said. */
+
+import { html, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { clip, clock, plain } from "../core/format.js";
+import { summary } from "../core/story.js";
+
+const MOST = 400; // entries that are drawn; earlier ones on demand
+const AT_END = 40; // pixels from the end within which the list keeps to its end
+
+/** The events; `onEarlier` reads what came before them. */
+export function EventsTab({ story, onEarlier, onSelect }) {
+  const box = useRef(null);
+  const [most, setMost] = useState(MOST);
+  const keepsToEnd = useRef(true);
+  useLayoutEffect(() => {
+    if (keepsToEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [story]);
+  const onScroll = ({ currentTarget: list }) => {
+    keepsToEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < AT_END;
+  };
+  const hidden = Math.max(0, story.entries.length - most);
+  const earlier = () => {
+    keepsToEnd.current = false;
+    setMost(most + MOST);
+    if (hidden < MOST) onEarlier();
+  };
+  return html`<section aria-label="Events" class="events">
+    <ol class="event-list" ref=${box} onScroll=${onScroll} tabindex="0" aria-label="Events, newest last">
+      ${(hidden > 0 || story.first > 1) && html`<li class="earlier"><button type="button" class="quiet" onClick=${earlier}>Earlier events</button></li>`}
+      ${story.entries.slice(hidden).map((entry) => html`<${Entry} key=${entry.seq} entry=${entry} onSelect=${onSelect} />`)}
+      ${!story.entries.length && html`<li class="muted">Nothing yet.</li>`}
+    </ol>
+  </section>`;
+}
+
+function Entry({ entry, onSelect }) {
+  const isSaid = entry.type === "delta";
+  return html`<li class="event kind-${TONES[entry.type] ?? "idle"}">
+    <time class="num">${clock(entry.at_ms / 1000)}</time>
+    <span class="event-type">${isSaid ? "says" : clip(entry.type, 30)}</span>
+    <span class="event-what">${entry.step && html`<button type="button" class="link" onClick=${() => onSelect(entry.step)}>${clip(entry.step, 60)}</button>`}
+      ${entry.attempt > 1 && html`<span class="badge">×${entry.attempt}</span>`}
+      ${entry.worker && html`<bdi class="muted">${clip(entry.worker, 40)}</bdi>`}
+      ${isSaid ? html`<${Said} text=${entry.text} isVoid=${entry.void} />` : html`<bdi class="event-detail">${clip(summary(entry), 400)}</bdi>`}</span>
+  </li>`;
+}
+
+const TONES = {
+  started: "busy", done: "good", grown: "good", failed: "bad", late: "bad", lost: "bad", retry: "wait", waiting: "wait", uncertain: "bad",
+  warning: "wait", unserved: "wait",
+};
+
+/** What a step says; struck if its attempt came to nothing. */
+export function Said({ text, isVoid }) {
+  return isVoid ? html`<del class="said" title="This attempt came to nothing">${plain(text)}</del>` : html`<span class="said">${plain(text)}</span>`;
+}

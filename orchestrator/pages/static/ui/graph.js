@@ -1,0 +1,173 @@
+/** A run's graph: drawn where it can be seen, moved by scrolling, by its buttons and by keys. */
+
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
+import { folded, shapeOf } from "../core/folding.js";
+import { neighbour, overlap } from "../core/geometry.js";
+import { plural } from "../core/format.js";
+import { runIsOver } from "../core/states.js";
+import { Edges } from "./edges.js";
+import { useLayout } from "./layout.js";
+import { GroupNode, StepNode } from "./node.js";
+
+const ZOOMS = [0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.25];
+const SMALLEST_AT_FIRST = 0.75; // below this nothing can be read, so a larger graph begins with a part of it
+const AT_FIRST = 0.85;
+const LABELS_FROM = 0.5;
+const NARROW = 700;
+const LEAST_HEIGHT = 260;
+const AROUND = 210; // pixels of a window that are not for the graph
+const MARGIN = 240; // drawn around what is seen, so that scrolling shows no gaps
+
+/** The graph of `view`; `opened` are the groups that are open, `selected` the step whose panel is. */
+export function GraphTab({ view, opened, onOpen, selected, onSelect, now }) {
+  const scroller = useRef(null);
+  const [size, setSize] = useState(null);
+  const [zoom, setZoom] = useState(null);
+  const [home, setHome] = useState(null);
+  const isDown = size && size.width < NARROW;
+  const graph = useMemo(() => folded(view, opened), [view.steps, view.edges, view.maps, opened]);
+  const shape = useMemo(() => shapeOf(graph), [graph]);
+  const { layout, failed } = useLayout(graph, shape, isDown);
+
+  useWindow(scroller, setSize);
+  useLayoutEffect(() => {
+    if (layout && zoom === null) setZoom(firstZoom(layout, scroller.current));
+  }, [layout]);
+  const scale = zoom ?? 1;
+  useFollowing(scroller, view, layout, zoom);
+
+  const change = (step) => setZoom(ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, nearest(scale) + step))]);
+  const fit = () => setZoom(fitting(layout, scroller.current));
+  const onKeyDown = (event) => {
+    const from = event.target.dataset?.node;
+    const next = from !== undefined && layout ? neighbour(layout.boxes, from, event.key) : null;
+    if (next === null) return;
+    event.preventDefault();
+    setHome(next);
+    show(scroller.current, layout.boxes.get(next), scale, next);
+  };
+  return html`<section class="graph" aria-label="Graph">
+    <div class="graph-bar">
+      <span class="muted">${plural(view.run.count, "step")}${view.more ? `, of which ${view.steps.size} are shown` : ""}</span>
+      <span class="buttons"><button type="button" class="quiet" onClick=${() => change(-1)} aria-label="Smaller">−</button>
+        <button type="button" class="quiet" onClick=${fit}>Fit</button>
+        <button type="button" class="quiet" onClick=${() => change(1)} aria-label="Larger">+</button></span>
+    </div>
+    <div class="graph-scroller" ref=${scroller} onKeyDown=${onKeyDown} tabindex="-1"
+        style=${{ height: `${heightOf(layout, scale)}px` }}>
+      ${layout
+        ? html`<${Canvas} ...${{ graph, layout, scale, size, isDown, selected, onSelect, onOpen, home, setHome, now }} />`
+        : html`<p class="muted pad">${failed ? "This graph cannot be laid out; the time line has all steps." : "Laying out…"}</p>`}
+    </div>
+  </section>`;
+}
+
+function Canvas({ graph, layout, scale, size, isDown, selected, onSelect, onOpen, home, setHome, now }) {
+  const seen = {
+    x: size.x / scale - MARGIN, y: size.y / scale - MARGIN,
+    width: size.width / scale + 2 * MARGIN, height: size.height / scale + 2 * MARGIN,
+  };
+  const joins = useMemo(() => joinsOf(graph.edges), [graph]);
+  const shown = graph.nodes.filter(({ id }) => layout.boxes.has(id) && (id === home || overlap(layout.boxes.get(id), seen)));
+  const first = shown.some(({ id }) => id === home) ? home : shown[0]?.id;
+  const common = { onSelect, onFocus: setHome, now };
+  return html`<div class="sheet" style=${{ width: `${layout.width * scale}px`, height: `${layout.height * scale}px` }}>
+    <div class="sheet-inner ${scale < LABELS_FROM ? "far" : ""}" style=${{ transform: `scale(${scale})` }}>
+      <${Edges} edges=${graph.edges} layout=${layout} seen=${seen} isDown=${isDown} withLabels=${scale >= LABELS_FROM} />
+      ${shown.map((node) => {
+        const place = { key: node.id, box: layout.boxes.get(node.id), isHome: node.id === first };
+        return node.group
+          ? html`<${GroupNode} ...${common} ...${place} node=${node} selected=${selected} onOpen=${onOpen} />`
+          : html`<${StepNode} ...${common} ...${place} step=${node.step} joins=${joins.get(node.id) ?? 0} isSelected=${selected === node.id} />`;
+      })}
+    </div>
+  </div>`;
+}
+
+function joinsOf(edges) {
+  const joins = new Map();
+  for (const { target } of edges) joins.set(target, (joins.get(target) ?? 0) + 1);
+  return joins;
+}
+
+/** Keeps a state equal to what of an element can be seen. */
+function useWindow(scroller, setSize) {
+  useEffect(() => {
+    const element = scroller.current;
+    let frame = 0;
+    const read = () => {
+      frame = 0;
+      setSize({ x: element.scrollLeft, y: element.scrollTop, width: element.clientWidth, height: element.clientHeight });
+    };
+    const soon = () => (frame ||= requestAnimationFrame(read));
+    const watcher = new ResizeObserver(soon);
+    watcher.observe(element);
+    element.addEventListener("scroll", soon, { passive: true });
+    read();
+    return () => {
+      watcher.disconnect();
+      element.removeEventListener("scroll", soon);
+      cancelAnimationFrame(frame);
+    };
+  }, []);
+}
+
+/** Keeps what began last in view while the run is under way, until the user looks elsewhere. A run that is over is shown from its start. */
+function useFollowing(scroller, view, layout, zoom) {
+  const follows = useRef(true);
+  const wasOpen = useRef(false);
+  useEffect(() => {
+    const stop = () => (follows.current = false);
+    const signs = ["wheel", "pointerdown", "keydown"];
+    signs.forEach((sign) => scroller.current.addEventListener(sign, stop, { passive: true }));
+    return () => signs.forEach((sign) => scroller.current?.removeEventListener(sign, stop));
+  }, []);
+  useLayoutEffect(() => {
+    if (!layout || zoom === null || !follows.current) return;
+    const isOpen = !runIsOver(view.run.status);
+    const steps = [...view.steps.values()].filter((step) => layout.boxes.has(step.id));
+    if (isOpen || wasOpen.current) {
+      const newest = steps.reduce((best, step) => ((step.started_at ?? 0) >= (best?.started_at ?? 0) ? step : best), null);
+      if (newest) show(scroller.current, layout.boxes.get(newest.id), zoom, null);
+      wasOpen.current = true;
+    } else {
+      if (steps.length) show(scroller.current, layout.boxes.get(steps[0].id), zoom, null);
+      follows.current = false;
+    }
+  }, [layout, zoom, view]);
+}
+
+/** Scrolls a box into view, and gives the node its focus if one is named. */
+function show(element, box, scale, focused) {
+  const behind = (start, length, from, window) => {
+    const [a, b] = [start * scale - 40, (start + length) * scale + 40];
+    if (a >= from && b <= from + window) return from;
+    return Math.max(0, (a + b - window) / 2);
+  };
+  element.scrollLeft = behind(box.x, box.width, element.scrollLeft, element.clientWidth);
+  element.scrollTop = behind(box.y, box.height, element.scrollTop, element.clientHeight);
+  if (focused === null) return;
+  requestAnimationFrame(() => requestAnimationFrame(() => element.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true })));
+}
+
+/** As high as the graph, within what the window has room for. */
+function heightOf(layout, scale) {
+  return Math.min(room(), layout ? Math.max(LEAST_HEIGHT, layout.height * scale + 18) : LEAST_HEIGHT);
+}
+
+function room() {
+  return Math.max(1.4 * LEAST_HEIGHT, innerHeight - AROUND);
+}
+
+function fitting(layout, element) {
+  return Math.max(ZOOMS[0], Math.min(1, element.clientWidth / layout.width, room() / layout.height));
+}
+
+function firstZoom(layout, element) {
+  const whole = fitting(layout, element);
+  return whole >= SMALLEST_AT_FIRST ? whole : AT_FIRST;
+}
+
+function nearest(scale) {
+  return ZOOMS.reduce((best, zoom, place) => (Math.abs(zoom - scale) < Math.abs(ZOOMS[best] - scale) ? place : best), 0);
+}

@@ -1,0 +1,75 @@
+/** The head of a run: what was asked, how it stands, what it cost, what can be done about it, what it answered. */
+
+import { html, useState } from "../vendor/htm-preact.js";
+import { ofRun, send } from "../api.js";
+import { age, clip, cost, duration, moment, plural, tokens, value } from "../core/format.js";
+import { runAddress } from "../core/route.js";
+import { ofRun as stateOfRun, runIsOver } from "../core/states.js";
+import { places } from "../settings.js";
+import { Confirmed } from "./dialog.js";
+import { State } from "./icons.js";
+import { Labels, messageOf } from "./row.js";
+
+const LONG_ANSWER = 600; // characters above which an answer begins folded
+const CAN_RETRY = new Set(["failed", "timed_out", "cancelled", "exhausted"]);
+
+/** The head; `go` shows the new run after a retry. */
+export function Head({ run, now, connection, fault, reload, go }) {
+  return html`<div class="head">
+    <p class="back"><a href=${`${places.base}/`}>All runs</a></p>
+    <div class="head-line"><h1>${clip(run.title || run.run_id, 120)}</h1><${Buttons} run=${run} reload=${reload} go=${go} /></div>
+    <div class="facts">
+      <span aria-live="polite" class="run-state"><${State} is=${stateOfRun(run.status)} /></span>
+      <${Fact} name="Age" title=${moment(run.created_at)}>${age(now - run.created_at)}<//>
+      <${Fact} name="Duration">${duration((run.closed_at ?? now) - run.created_at)}<//>
+      <${Fact} name="Tokens" title=${`${plural(run.usage.input_tokens, "token")} in, ${plural(run.usage.output_tokens, "token")} out`}>${tokens(run.usage)}<//>
+      <${Fact} name="Cost">${cost(run.usage.model_calls ? run.usage.cost_usd : null)}<//>
+      <${Fact} name="Calls" title="Of models, of tools">${run.usage.model_calls} + ${run.usage.tool_calls}<//>
+      ${run.session && html`<${Fact} name="Session"><bdi>${clip(run.session, 60)}</bdi><//>`}
+      ${run.forked_from && html`<${Fact} name="Forked from"><a href=${runAddress(places.base, run.forked_from)}>${clip(run.forked_from, 24)}</a><//>`}
+    </div>
+    <div class="facts"><bdi class="id">${clip(run.run_id, 120)}</bdi><${Labels} labels=${run.labels} /></div>
+    <${Connection} connection=${connection} fault=${fault} />
+    <${Ending} run=${run} />
+  </div>`;
+}
+
+function Fact({ name, title, children }) {
+  return html`<span class="fact" title=${title}><span class="fact-name">${name}</span> <span class="num">${children}</span></span>`;
+}
+
+function Buttons({ run, reload, go }) {
+  const cancel = async () => {
+    await send(ofRun(run.run_id, "cancel"));
+    reload();
+  };
+  const retry = async () => {
+    const made = await send(ofRun(run.run_id, "retry"), undefined, { "Idempotency-Key": `pages-${crypto.randomUUID?.() ?? Math.random()}` });
+    go(runAddress(places.base, made.run_id));
+  };
+  if (!runIsOver(run.status)) {
+    return html`<${Confirmed} question="Cancel this run?" yes="Cancel the run" className="danger" act=${cancel}
+      explained="Its steps under way are stopped within a second or two. What is done stays; a cancelled run can be retried.">Cancel<//>`;
+  }
+  if (!CAN_RETRY.has(run.status)) return null;
+  return html`<${Confirmed} question="Retry this run?" yes="Retry" className="primary" act=${retry}
+    explained="A new run does what this one left unfinished, and keeps what it has done. This one stays as it is.">Retry<//>`;
+}
+
+function Connection({ connection, fault }) {
+  const words = connection === "lost" || (fault && fault.status !== 404) ? "The connection was lost; trying again. The run goes on." : "";
+  return html`<p class="connection ${words ? "is-lost" : ""}" role="status">${connection === "gone" ? "This run is no longer kept." : words}</p>`;
+}
+
+function Ending({ run }) {
+  const [isWhole, setWhole] = useState(false);
+  const hasAnswer = run.answer !== null && run.answer !== undefined;
+  const text = hasAnswer ? value(run.answer) : "";
+  const isLong = text.length > LONG_ANSWER || text.split("\n").length > 8;
+  return html`
+    ${run.error && html`<div class="card bad"><h2>${run.error.code ? clip(run.error.code, 60) : "Error"}</h2><pre class="text">${clip(messageOf(run.error), 4000)}</pre></div>`}
+    ${hasAnswer && html`<div class="card answer"><h2>${runIsOver(run.status) ? "Answer" : "Answer so far"}</h2>
+      <pre class="text ${isLong && !isWhole ? "folded" : ""}">${text}</pre>
+      ${isLong && html`<button type="button" class="quiet" aria-expanded=${isWhole} onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : "Show all"}</button>`}
+      ${run.cut && html`<p class="muted">Cut: the whole is in the run's record.</p>`}</div>`}`;
+}

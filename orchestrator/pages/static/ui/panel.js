@@ -1,0 +1,116 @@
+/** One step: what it read and gave, what was said, how its attempts went; and the form for what it waits for. */
+
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { ofRun, read } from "../api.js";
+import { clip, cost, duration, plain, tokens, value } from "../core/format.js";
+import { ofStep } from "../core/states.js";
+import { Attempts } from "./attempts.js";
+import { Said } from "./events.js";
+import { State } from "./icons.js";
+import { messageOf } from "./row.js";
+import { Signal } from "./signal.js";
+import { Transcript } from "./transcript.js";
+
+const AGAIN_MS = 400; // a step that moves is read again at most so often
+
+/** The panel; `said` is what the step said while we watched. */
+export function Panel({ runId, stepId, view, said, now, onClose, reload }) {
+  const known = view.steps.get(stepId);
+  const { detail, fault } = useDetail(runId, stepId, known);
+  const heading = useRef(null);
+  useEffect(() => heading.current?.focus({ preventScroll: true }), []);
+  useEscape(onClose);
+  const step = known ?? detail?.step;
+  return html`<aside class="panel" aria-label="Step">
+    <div class="panel-head"><h2 ref=${heading} tabindex="-1">${clip(step?.name ?? stepId, 120)}</h2>
+      <button type="button" class="quiet only-icon close" onClick=${onClose} aria-label="Close the step" title="Close (Esc)">×</button></div>
+    <div class="panel-body">
+      <bdi class="id">${clip(stepId, 200)}</bdi>
+      ${step && html`<${Facts} step=${step} detail=${detail} now=${now} />`}
+      ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+      ${step?.error && html`<div class="card bad"><h3>${clip(step.error.code ?? "Error", 60)}</h3><pre class="text">${plain(messageOf(step.error))}</pre></div>`}
+      ${step?.state === "waiting_signal" && html`<${Signal} runId=${runId} stepId=${stepId} onDone=${reload} />`}
+      ${said && step?.state === "running" && html`<section><h3>Says</h3><${Pieces} said=${said} /></section>`}
+      ${detail ? html`<${Detail} detail=${detail} said=${said} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
+    </div>
+  </aside>`;
+}
+
+function Facts({ step, detail, now }) {
+  const usage = detail?.usage ?? step.usage;
+  const ended = step.ended_at ?? (step.state === "running" ? now : null);
+  const facts = [
+    ["State", html`<${State} is=${ofStep(step.state)} />`],
+    ["Does", clip(step.work || step.kind, 80)],
+    ["Attempt", step.attempt > 0 ? `${step.attempt}${step.failures ? `, ${step.failures} failed` : ""}${step.crashes ? `, ${step.crashes} lost` : ""}` : null],
+    ["Worker", step.worker && clip(step.worker, 60)],
+    ["Queue", clip(step.queue, 40)],
+    ["Waited", step.ready_at !== null && step.started_at !== null ? duration(step.started_at - step.ready_at) : null],
+    ["Worked", step.started_at !== null && ended !== null ? duration(ended - step.started_at) : null],
+    ["Model", (detail?.model ?? step.model) && clip(detail?.model ?? step.model, 80)],
+    ["Tokens", usage ? `${tokens(usage)} (${usage.input_tokens} in, ${usage.output_tokens} out)` : null],
+    ["Cost", usage?.model_calls ? cost(usage.cost_usd) : null],
+  ];
+  return html`<dl class="step-facts">${facts.filter(([, what]) => what).map(([name, what]) => html`<div key=${name}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>`;
+}
+
+function Detail({ detail, said, isRunning }) {
+  const inputs = Object.keys(detail.inputs ?? {}).length ? detail.inputs : null;
+  const params = Object.keys(detail.params ?? {}).length ? detail.params : null;
+  const given = detail.given ?? null;
+  const info = Object.keys(detail.info ?? {}).length ? detail.info : null;
+  const isVoided = !isRunning && said?.some((piece) => piece.void);
+  return html`
+    ${detail.transcript.length > 0 && html`<section><h3>Transcript</h3><${Transcript} messages=${detail.transcript} /></section>`}
+    ${isVoided && html`<section><h3>Said in attempts that came to nothing</h3><${Pieces} said=${said.filter((piece) => piece.void)} /></section>`}
+    ${detail.output !== null && html`<${Value} name="Output" json=${detail.output} isOpen />`}
+    ${given !== null && html`<${Value} name="Given" json=${given} isOpen />`}
+    ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
+    ${inputs && html`<${Value} name="Inputs" json=${inputs} isOpen=${!detail.transcript.length} />`}
+    ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} /></section>`}
+    ${info && html`<${Value} name="Recorded with its end" json=${info} />`}
+    ${detail.logs?.length > 0 && html`<${Value} name="Logs" json=${detail.logs.map((line) => value(line)).join("\n")} />`}
+    ${detail.cut && html`<p class="muted">Large values were cut; <code>submit runs show</code> has them whole.</p>`}`;
+}
+
+function Value({ name, json, isOpen = false }) {
+  return html`<details class="value" open=${isOpen}><summary>${name}</summary><pre class="text boxed">${value(json)}</pre></details>`;
+}
+
+function Pieces({ said }) {
+  return html`<div class="text boxed pieces">${said.map((piece, place) => html`<${Said} key=${place} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
+}
+
+/** What the API tells of a step, read again when the step moves. */
+function useDetail(runId, stepId, known) {
+  const [found, setFound] = useState({ detail: null, fault: null });
+  const beat = known ? [known.state, known.attempt, known.failures, known.ended_at].join("|") : "";
+  const last = useRef(0);
+  useEffect(() => {
+    const ending = new AbortController();
+    const path = ofRun(runId, "steps", stepId);
+    const wait = Math.max(0, last.current + AGAIN_MS - performance.now());
+    const timer = setTimeout(() => {
+      last.current = performance.now();
+      read(path, { signal: ending.signal }).then(
+        (detail) => setFound({ detail, fault: null }),
+        (fault) => ending.signal.aborted || setFound((before) => ({ ...before, fault })),
+      );
+    }, last.current ? wait : 0);
+    return () => {
+      clearTimeout(timer);
+      ending.abort();
+    };
+  }, [runId, stepId, beat]);
+  return found;
+}
+
+function useEscape(act) {
+  useEffect(() => {
+    const pressed = (event) => {
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) act();
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, [act]);
+}

@@ -1,0 +1,88 @@
+/** One run: how it stands, and its graph, time line, events, tasks and request; beside them the step that was chosen. */
+
+import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { clip } from "../core/format.js";
+import { placeIn, runAddress } from "../core/route.js";
+import { ofRun, runIsOver } from "../core/states.js";
+import { useRun } from "../following.js";
+import { places } from "../settings.js";
+import { useNow } from "../ticking.js";
+import { EventsTab } from "./events.js";
+import { GraphTab } from "./graph.js";
+import { Head } from "./head.js";
+import { prepareLayouts } from "./layout.js";
+import { Panel } from "./panel.js";
+import { RequestTab } from "./request.js";
+import { Tabs } from "./tabs.js";
+import { TasksTab, useTasks } from "./tasks.js";
+import { TimeTab } from "./timeline.js";
+
+const none = new Set();
+
+/** The page. `search` is the query of its address, `go(address, {replace})` goes to another. */
+export function RunPage({ runId, search, go }) {
+  const { tab, step } = placeIn(search);
+  const [opened, setOpened] = useState(none);
+  const maps = useRef(none);
+  maps.current = mapsAmong(opened, maps.current);
+  const { view, story, said, connection, fault, reload, earlier } = useRun(runId, maps.current);
+  const isOpen = view !== null && !runIsOver(view.run.status);
+  const now = useNow(500, isOpen);
+  const tasks = useTasks(runId, isOpen);
+  useTitle(view, runId);
+  useEffect(prepareLayouts, []);
+
+  const show = (part, how) => go(runAddress(places.base, runId, { tab, step, ...part }), how);
+  const select = useCallback((id) => show({ step: id }, { replace: step !== null }), [tab, step]);
+  const close = useCallback(() => {
+    show({ step: null }, { replace: true });
+    requestAnimationFrame(() => document.querySelector(`[data-node="${CSS.escape(step ?? "")}"]`)?.focus({ preventScroll: true }));
+  }, [tab, step]);
+  const toggle = useCallback((id) => setOpened((known) => toggled(known, id)), []);
+
+  if (!view) return html`<${Unread} runId=${runId} fault=${fault} />`;
+  const tabs = [["graph", "Graph"], ["time", "Time line"], ["events", "Events"], ...(tasks.length ? [["tasks", "Tasks"]] : []), ["request", "Request"]];
+  const shown = tabs.some(([id]) => id === tab) ? tab : "graph";
+  return html`<main id="main" class="run-page ${step === null ? "" : "with-panel"}" tabindex="-1">
+    <div class="run-main">
+      <${Head} run=${view.run} now=${now} connection=${connection} fault=${fault} reload=${reload} go=${go} />
+      <${Tabs} tabs=${tabs} shown=${shown} onShow=${(id) => show({ tab: id }, { replace: true })} />
+      <div class="tab-body" role="tabpanel" id="tab-body" aria-labelledby="tab-${shown}">
+        ${shown === "graph" && html`<${GraphTab} view=${view} opened=${opened} onOpen=${toggle} selected=${step} onSelect=${select} now=${now} />`}
+        ${shown === "time" && html`<${TimeTab} view=${view} now=${now} selected=${step} onSelect=${select} />`}
+        ${shown === "events" && html`<${EventsTab} story=${story} onEarlier=${earlier} onSelect=${select} />`}
+        ${shown === "tasks" && html`<${TasksTab} tasks=${tasks} onSelect=${select} />`}
+        ${shown === "request" && html`<${RequestTab} run=${view.run} />`}
+      </div>
+    </div>
+    ${step !== null && html`<${Panel} key=${step} runId=${runId} stepId=${step} view=${view} said=${said.get(step)} now=${now} onClose=${close} reload=${reload} />`}
+  </main>`;
+}
+
+function Unread({ runId, fault }) {
+  const gone = fault?.status === 404;
+  return html`<main id="main" class="list-page" tabindex="-1"><p class="back"><a href=${`${places.base}/`}>All runs</a></p>
+    ${fault ? html`<h1>${gone ? "There is no such run" : "The run cannot be read"}</h1><p class="fault" role="alert">${fault.message}</p>`
+      : html`<h1 class="muted">Reading the run…</h1>`}
+    <p><bdi class="id">${clip(runId, 200)}</bdi></p></main>`;
+}
+
+/** The maps among the groups that are open: the same set as before if they are the same. */
+function mapsAmong(opened, before) {
+  const maps = new Set([...opened].filter((id) => !id.startsWith("+")));
+  return maps.size === before.size && [...maps].every((id) => before.has(id)) ? before : maps;
+}
+
+function toggled(known, id) {
+  const next = new Set(known);
+  if (!next.delete(id)) next.add(id);
+  return next;
+}
+
+function useTitle(view, runId) {
+  const word = view ? `${ofRun(view.run.status).word}: ` : "";
+  const title = `${word}${clip(view?.run.title || runId, 60)} · Cantata`;
+  useEffect(() => {
+    document.title = title;
+  }, [title]);
+}

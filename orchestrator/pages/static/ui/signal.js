@@ -1,0 +1,43 @@
+/** Gives a waiting step its value. */
+
+import { html, useState } from "../vendor/htm-preact.js";
+import { ofRun, send } from "../api.js";
+
+/** The form: JSON, or a text where it is none; two buttons for what is asked most. */
+export function Signal({ runId, stepId, onDone }) {
+  const [text, setText] = useState("");
+  const [fault, setFault] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const give = async (value) => {
+    setBusy(true);
+    setFault(null);
+    try {
+      await send(ofRun(runId, "signals", stepId), { value });
+      onDone();
+    } catch (error) {
+      setFault(error);
+      setBusy(false);
+    }
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    give(valueOf(text));
+  };
+  return html`<form class="card signal" onSubmit=${submit}>
+    <h3>This step waits for a value</h3>
+    <div class="buttons"><button type="button" class="primary" disabled=${isBusy} onClick=${() => give(true)}>Approve (true)</button>
+      <button type="button" disabled=${isBusy} onClick=${() => give(false)}>Decline (false)</button></div>
+    <label for="signal-value">or another value, as JSON or text</label>
+    <textarea id="signal-value" rows="3" value=${text} onInput=${(event) => setText(event.target.value)} />
+    ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+    <button type="submit" disabled=${isBusy || !text.trim()}>Send</button>
+  </form>`;
+}
+
+function valueOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,27 @@
+/** Asks for the token. It is kept until the tab is closed, and goes nowhere but to the API. */
+
+import { html, useEffect, useRef } from "../vendor/htm-preact.js";
+import { keepToken } from "../settings.js";
+
+/** The form; `wasRefused` if a token was given that is not known. */
+export function SignIn({ wasRefused, onDone }) {
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []);
+  const done = (event) => {
+    event.preventDefault();
+    const given = field.current.value.trim();
+    if (!given) return;
+    keepToken(given);
+    onDone();
+  };
+  return html`<main id="main" class="sign-in" tabindex="-1">
+    <h1>Sign in</h1>
+    <p class="muted">These pages show the runs of whoever the token belongs to. It is kept until this tab is closed.</p>
+    ${wasRefused && html`<p class="fault" role="alert">This token is not known here.</p>`}
+    <form onSubmit=${done}>
+      <label for="token">Token</label>
+      <input id="token" ref=${field} type="password" autocomplete="off" required />
+      <button type="submit" class="primary">Sign in</button>
+    </form>
+  </main>`;
+}

@@ -1,0 +1,37 @@
+/** The Celery tasks that carried a run, where Flower remembers them. */
+
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { ofRun, read } from "../api.js";
+import { clip, duration } from "../core/format.js";
+import { places } from "../settings.js";
+
+const EVERY_MS = 5000;
+const AFTER_MS = 1500; // after the end: what Flower hears comes a little later
+
+/** The tasks of a run, read again while it is open. None where the API knows of none. */
+export function useTasks(runId, isOpen) {
+  const [tasks, setTasks] = useState([]);
+  useEffect(() => {
+    const ending = new AbortController();
+    const look = () => read(ofRun(runId, "tasks"), { signal: ending.signal }).then((found) => setTasks(found.tasks ?? [])).catch(() => {});
+    look();
+    const timer = isOpen ? setInterval(look, EVERY_MS) : setTimeout(look, AFTER_MS);
+    return () => {
+      clearInterval(timer);
+      ending.abort();
+    };
+  }, [runId, isOpen]);
+  return tasks;
+}
+
+/** A table of tasks, each a link to its page in Flower. */
+export function TasksTab({ tasks, onSelect }) {
+  return html`<section aria-label="Tasks" class="pad"><table class="plain">
+    <thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Steps</th><th scope="col">Worker</th><th scope="col" class="num">Time</th></tr></thead>
+    <tbody>${tasks.map((task) => html`<tr key=${task.uuid}>
+      <td><a href=${`${places.flower}/task/${encodeURIComponent(task.uuid)}`} data-outside>${clip(task.name ?? task.uuid, 60)}</a></td>
+      <td>${clip(task.state ?? "", 20)}</td>
+      <td>${task.steps.map((step) => html`<button type="button" class="link" key=${step} onClick=${() => onSelect(step)}>${clip(step, 60)}</button> `)}</td>
+      <td><bdi>${clip(task.worker ?? "", 60)}</bdi></td><td class="num">${duration(task.runtime)}</td></tr>`)}</tbody>
+  </table></section>`;
+}

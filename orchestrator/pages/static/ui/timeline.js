@@ -1,0 +1,56 @@
+/** The time line of a run: per step how long it waited in a queue, how long it worked, and who did it. */
+
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
+import { clip, duration } from "../core/format.js";
+import { drawn } from "../core/paging.js";
+import { attemptOf, ofStep } from "../core/states.js";
+import { marks, timesOf } from "../core/times.js";
+import { Icon } from "./icons.js";
+
+const ROW = 32; // pixels, as in run.css
+
+/** The time line; only the rows that can be seen are drawn. */
+export function TimeTab({ view, now, selected, onSelect }) {
+  const { rows, from, until } = useMemo(() => timesOf(view, now), [view, now]);
+  const box = useRef(null);
+  const [seen, setSeen] = useState({ top: 0, height: 800 });
+  useEffect(() => {
+    const element = box.current;
+    const read = () => setSeen({ top: element.scrollTop, height: element.clientHeight });
+    const watcher = new ResizeObserver(read);
+    watcher.observe(element);
+    element.addEventListener("scroll", read, { passive: true });
+    return () => {
+      watcher.disconnect();
+      element.removeEventListener("scroll", read);
+    };
+  }, []);
+  const part = drawn({ count: rows.length, rowHeight: ROW, ...seen });
+  return html`<section aria-label="Time line" class="times">
+    <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch work" /> worked</div>
+    <div class="time-row time-head" aria-hidden="true"><span>Step</span><span>Worker</span>
+      <span class="lane">${marks(until - from).map(([at, x]) => html`<span key=${at} class="mark num" style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
+    <div class="time-list" ref=${box} tabindex="-1">
+      <div style=${{ height: `${part.before}px` }} />
+      ${rows.slice(part.from, part.to).map((row) => html`<${Row} key=${row.step.id} row=${row} isSelected=${selected === row.step.id} onSelect=${onSelect} />`)}
+      <div style=${{ height: `${part.after}px` }} />
+      ${!rows.length && html`<p class="muted pad">No step is ready yet.</p>`}
+    </div>
+  </section>`;
+}
+
+function Row({ row: { step, wait, work, waited, worked }, isSelected, onSelect }) {
+  const is = ofStep(step.state);
+  const told = `waited ${duration(waited)}, worked ${duration(worked)}`;
+  return html`<button type="button" class="time-row ${isSelected ? "selected" : ""}" onClick=${() => onSelect(step.id)}
+      aria-label="${clip(step.name, 80)}: ${is.word}, ${told}${step.worker ? `, by ${clip(step.worker, 40)}` : ""}" title=${told}>
+    <span class="time-name"><${Icon} of=${is.icon} tone=${is.tone} /><span class="node-name">${clip(step.name, 60)}</span>
+      ${attemptOf(step) > 1 && html`<span class="badge">×${attemptOf(step)}</span>`}</span>
+    <span class="time-worker muted">${clip(step.worker ?? "", 40)}</span>
+    <span class="lane">${wait && html`<span class="span wait" style=${span(wait)} />`}${work && html`<span class="span work tone-${is.tone}" style=${span(work)} />`}</span>
+  </button>`;
+}
+
+function span([start, length]) {
+  return { left: `${100 * start}%`, width: `${100 * length}%` };
+}

@@ -1,0 +1,27 @@
+-- Adds lines to the log of a run, and lets go of the oldest past its bounds. ARGV: run, most lines, most bytes, then lines (JSON).
+-- Replies how many lines it holds, or -1 if the run is gone.
+use(ARGV[1])
+if not status then return -1 end
+local logs = R .. ':logs'
+local bytes = tonumber(meta('log_bytes') or 0)
+for i = 4, #ARGV do
+  redis.call('XADD', logs, '*', 'd', ARGV[i])
+  bytes = bytes + #ARGV[i]
+end
+local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
+local held, dropped = redis.call('XLEN', logs), 0
+while held > 1 and (held > most or bytes > most_bytes) do
+  local oldest = redis.call('XRANGE', logs, '-', '+', 'COUNT', math.max(1, math.min(100, held - most)))
+  for _, entry in ipairs(oldest) do
+    if held > 1 and (held > most or bytes > most_bytes) then
+      redis.call('XDEL', logs, entry[1])
+      bytes = bytes - #entry[2][2]
+      held, dropped = held - 1, dropped + 1
+    end
+  end
+end
+redis.call('HSET', R, 'log_bytes', bytes)
+if dropped > 0 then redis.call('HINCRBY', R, 'log_dropped', dropped) end
+local keep_ms = redis.call('PTTL', R) -- of a run that is over
+if keep_ms > 0 then redis.call('PEXPIRE', logs, keep_ms) end
+return held

@@ -1,0 +1,106 @@
+"""Says in one sentence why a Redis cannot be used, and what to do about it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    ClusterError,
+    InvalidResponse,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import MasterNotFoundError
+
+AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterError, TryAgainError, AskError)
+"""Raised while Redis is not there or takes no writes, a refused password among them: it may be right again in a moment."""
+PASSING = ("OOM", "LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED")
+
+WRONG_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
+
+FULL = "Redis is full (maxmemory): raise its maxmemory or shorten the retention of runs; nothing recorded is lost"
+
+
+class Unconfirmed(RedisConnectionError):
+    """Redis took something, but too few replicas have it yet."""
+
+
+OF_CLASSES: dict[type[Exception], str] = {
+    MasterNotFoundError: "{redis} has no master that its Sentinels know to be up ({text}); look at what they say",
+    Unconfirmed: "{redis} took it, but {text} (CANTATA_WAIT_REPLICAS); start replicas, or ask again with the same idempotency key",
+    AuthenticationError: "{redis} refuses the user or the password; set them in REDIS_URL",
+    NoPermissionError: "{redis} does not permit what is needed ({text}); deploy/redis/users.acl says what is",
+    InvalidResponse: "what answers at {place} is no Redis ({text}); mend REDIS_URL",
+    MovedError: "{redis} is a node of a Redis Cluster; name it with redis+cluster:// in REDIS_URL",
+    ClusterDownError: "{redis} is a cluster in which nodes are missing ({text}); start them",
+    OutOfMemoryError: FULL,
+    ReadOnlyError: "Redis has become a read-only replica; name its master in REDIS_URL",
+}
+CLIENTS_CERTIFICATE = "; if it asks for a client's certificate, name one with ?ssl_certfile= and &ssl_keyfile="
+OF_TEXTS = {
+    "OOM": FULL,
+    "MISCONF": "Redis cannot write to its disk and refuses writes; free the disk it writes to",
+    "NOREPLICAS": "{redis} has fewer replicas than its min-replicas-to-write asks for, and refuses writes; start them",
+    "DB index is out of range": "{redis} has no database of this number; name another in REDIS_URL, or raise its setting 'databases'",
+    "cluster support disabled": "{redis} is no Redis Cluster; name it with redis:// in REDIS_URL",
+}
+
+
+def passes(error: RedisError) -> bool:
+    """Whether what Redis refused now it may do soon."""
+    return isinstance(error, AWAY) or str(error).startswith(PASSING)
+
+
+def reason(failure: BaseException, place: str = "") -> str:
+    """What is wrong with the Redis at this place, which is shown as it is given."""
+    redis = f"Redis at {place}" if place else "Redis"
+    for error in _chain(failure):
+        if isinstance(error, ssl.SSLError):
+            return _of_tls(error, redis)
+        for kind, sentence in OF_CLASSES.items():
+            if isinstance(error, kind):
+                return sentence.format(redis=redis, place=place or "REDIS_URL", text=_short(error))
+        for beginning, sentence in OF_TEXTS.items():
+            if beginning in str(error):
+                return sentence.format(redis=redis)
+    hint = CLIENTS_CERTIFICATE if place.startswith("rediss") and "closed" in str(failure) else ""
+    return f"{redis} cannot be reached ({_short(failure)}); start it or mend REDIS_URL{hint}"
+
+
+def _chain(failure: BaseException | None) -> Iterator[BaseException]:
+    """The error and those behind it."""
+    seen: list[BaseException] = []
+    while failure is not None and failure not in seen:
+        yield failure
+        seen.append(failure)
+        failure = failure.__cause__ or failure.__context__
+
+
+def _short(error: BaseException) -> str:
+    """What an error says, on one line and without the errors that it lists."""
+    return " ".join(str(error).partition(" : ")[0].split()).rstrip(".")
+
+
+def _of_tls(error: ssl.SSLError, redis: str) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = error.verify_message.rstrip(".")
+        if error.verify_code in WRONG_NAME:
+            return f"the certificate of {redis} is not for this name ({told}); use a name in REDIS_URL that it is for"
+        if error.verify_code == EXPIRED:
+            return f"the certificate of {redis} has expired; renew it"
+        return f"the certificate of {redis} is signed by nobody trusted here ({told}); name its authority with ?ssl_ca_certs= in REDIS_URL"
+    told = (error.reason or str(error)).replace("_", " ").lower()
+    if "alert" in told or "certificate required" in told:
+        return f"{redis} refuses this client's certificate ({told}); name one with ?ssl_certfile= and &ssl_keyfile= in REDIS_URL"
+    return f"{redis} does not answer in TLS ({told}); name it with redis:// in REDIS_URL if it speaks none"

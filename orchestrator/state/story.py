@@ -1,0 +1,221 @@
+"""Reads a run as pages show it: how its steps stand, when they began and ended, and the story of one of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from orchestrator.errors import UnknownRunError
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RunEvent
+from orchestrator.state.ledger import Ledger, run_key, shard_key, shard_of
+from orchestrator.state.listing import FIELDS, RunSummary, summary_of
+from orchestrator.state.scripts import Scripts
+
+REQUEST_BYTES = 20_000  # of what was asked that are read
+LOOKS = 2000  # events that one call looks at: some milliseconds
+MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
+
+KINDS = frozenset({"started", "done", "failed", "late", "skipped", "grown"})
+"""Events that tell when a step began or ended."""
+
+_scripts = Scripts("reading")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How a step stands."""
+
+    word: str
+    attempt: int
+    failures: int
+    crashes: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run at one moment."""
+
+    run: RunSummary
+    request: str
+    """What it was asked, as JSON text; its beginning, if it `is_cut`."""
+    is_cut: bool
+    offset: int
+    """The last event that it accounts for."""
+    cells: Mapping[str, Cell]
+    names: Mapping[str, str]
+    terminals: tuple[str, ...]
+
+    def answering(self, name: str) -> str:
+        """The step that answers to a name."""
+        while name in self.names:
+            name = self.names[name]
+        return name
+
+
+@dataclass(slots=True)
+class Moments:
+    """When a step began and ended, in ms, and who did it last."""
+
+    first_ms: int | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is written down of some steps."""
+
+    specs: Mapping[str, Mapping[str, JsonValue]]
+    edges: Mapping[str, Sequence[tuple[str, str, bool]]]
+    """Step → the edges that lead from it: target, label, whether it wakes."""
+    infos: Mapping[str, Mapping[str, JsonValue]]
+    grown: Mapping[str, Mapping[str, JsonValue]]
+
+
+def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
+    """A run that may be seen: of a tenant, or with None of any. Raises UnknownRunError."""
+    request, size = _request(ledger, run_id)
+    key = run_key(run_id)
+
+    def fetch() -> tuple[Any, ...]:
+        with ledger.redis.pipeline(transaction=True) as pipe:
+            pipe.hmget(key, ["tenant", "terminals", *FIELDS])
+            pipe.hgetall(f"{key}:state")
+            pipe.hgetall(f"{key}:names")
+            pipe.xrevrange(f"{key}:log", count=1)
+            pipe.time()
+            return tuple(pipe.execute())
+
+    (owner, terminals, *values), states, names, last, (seconds, micros) = ledger.patiently(fetch)
+    if owner is None or tenant not in (None, owner):
+        raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+    return Snapshot(
+        run=summary_of(run_id, request, values, seconds + micros / 1e6),
+        request=request,
+        is_cut=size > REQUEST_BYTES,
+        offset=int(last[0][0].partition("-")[2]) if last else 0,
+        cells={step_id: _cell(packed) for step_id, packed in states.items()},
+        names=names,
+        terminals=tuple(json.loads(terminals or "[]")),
+    )
+
+
+def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:
+    key = shard_key(shard_of(run_id))
+    text, size = ledger.patiently(lambda: _scripts.call(ledger.redis, "request", key, run_id, str(REQUEST_BYTES)))
+    return str(text), int(size)
+
+
+def _cell(packed: str) -> Cell:
+    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    return Cell(word, int(attempt), int(failures), int(crashes), owner)
+
+
+def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
+    """What is written down of some steps."""
+    key, ids = run_key(run_id), list(step_ids)
+    if not ids:
+        return Parts({}, {}, {}, {})
+
+    def fetch() -> list[list[str | None]]:
+        with ledger.redis.pipeline(transaction=False) as pipe:
+            for part in (":steps", ":edges", ":info", ":grown"):
+                pipe.hmget(f"{key}{part}", ids)
+            return cast("list[list[str | None]]", pipe.execute())
+
+    specs, edges, infos, grown = (_known(ids, column) for column in ledger.patiently(fetch))
+    shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
+    if shared:
+        likes = sorted(set(shared.values()))
+
+        def fetch_likes() -> list[list[str | None]]:
+            with ledger.redis.pipeline(transaction=False) as pipe:
+                for part in (":steps", ":edges"):
+                    pipe.hmget(f"{key}{part}", likes)
+                return cast("list[list[str | None]]", pipe.execute())
+
+        like_specs, like_edges = (_known(likes, column) for column in ledger.patiently(fetch_likes))
+        specs |= {step_id: like_specs[like] for step_id, like in shared.items()}
+        edges = {step_id: like_edges[like] for step_id, like in shared.items() if like in like_edges} | edges
+    return Parts(_decoded(specs), {step_id: _edges(json.loads(text)) for step_id, text in edges.items()}, _decoded(infos), _decoded(grown))
+
+
+def _known(ids: Sequence[str], column: Sequence[str | None]) -> dict[str, str]:
+    return {step_id: text for step_id, text in zip(ids, column, strict=True) if text is not None}
+
+
+def _decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:
+    made: dict[str, Mapping[str, JsonValue]] = {}
+    for text in texts.values():
+        if text not in made:
+            made[text] = json.loads(text)
+    return {step_id: made[text] for step_id, text in texts.items()}
+
+
+def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
+    """Edges as Lua writes them: an empty list may be an object."""
+    return [(str(target), str(label), bool(wakes)) for target, label, wakes in cast("list[list[JsonValue]]", found or [])]
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------------
+
+
+def moments(ledger: Ledger, run_id: str, offset: int, *, folded: Mapping[str, int]) -> dict[str, Moments]:
+    """When steps began and ended, by the events up to an offset. Of the items of a map in `folded` only the first so many are told."""
+    limits = [word for prefix, shown in folded.items() for word in (f"{prefix}/", str(shown))]
+    found: dict[str, Moments] = {}
+    for rows in _log(ledger, "moments", run_id, (), offset, limits):
+        for i in range(0, len(rows), 5):
+            kind, step_id, _attempt, worker, at = rows[i : i + 5]
+            _note(found.setdefault(step_id, Moments()), kind, worker, int(at))
+    return found
+
+
+def _note(moments: Moments, kind: str, worker: str, at_ms: int) -> None:
+    if kind == "started":
+        moments.first_ms = moments.first_ms or at_ms
+        moments.started_ms, moments.worker = at_ms, worker
+    else:
+        moments.ended_ms = at_ms
+
+
+def story(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[RunEvent]:
+    """What happened to one step up to an offset, without the pieces of a model's reply."""
+    rows = [row for chunk in _log(ledger, "story", run_id, (step_id,), offset, ()) for row in chunk]
+    return [_event(run_id, step_id, row) for row in rows]
+
+
+def moments_in(events: Iterable[RunEvent]) -> Moments:
+    """When a step began and ended, by all its events."""
+    found = Moments()
+    for event in events:
+        if event.type in KINDS:
+            _note(found, event.type, event.worker or "", event.at_ms)
+    return found
+
+
+def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
+    """The value that a step was given, such as a map item."""
+    text = ledger.patiently(lambda: ledger.redis.hget(f"{run_key(run_id)}:given", step_id))
+    return cast(JsonValue, json.loads(text)) if text else None
+
+
+def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
+    seq, kind, attempt, worker, at, detail = row
+    return RunEvent(
+        seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id, attempt=int(attempt) if attempt else None,
+        worker=worker or None, detail=json.loads(detail) if detail else {},
+    )  # fmt: skip
+
+
+def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], offset: int, rest: Iterable[str]) -> list[list[str]]:
+    """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
+    key = shard_key(shard_of(run_id))
+    starts = range(max(1, offset - MOST_EVENTS + 1), offset + 1, LOOKS)
+    calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, offset)), *rest)) for start in starts]
+    return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls))) if calls else []

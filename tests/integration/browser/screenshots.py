@@ -1,0 +1,113 @@
+"""Makes the pictures of docs/pages.md: `python -m tests.integration.browser.screenshots`, from the top of the repository."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from orchestrator.client import ChainRun, Run
+from tests.integration.browser.chromium import chromium
+from tests.integration.browser.stage import PATIENCE_S, Json, Stage, stage, tool
+
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
+MOST_BYTES = 150_000
+WIDE = {"width": 1200, "height": 640}
+PHONE = {"width": 390, "height": 780}
+ITEMS = '"find pages".pages'
+DONE_PAGES, ALL_PAGES = 15, 24
+
+ANSWER = """Error E42 means that the disk of the index is full.
+
+Free at least 2 GB, then start the indexer again; it goes on where it stopped."""
+QUESTION = "What does error E42 mean, and what do I do?"
+TURNS = (
+    ("How do I export my invoices of last year?", {"team": "support"}),
+    ("Translate the terms of delivery into French", {"team": "legal"}),
+    ("Which plan fits a company of forty?", {"team": "sales"}),
+    ("My parcel has not arrived. What now?", {"team": "support"}),
+)
+
+
+def report(desk: Stage) -> ChainRun:
+    """A run on its way: some pages are read, others are not; a step that failed once; steps that wait."""
+    gates, shaky = [desk.gate() for _ in range(ALL_PAGES)], desk.gate()
+    for gate in gates[:DONE_PAGES]:
+        gate.touch()
+    nodes: list[Json] = [
+        tool("find pages", "echo", next_node=["enough", "prices"], pages=[{"gate": str(gate)} for gate in gates]),
+        {"node_id": "enough", "kind": "branch", "condition": "length(input.sites) > `2`", "true_node": "read", "false_node": "ask"},
+        tool("ask", "echo"),
+        {"node_id": "read", "kind": "map", "items_path": ITEMS, "map_node": "page", "next_node": "draft", "max_concurrency": 2},
+        {"node_id": "page", "kind": "tool", "name": "hold", "input_map": {"gate": "item.gate"}},
+        tool("prices", "fail_until", retry=2, next_node="draft", gate=str(shaky), message="503 from the price list"),
+        {"node_id": "draft", "kind": "agent", "name": "writer", "deps": ["read", "prices", "ask"], "next_node": "approve"},
+        {"node_id": "approve", "kind": "wait", "next_node": "publish"},
+        tool("publish", "echo", input_map={"text": "draft"}),
+    ]
+    run = desk.chain(*nodes, chain_id="weekly report", labels={"team": "research"}, initial_input={"sites": [1, 2, 3]})
+    for event in run.log(timeout_s=PATIENCE_S):
+        if event.type == "retry":
+            shaky.touch()
+        if event.type == "started" and event.step == f"read/{DONE_PAGES + 1}":
+            break
+    return run
+
+
+def fill(desk: Stage) -> str:
+    """Runs of all sorts; the id of one that asked a tool."""
+    call = {"name": "search", "arguments": {"query": "E42"}}
+    desk.models.script([{"after_tools": 0, "match": "E42", "tool_calls": [call]}, {"reply": ANSWER}])
+    over: list[Run] = [desk.client.submit_turn(text, agent="writer", labels=labels) for text, labels in TURNS]
+    mail = (tool("count", "add", next_node="send"), tool("send", "fail", message="the mailbox is full"))
+    over.append(desk.chain(*mail, chain_id="nightly mail"))
+    for run in over:
+        run.wait(PATIENCE_S)
+    desk.chain(tool("wait", "hold", gate=str(desk.gate())), chain_id="import of 40,000 addresses", labels={"team": "sales"}).cancel()
+    asked = desk.client.submit_turn(QUESTION, agent="helper", session="anna", labels={"team": "support"})
+    asked.wait(PATIENCE_S)
+    return asked.run_id
+
+
+def keep(page: Page, name: str) -> None:
+    """Write a picture, without a mark of what was touched last."""
+    page.mouse.move(0, 0)
+    page.evaluate("document.activeElement.blur()")
+    picture = page.screenshot(path=IMAGES / f"{name}.png", animations="disabled")
+    assert len(picture) <= MOST_BYTES, (name, len(picture))
+
+
+def main() -> None:
+    """Make all pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser, stage(Path(folder), browser) as desk, desk.gateway() as url:
+        asked = fill(desk)
+        run = report(desk)
+        with desk.page(viewport=WIDE) as page:
+            page.goto(f"{url}/pages/")
+            expect(page.locator(".row-link")).to_have_count(8)
+            keep(page, "runs")
+            page.goto(f"{url}/pages/run/{run.run_id}")
+            expect(page.locator("[data-group='read']")).to_contain_text(f"{DONE_PAGES} of {ALL_PAGES}")
+            page.get_by_role("button", name="Fit").click()
+            keep(page, "run")
+            page.goto(f"{url}/pages/run/{asked}")
+            page.locator("[data-node]", has_text="round 2").click()
+            expect(page.locator(".role-tool")).to_be_visible()
+            keep(page, "step")
+        with desk.page(viewport=WIDE, color_scheme="dark") as page:
+            page.goto(f"{url}/pages/run/{run.run_id}")
+            page.locator("[data-group='read'] button").first.click()
+            expect(page.locator(".chip")).to_have_count(ALL_PAGES)
+            page.get_by_role("button", name="Fit").click()
+            keep(page, "run-dark")
+        with desk.page(viewport=PHONE, has_touch=True) as page:
+            page.goto(f"{url}/pages/run/{run.run_id}")
+            expect(page.locator("[data-node='@start']")).to_be_visible()
+            keep(page, "phone")
+        run.cancel()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""The run pages in a real browser, before a real stack."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from orchestrator.client import ChainRun
+from tests.integration.browser import hostile, lag
+from tests.integration.browser.chromium import chromium
+from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, free_port, stage, tool
+
+pytestmark = pytest.mark.timeout(120)  # a busy machine draws slowly
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The stage of all tests, which leave it as they found it."""
+    with chromium() as browser, stage(tmp_path_factory.mktemp("pages"), browser) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(desk: Stage) -> Iterator[str]:
+    """A gateway without tokens."""
+    with desk.gateway("--rate", "10000") as address:
+        yield address
+
+
+@pytest.fixture
+def page(desk: Stage) -> Iterator[Page]:
+    """A page that must not complain of anything."""
+    desk.models.script([])
+    with desk.page() as made:
+        yield made
+
+
+def test_a_run_is_watched_as_it_grows(desk: Stage, url: str, page: Page) -> None:
+    gate = desk.gate()
+    run = desk.chain(
+        tool("read", "echo", next_node="kind", kind="numbers"),
+        {"node_id": "kind", "kind": "branch", "condition": "read.kind == 'numbers'", "true_node": "wait", "false_node": "words"},
+        tool("words", "add", next_node="sum"),
+        tool("wait", "hold", next_node="each", gate=str(gate), value=[1, 2, 3]),
+        {"node_id": "each", "kind": "map", "items_path": "wait", "map_node": "one", "next_node": "sum"},
+        {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
+        tool("sum", "echo", input_map={"all": "each"}),
+    )
+
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    expect(page.locator('[data-node="wait"]')).to_contain_text("Running")
+    expect(page.locator(".run-state")).to_have_text("Running")
+    page.evaluate("window.stayed = true")
+    gate.touch()
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+
+    expect(page.locator('[data-node="sum"]')).to_contain_text("Done")
+    expect(page.locator('[data-group="each"]')).to_contain_text("3 of 3")
+    expect(page.locator(".answer")).to_contain_text("2")
+    expect(page.locator(".edge.not-taken text")).to_have_text("false")
+    expect(page.locator(".edge.taken text")).to_have_text("true")
+    assert page.evaluate("window.stayed")
+
+
+def test_cancelling_asks_first(desk: Stage, url: str, page: Page) -> None:
+    run = desk.chain(tool("wait", "hold", gate=str(desk.gate())))
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    expect(page.locator('[data-node="wait"]')).to_contain_text("Running")
+
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="No, leave it").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert run.status() == "running"
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the run").click()
+
+    expect(page.locator(".run-state")).to_have_text("Cancelled")
+    expect(page.locator('[data-node="wait"]')).to_contain_text("Skipped")
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
+    assert run.status() == "cancelled"
+
+
+def test_a_map_is_a_counted_node_that_opens(desk: Stage, url: str, page: Page) -> None:
+    run = desk.chain(
+        {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
+        {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
+        initial_input={"items": list(range(205))},
+    )
+    run.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    each = page.locator('[data-group="each"]')
+    expect(each).to_contain_text("205 of 205")
+    expect(page.locator(".chip")).to_have_count(0)
+    each.get_by_role("button").first.click()
+    expect(page.locator(".chip")).to_have_count(200)
+
+    expect(each).to_contain_text("and 5 more items")
+    page.locator(".chip").nth(7).click()
+    expect(page.get_by_label("Step", exact=True)).to_contain_text("Output")
+    expect(page).to_have_url(re.compile(r"step=each%2F7$"))
+    each.locator(".group-head").click()
+    expect(page.locator(".chip")).to_have_count(0)
+
+
+def test_a_step_shows_what_was_said_and_called(desk: Stage, url: str, page: Page) -> None:
+    call = {"name": "search", "arguments": {"query": "E42"}}
+    desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
+    run = desk.client.submit_turn("What is E42?", agent="helper")
+    run.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    expect(page.locator(".answer")).to_contain_text("E42 says that the disk is full.")
+    page.locator("[data-node]", has_text="helper").last.click()
+
+    panel = page.get_by_label("Step", exact=True)
+    expect(panel.locator(".role-system")).to_contain_text("You are careful, and short.")
+    expect(panel.locator(".role-user")).to_contain_text("What is E42?")
+    expect(panel.locator(".call")).to_contain_text("search")
+    expect(panel.locator(".call")).to_contain_text('"query": "E42"')
+    expect(panel.locator(".role-tool")).to_contain_text("E42: the disk is full")
+    expect(panel.locator(".role-assistant").last).to_contain_text("E42 says that the disk is full.")
+    expect(panel.locator(".step-facts")).to_contain_text("gpt-4o-mini")
+    expect(panel.locator(".step-facts")).to_contain_text(re.compile(r"Tokens\d+ \(\d+ in, \d+ out\)"))
+
+
+def test_words_come_as_they_are_said_and_are_struck_when_their_attempt_ends(desk: Stage, url: str, page: Page) -> None:
+    gone, good = "These words are cut off soon and never count at all", "Those words stay"
+    desk.models.script(
+        [{"match": "Speak", "times": 1, "reply": gone, "chunk_delay_s": 0.15, "truncate": 1700}, {"reply": good, "chunk_delay_s": 0.15}]
+    )
+    run = desk.client.submit_turn("Speak", agent="writer")
+
+    page.goto(f"{url}/pages/run/{run.run_id}?tab=events")
+    expect(page.locator(".said").first).to_contain_text("These words")
+    expect(page.locator("del.said")).to_contain_text("These words")
+    expect(page.locator("span.said").last).to_have_text(good)
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+
+
+def test_a_failure_tells_its_attempts_and_is_retried(desk: Stage, url: str, page: Page) -> None:
+    gate = desk.gate()
+    run = desk.chain(tool("first", "add", next_node="shaky"), tool("shaky", "fail_until", retry=2, gate=str(gate), message="no luck today"))
+    run.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    expect(page.locator(".head .card.bad")).to_contain_text("no luck today")
+    expect(page.locator('[data-node="shaky"] .badge')).to_have_text("\N{MULTIPLICATION SIGN}3")
+    page.locator('[data-node="shaky"]').click()
+    story = page.locator(".attempts li")
+    expect(story).to_have_count(3)
+    expect(story.nth(0)).to_contain_text("tried again")
+    expect(story.nth(2)).to_contain_text("no luck today")
+    gate.touch()
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+
+    expect(page).not_to_have_url(re.compile(run.run_id))
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+    expect(page.locator(".answer")).to_contain_text("went well")
+    expect(page.get_by_role("link", name=re.compile(run.run_id[:8]))).to_be_visible()
+
+
+def test_a_waiting_step_is_given_its_value(desk: Stage, url: str, page: Page) -> None:
+    run = desk.chain({"node_id": "approve", "kind": "wait", "next_node": "then"}, tool("then", "echo", input_map={"said": "approve"}))
+
+    page.goto(f"{url}/pages/run/{run.run_id}?step=approve")
+    page.get_by_label("or another value").fill('{"by": "Anna"}')
+    page.get_by_role("button", name="Send").click()
+
+    expect(page.locator(".answer")).to_contain_text('"by": "Anna"')
+
+
+def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: Page) -> None:
+    runs = [desk.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
+    failing = desk.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
+    for run in (*runs, failing):
+        run.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/?q=many")
+    rows = page.locator(".runs tbody tr:not(.spacer)")
+    expect(rows.first).to_contain_text("the only one that fails")
+    for _ in range(30):
+        page.mouse.wheel(0, 2000)
+        if page.get_by_text("121 runs, to the end").count():
+            break
+    expect(page.get_by_text("121 runs, to the end")).to_be_visible()
+    expect(rows.last).to_contain_text("no-000")
+    assert rows.count() < 80
+    desk.chain(tool("only", "add"), labels={"batch": "many", "number": "late"}).wait(PATIENCE_S)
+    page.get_by_role("button", name="1 new run").click()
+    expect(rows.first).to_contain_text("late")
+
+    page.get_by_label("Search runs").fill("no-077")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Search runs").fill("many")
+    page.get_by_role("button", name="Failed").click()
+    expect(rows).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"status=failed"))
+    page.get_by_label("Kind").select_option("turn")
+    expect(page.get_by_text("No run fits this filter.")).to_be_visible()
+    page.get_by_label("Kind").select_option("chain")
+    rows.first.get_by_role("link").click()
+    expect(page.locator(".run-state")).to_have_text("Failed")
+    page.go_back()
+    expect(rows).to_have_count(1)
+
+
+def test_the_list_shows_by_itself_what_happens(desk: Stage, url: str, page: Page) -> None:
+    gate = desk.gate()
+    page.goto(f"{url}/pages/?q=by-itself")
+    expect(page.get_by_text("No run fits this filter.")).to_be_visible()
+
+    desk.chain(tool("wait", "hold", gate=str(gate)), labels={"mark": "by-itself"})
+    expect(page.locator(".cell-status")).to_have_text("Running")
+    gate.touch()
+    expect(page.locator(".cell-status")).to_have_text("Succeeded")
+
+
+def test_a_page_goes_on_when_its_gateway_comes_back(desk: Stage) -> None:
+    port, gate = free_port(), desk.gate()
+    run = desk.chain(tool("wait", "hold", gate=str(gate), value="held", next_node="then"), tool("then", "echo", input_map={"a": "wait"}))
+    with desk.page(faults=EXPECTED) as page:
+        with desk.gateway(port=port) as address:
+            page.goto(f"{address}/pages/run/{run.run_id}")
+            expect(page.locator('[data-node="wait"]')).to_contain_text("Running")
+        expect(page.get_by_text("The connection was lost")).to_be_visible()
+        gate.touch()
+        run.wait(PATIENCE_S)
+        assert page.locator(".run-state").inner_text() == "Running"
+        with desk.gateway(port=port):
+            expect(page.locator(".run-state")).to_have_text("Succeeded")
+            expect(page.locator('[data-node="then"]')).to_contain_text("Done")
+            expect(page.get_by_text("The connection was lost")).to_have_count(0)
+
+
+def test_a_phone_has_room_for_all(desk: Stage, url: str) -> None:
+    run = desk.chain(tool("first", "add", next_node=["left", "right"]), tool("left", "add"), tool("right", "add"))
+    run.wait(PATIENCE_S)
+    with desk.page(viewport={"width": 390, "height": 780}, has_touch=True, color_scheme="dark") as page:
+        for address in ("/pages/", f"/pages/run/{run.run_id}", f"/pages/run/{run.run_id}?tab=time", f"/pages/run/{run.run_id}?tab=events"):
+            page.goto(url + address)
+            expect(page.locator(".runs tbody tr, .run-state").first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, address
+        page.goto(f"{url}/pages/run/{run.run_id}")
+        page.locator('[data-node="first"]').tap()
+        panel = page.get_by_label("Step", exact=True)
+        expect(panel).to_contain_text("Output")
+        box = panel.bounding_box()
+        assert box
+        assert (box["x"], box["width"]) == (0, 390)
+        page.get_by_label("Close the step").tap()
+        expect(panel).to_have_count(0)
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        page.get_by_label("Show the light theme").tap()
+        page.reload()
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+
+
+def test_everything_is_reached_by_keyboard(desk: Stage, url: str, page: Page) -> None:
+    run = desk.chain(tool("first", "add", next_node="second"), tool("second", "add"), labels={"mark": "keyboard"})
+    run.wait(PATIENCE_S)
+    focused = "document.activeElement.dataset.node ?? document.activeElement.textContent"
+
+    page.goto(f"{url}/pages/?q=keyboard")
+    expect(page.locator(".row-link")).to_be_visible()
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "Skip to the content"
+    page.locator(".chip-toggle").last.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+
+    expect(page.locator('[data-node="second"]')).to_be_visible()
+    page.locator("#tab-graph").focus()
+    for _ in range(4):
+        page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "@start"
+    for place in ("first", "second"):
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(f'[data-node="{place}"]')).to_be_focused()
+    page.keyboard.press("Enter")
+    panel = page.get_by_label("Step", exact=True)
+    expect(panel.get_by_role("heading", name="second")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    expect(page.locator('[data-node="second"]')).to_be_focused()
+    page.locator("#tab-graph").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Time line")).to_be_focused()
+    expect(page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))).to_be_visible()
+
+
+def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
+    tokens = {"token-of-anna-0123456789": "anna", "token-of-otto-0123456789": "otto"}
+    file = desk.folder / "tokens.json"
+    file.write_text(json.dumps(tokens))
+    runs = {name: desk.chain(tool("only", "add"), labels={"tenant": name}) for name in tokens.values()}
+    for run in runs.values():
+        run.wait(PATIENCE_S)
+    with desk.gateway("--tokens-file", str(file)) as address, desk.page(faults=EXPECTED) as page:
+        page.goto(f"{address}/pages/run/{runs['anna'].run_id}")
+        page.get_by_label("Token").fill("no-token-that-is-known")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_have_text("This token is not known here.")
+        page.get_by_label("Token").fill("token-of-anna-0123456789")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".run-state")).to_have_text("Succeeded")
+
+        page.goto(f"{address}/pages/")
+        expect(page.locator(".row-link")).to_have_count(1)
+        page.goto(f"{address}/pages/run/{runs['otto'].run_id}")
+        expect(page.get_by_role("heading", name="There is no such run")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_focused()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: str, page: Page) -> None:
+    gate = desk.gate()
+    run = desk.chain(*lag.large_chain(str(gate)))
+    page.add_init_script(lag.WATCH_FIRST_NODE)
+    expect_running(desk, run)
+
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    crowd = page.locator("[data-group^='+']")
+    expect(crowd).to_contain_text("0 of 500")
+    assert page.locator(".node").count() < 200
+    page.locator(".graph-scroller").click(position={"x": 5, "y": 5})  # it does not follow what runs any more
+    page.evaluate(lag.WATCH_COUNT)
+    gate.touch()
+    expect(crowd).to_contain_text("500 of 500")
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+    page.get_by_role("tab", name="Time line").click()
+    expect(page.locator("button.time-row").first).to_be_visible()
+
+    assert page.locator("button.time-row").count() < 100
+    found = lag.figures(page, run)
+    assert found["first_paint"] < 6 * 1000, found  # on a quiet machine: below 1,000
+    assert found["lag_most"] < 3 * 1000, found  # on a quiet machine: below 500
+
+
+def expect_running(desk: Stage, run: ChainRun) -> None:
+    """Wait until a step of a run is under way."""
+    for event in run.log(timeout_s=PATIENCE_S):
+        if event.type == "started" and event.step != "@start":
+            return
+
+
+def test_what_others_wrote_is_text_wherever_it_stands(desk: Stage, url: str, page: Page) -> None:
+    words, name = hostile.MARKUP, hostile.OVERRIDE
+    call = {"name": f"search{words}", "arguments": {"query": words}}
+    desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": words}])
+    turn = desk.client.submit_turn(words, agent="helper", session=words[:90], labels={"mark": "hostile", name: words})
+    chain = desk.chain(
+        tool("asks", "echo", text=words, next_node=["large", "bad", "wait"]),
+        tool("large", "echo", text=hostile.LARGE),
+        tool("bad", "fail", message=words, on_error="skip"),
+        {"node_id": "wait", "kind": "wait", "input": {"please": words}},
+        chain_id=words[:100], labels={"mark": "hostile"},
+    )  # fmt: skip
+    turn.wait(PATIENCE_S)
+    page.add_init_script(hostile.WATCH)
+
+    def shows(address: str, *texts: str) -> None:
+        page.goto(url + address)
+        for text in texts:
+            expect(page.locator("#main")).to_contain_text(text)
+        assert page.evaluate(hostile.HARM) == hostile.UNHARMED, address
+
+    shows("/pages/?q=hostile", "<script>window.harmed")
+    shows(f"/pages/run/{turn.run_id}", "<script>window.harmed", "abc\\u202egnp.exe", "<img src=x onerror")
+    shows(f"/pages/run/{turn.run_id}?tab=request", '"text": "<script>window.harmed')
+    shows(f"/pages/run/{turn.run_id}?tab=events", "says")
+    for step in steps_of(url, turn.run_id):
+        shows(f"/pages/run/{turn.run_id}?tab=time&step={quote(step, safe='')}", "Attempts")
+    shows(f"/pages/run/{chain.run_id}?tab=events", "please")
+    told = {"asks": "Output", "large": "Large values were cut", "bad": "<script>window.harmed", "wait": "waits for a value"}
+    for step, text in told.items():
+        shows(f"/pages/run/{chain.run_id}?step={step}", text)
+    chain.cancel()
+
+
+def steps_of(url: str, run_id: str) -> list[str]:
+    """The ids of a run's steps."""
+    return [step["id"] for step in httpx.get(f"{url}/runs/{run_id}/graph").json()["steps"]]

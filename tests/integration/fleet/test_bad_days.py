@@ -1,0 +1,176 @@
+"""What goes wrong around the workers: runs wait or go on, nothing is lost, and `submit status` says what is wrong in a sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.client import ChainRun, Client
+from orchestrator.models.definitions import Tool
+from orchestrator.state.connection import connect
+from tests.integration.fleet import conftest
+from tests.integration.fleet.bad_days import Town
+from tests.integration.fleet.bad_days import town as a_town
+from tests.integration.fleet.conftest import Journal, tool, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are hurt in ways that Linux has")
+
+MANY = 12
+
+
+@pytest.fixture(scope="module")
+def town() -> Iterator[Town]:
+    definitions = conftest.definitions()
+    tools = {**definitions.tools, "paint": Tool(function="fleet_tools:slow", queue="gpu")}
+    with a_town(definitions.model_copy(update={"tools": tools})) as town:
+        yield town
+
+
+@pytest.fixture(scope="module")
+def client(town: Town) -> Iterator[Client]:
+    with town.client() as client:
+        yield client
+
+
+def begin(client: Client, journal: Journal, *, seconds: float = 0.15) -> ChainRun:
+    """A run of many steps, one after the other; the first has begun."""
+    names = [f"s{number}" for number in range(MANY)]
+    nodes = [
+        tool(name, "slow", journal=str(journal.path), mark=name, seconds=seconds, **({"next_node": after} if after else {}))
+        for name, after in zip(names, [*names[1:], ""], strict=True)
+    ]
+    run = client.submit_chain({"nodes": nodes, "entry_node": "s0"})
+    until(lambda: journal.of("start", "s0"), "the first step")
+    return run
+
+
+def check_ends_well(run: ChainRun, journal: Journal) -> None:
+    """All is done, and each step finished once."""
+    assert run.result(timeout_s=40).success
+    assert [line["name"] for line in journal.of("finish")] == [f"s{number}" for number in range(MANY)]
+
+
+def test_when_all_is_well_nothing_is_red_and_what_lacks_is_named(town: Town) -> None:
+    told = town.wait_for("sweep", "green")
+
+    assert (told.exit_status, told.colour, told.errors) == (0, "yellow", "")
+    assert told.of("queue agents") == ("yellow", "no worker serves queue 'agents'; nothing waits start one with `submit worker agents`")
+    assert {matter: colour for matter, (colour, _) in told.lines.items() if matter != "queue agents"} == dict.fromkeys(
+        ("Redis", "disk", "memory", "workers", "sweep", "queue coordinator", "queue tools", "runs"), "green"
+    )
+
+
+def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Client, journal: Journal) -> None:
+    run = begin(client, journal)
+
+    with town.full_disk():
+        told = town.wait_for("disk", "red")
+        done = len(journal.of("finish"))
+        town.wait(lambda: "cannot write to its disk" in town.log("tools") + town.log("coordinator"), "the sentence in a log")
+
+    assert (told.exit_status, told.of("disk")[1]) == (
+        1,
+        "the AOF cannot be written, so writes are refused and runs wait free the disk that Redis writes to",
+    )
+    assert "but takes no writes: Redis cannot write to its disk" in told.of("Redis")[1]
+    assert done < MANY
+    check_ends_well(run, journal)
+    assert town.wait_for("disk", "green").of("Redis")[0] == "green"
+
+
+def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Client, journal: Journal) -> None:
+    run = begin(client, journal)
+
+    with connect(town.url) as redis:
+        redis.config_set("maxmemory", 1_000_000)
+        try:
+            told = town.wait_for("Redis", "red")
+            done = len(journal.of("finish"))
+        finally:
+            redis.config_set("maxmemory", 0)
+
+    assert (told.exit_status, told.of("memory")[0]) == (1, "red")
+    assert "Redis is full (maxmemory): raise its maxmemory" in told.of("Redis")[1]
+    assert done < MANY
+    check_ends_well(run, journal)
+
+
+def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town: Town, client: Client, journal: Journal) -> None:
+    run = begin(client, journal)
+
+    with town.frozen("redis"):
+        told = town.status()
+
+    assert told.exit_status == 3
+    assert list(told.lines) == ["Redis"]
+    assert "gave no answer within 4 s" in told.of("Redis")[1]
+    assert "gave no answer within 4 s" in told.errors
+    assert told.seconds < 10
+    check_ends_well(run, journal)
+
+
+def test_a_gateway_that_is_frozen_or_killed_keeps_no_run(town: Town, client: Client, journal: Journal) -> None:
+    address = town.start_gateway()
+    assert (
+        town.wait_for("gateway", "yellow", "--gateway", address)
+        .of("gateway")[1]
+        .endswith("no worker serves queue 'agents': start one with `submit worker agents`")
+    )
+
+    run = begin(client, journal, seconds=0.05)
+    with town.frozen("gateway"):
+        check_ends_well(run, journal)
+        told = town.status("--gateway", address)
+    town.end("gateway")
+    gone = town.status("--gateway", address)
+
+    assert told.of("gateway")[0] == "red"
+    assert "does not answer within 3 s; runs go on without it" in told.of("gateway")[1]
+    assert gone.exit_status == 1
+    assert f"{address} cannot be reached" in gone.of("gateway")[1]
+
+
+def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(town: Town, client: Client, journal: Journal) -> None:
+    nodes = [tool("one", "paint", journal=str(journal.path), mark="one", seconds=0.0)]
+    run = client.submit_chain({"nodes": nodes, "entry_node": "one"})
+
+    told = town.wait_for("queue gpu", "red")
+    run.cancel()
+
+    assert told.exit_status == 1
+    assert told.of("queue gpu")[1].startswith("no worker serves queue 'gpu'; 1 waiting")
+    assert told.of("queue gpu")[1].endswith("start one with `submit worker gpu`")
+
+
+def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
+    town.start_worker("tools", module="tests.faults.old_worker", name="old")
+
+    told = town.wait_for("workers", "yellow")
+    town.end("old")
+
+    assert told.exit_status == 0
+    assert "3, of version 0.0.1, " in told.of("workers")[1]
+    assert "older than " in told.of("workers")[1]
+    assert ": old@" in told.of("workers")[1]
+
+
+def test_a_redis_without_workers_is_red(town: Town) -> None:
+    told = town.status(url=f"{town.url}?db=1")
+
+    assert told.exit_status == 1
+    assert told.of("workers") == ("red", "nobody works, so runs wait start some with `submit worker coordinator agents tools`")
+    assert told.of("sweep")[0] == "red"
+
+
+def test_a_master_that_became_a_replica_is_refused_with_a_sentence(town: Town) -> None:
+    town.start_redis("redis-2", "s2")
+    url = f"unix://{town.folder}/s2"
+    with connect(url) as redis:
+        redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+
+    told = town.status(url=url)
+
+    assert told.exit_status == 3
+    assert "is a read-only replica; name its master in REDIS_URL" in told.of("Redis")[1]

@@ -1,0 +1,296 @@
+"""Flower with the run pages in it, over real HTTP: what it shows and does, to whom, and that no run depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, create_signed_value
+
+from orchestrator.flowerapp.desk import Desk as Runs
+from orchestrator.flowerapp.serve import routes
+from tests.integration.flower.conftest import PATIENCE_S, Desk, until
+
+pytestmark = pytest.mark.timeout(120)  # a stack and a Flower start in 3 s, on a busy machine in 20
+
+ORIGIN = {"Origin": "http://elsewhere.example"}
+SAME_SITE = {"Sec-Fetch-Site": "same-site"}
+SECRET = "a-secret-of-cookies-0123456789"
+
+
+@pytest.fixture
+def http(desk: Desk) -> Iterator[httpx.Client]:
+    """A client of the stack's Flower."""
+    with desk.http() as client:
+        yield client
+
+
+def frames(text: str) -> list[dict[str, Any]]:
+    """The events of a stream."""
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+
+
+def tasks_of(http: httpx.Client, run_id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = http.get(f"/runs/api/runs/{run_id}/tasks").json()["tasks"]
+    return found
+
+
+# The pages
+
+
+def test_flowers_own_pages_are_there_with_a_tab_more(http: httpx.Client) -> None:
+    for path in ("/", "/workers", "/tasks", "/broker"):
+        page = http.get(path)
+        assert page.status_code == 200
+        assert re.findall(r'<a class="nav-link" href="/runs/">Runs</a>', page.text) == ['<a class="nav-link" href="/runs/">Runs</a>']
+    assert http.get("/healthcheck").text == "OK"
+    assert http.get("/api/workers").status_code == 401  # as Flower has it, without passwords
+
+
+def test_the_document_says_where_its_api_is_and_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
+    for path in ("/runs", "/runs/", "/runs/run/a%2Fb"):
+        page = http.get(path, follow_redirects=True)
+        own = re.findall(r'data-(\w+)="(.*?)"', page.text.partition("<head>")[0])
+        assert own == [("api", "/runs/api"), ("base", "/runs"), ("flower", f"//{http.base_url.netloc.decode()}")]
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_files_are_sent_once(http: httpx.Client) -> None:
+    file = http.get("/runs/static/icon.svg")
+
+    assert (file.status_code, file.headers["content-type"]) == (200, "image/svg+xml")
+    assert http.get("/runs/static/icon.svg", headers={"If-None-Match": file.headers["etag"]}).status_code == 304
+    assert http.get("/runs/static/nothing.js").status_code == 404
+    assert http.get("/runs/static/../index.html").status_code == 404
+
+
+# The API
+
+
+def test_a_run_is_listed_drawn_and_told_step_by_step(desk: Desk, http: httpx.Client) -> None:
+    run_id = desk.added().run_id
+
+    assert run_id in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "succeeded", "kind": "chain"}).json()["runs"]]
+    assert run_id not in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "failed"}).json()["runs"]]
+    graph = http.get(f"/runs/api/runs/{run_id}/graph").json()
+    assert (graph["run"]["status"], {step["id"]: step["state"] for step in graph["steps"]}["sum"]) == ("succeeded", "done")
+    assert http.get(f"/runs/api/runs/{run_id}/steps/sum").json()["output"] == 3
+
+
+def test_each_task_leads_to_its_run_and_each_run_to_its_tasks(desk: Desk, http: httpx.Client) -> None:
+    run_id = desk.added().run_id
+
+    until(lambda: "sum" in [step for task in tasks_of(http, run_id) for step in task["steps"]], "the task of the step")
+    for task in tasks_of(http, run_id):
+        assert task["name"] in ("run.start", "tool.call")
+        assert f'<a href="/runs/run/{run_id}">{run_id}</a>' in http.get(f"/task/{task['uuid']}").text
+
+
+@pytest.mark.parametrize("path", ["graph", "steps/one", "events"])
+def test_a_run_that_is_not_known_is_not_found(path: str, http: httpx.Client) -> None:
+    answer = http.get(f"/runs/api/runs/1234567890abcdef/{path}")
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_run")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("runs?most=many", 422),
+        ("runs?most=0", 422),
+        ("runs?status=odd", 422),
+        ("runs?before=odd", 422),
+        ("runs/x/events?after=-1", 422),
+        ("more", 404),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(path: str, status: int, http: httpx.Client) -> None:
+    answer = http.get(f"/runs/api/{path}")
+
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+# Events
+
+
+def test_events_come_as_they_happen_and_go_on_at_an_offset(desk: Desk, http: httpx.Client) -> None:
+    with desk.held() as (run, let_go), http.stream("GET", f"/runs/api/runs/{run.run_id}/events") as stream:
+        assert stream.headers["content-type"] == "text/event-stream"
+        text = ""
+        for piece in stream.iter_text():
+            text += piece
+            if '"step":"wait","attempt":1' in text:
+                let_go()
+    told = frames(text)
+    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
+    assert told[-1]["type"] == "closed"
+
+    path, seen = f"/runs/api/runs/{run.run_id}/events", told[2]["seq"]
+    assert frames(http.get(path, headers={"Last-Event-ID": str(seen)}).text) == told[3:]
+    assert frames(http.get(path, params={"after": seen}).text) == told[3:]
+    assert http.get(path, headers={"Last-Event-ID": str(told[-1]["seq"])}).status_code == 204
+
+
+def test_nobody_is_read_for_who_is_gone(desk: Desk) -> None:
+    with desk.held() as (run, _):
+        asyncio.run(leave(desk, run.run_id))
+
+
+async def leave(desk: Desk, run_id: str) -> None:
+    """Follow a run and go away, with the handlers in this process."""
+    runs = Runs(desk.client)
+    app = Application(routes("", runs))
+    app.options = SimpleNamespace(basic_auth=None, auth=None)  # type: ignore[attr-defined]  # what Flower's handler asks for
+    sockets = bind_sockets(0, "127.0.0.1")
+    server = HTTPServer(app)
+    server.add_sockets(sockets)
+    try:
+        address = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/runs/api/runs/{run_id}/events"
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client, client.stream("GET", address) as stream:
+            await anext(stream.aiter_text())
+            assert runs.streams.followed == 1
+        await asyncio.to_thread(until, lambda: runs.streams.followed == 0, "the end of following")
+    finally:
+        server.stop()
+        await runs.close()
+
+
+# What changes something
+
+
+def test_a_run_is_cancelled_and_done_anew(desk: Desk, http: httpx.Client) -> None:
+    with desk.held() as (run, let_go):
+        assert http.post(f"/runs/api/runs/{run.run_id}/cancel").json() == {"run_id": run.run_id, "status": "cancelled"}
+        let_go()
+    answer = http.post(f"/runs/api/runs/{run.run_id}/retry", headers={"Origin": desk.url, "Sec-Fetch-Site": "same-origin"})
+
+    assert answer.status_code == 202
+    assert desk.client.run(answer.json()["run_id"]).wait(PATIENCE_S).status == "succeeded"
+    assert http.post(f"/runs/api/runs/{answer.json()['run_id']}/retry").status_code == 422  # it succeeded
+
+
+def test_a_waiting_step_is_given_its_value_once(desk: Desk, http: httpx.Client) -> None:
+    run = desk.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
+    path = f"/runs/api/runs/{run.run_id}/signals/ask"
+
+    for wrong in (b"", b"[]", b'{"value": 1, "more": 2}', b"{" * 5000):
+        assert http.post(path, content=wrong).status_code == 422
+    assert http.post(path, json={"value": {"approved": True}}).json() == {"run_id": run.run_id, "step": "ask", "signal": "taken"}
+    assert run.result(PATIENCE_S).final_output == {"approved": True}
+    assert http.post(path, json={"value": 2}).status_code == 409
+    assert http.post(path.replace("ask", "other"), json={"value": 2}).status_code in (404, 409)
+
+
+# Who may
+
+
+@pytest.mark.parametrize("headers", [ORIGIN, SAME_SITE, {"Host": "rebound.example"}])
+def test_another_page_gets_nothing_and_changes_nothing(headers: dict[str, str], desk: Desk, http: httpx.Client) -> None:
+    with desk.held() as (run, _):
+        refused = [http.get("/runs/api/runs", headers=headers), http.post(f"/runs/api/runs/{run.run_id}/cancel", headers=headers)]
+        assert [answer.status_code for answer in refused] == [403, 403]
+        assert {answer.json()["error"]["code"] for answer in refused} == {"forbidden"}
+        assert run.status() == "running"
+
+
+def test_with_passwords_under_a_prefix_and_read_only(desk: Desk) -> None:
+    (desk.folder / "who.txt").write_text("anna:a-long-password\n")
+    with (
+        desk.served("flower", "--basic-auth-file", "who.txt", "--url-prefix", "ops/flower", "--read-only") as url,
+        httpx.Client(base_url=url) as http,
+    ):
+        for path in ("/workers", "/runs/", "/runs/api/runs"):
+            nobody = http.get(path)
+            assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, 'Basic realm="flower"')
+        anna: dict[str, Any] = {"auth": ("anna", "a-long-password"), "headers": {"Host": "flower.example"}}
+        assert (
+            'data-api="/ops/flower/runs/api" data-base="/ops/flower/runs" data-flower="//flower.example/ops/flower"'
+            in http.get("/runs/", **anna).text
+        )
+        assert 'href="/ops/flower/runs/"' in http.get("/workers", **anna).text
+        assert http.get("/runs", **anna).headers["location"] == "/ops/flower/runs/"
+        assert http.get("/runs/static/icon.svg").status_code == 200
+        assert "runs" in http.get("/runs/api/runs", **anna).json()
+        assert http.get("/runs/api/runs", auth=("anna", "wrong")).status_code == 401
+        with desk.held() as (run, _):
+            refused = http.post(f"/runs/api/runs/{run.run_id}/cancel", **anna)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
+            assert http.post(f"/runs/api/runs/{run.run_id}/cancel", auth=anna["auth"], headers=ORIGIN).status_code == 403
+
+
+def test_with_a_provider_only_who_signed_in_may(desk: Desk) -> None:
+    environment = {"FLOWER_COOKIE_SECRET": SECRET, "FLOWER_AUTH_PROVIDER": "flower.views.auth.GithubLoginHandler"}
+    with (
+        desk.held() as (run, _),
+        httpx.Client(timeout=PATIENCE_S) as http,
+        desk.served("flower", "--auth=anna@example.org", **environment) as url,
+    ):
+        assert http.get(f"{url}/runs/").headers["location"].startswith("/login?next=%2Fruns%2F")
+        nobody = http.get(f"{url}/runs/api/runs")
+        assert (nobody.status_code, nobody.json()["error"]["code"]) == (401, "signed_out")
+        for user, status in (("otto@example.org", 401), ("anna@example.org", 200)):
+            cookies = {"Cookie": f"user={create_signed_value(SECRET, 'user', user).decode()}"}
+            assert http.get(f"{url}/runs/api/runs", headers=cookies).status_code == status
+        path = f"{url}/runs/api/runs/{run.run_id}/cancel"
+        assert http.post(path, headers=cookies).status_code == 403  # no browser that says which page asks
+        assert http.post(path, headers={**cookies, **ORIGIN}).status_code == 403
+        assert run.status() == "running"
+        assert http.post(path, headers={**cookies, "Origin": url}).json()["status"] == "cancelled"
+
+
+def test_who_follows_a_run_is_let_go_of_when_it_ends(desk: Desk) -> None:
+    with desk.held() as (run, _), httpx.Client(timeout=PATIENCE_S) as http:
+        with desk.served("flower") as url:
+            following = http.send(http.build_request("GET", f"{url}/runs/api/runs/{run.run_id}/events"), stream=True)
+            pieces = following.iter_text()
+            assert next(pieces).startswith("retry: ")
+        assert "closed" not in "".join(pieces)  # to its end, without an error
+
+
+def test_it_does_not_listen_for_others_without_passwords(desk: Desk) -> None:
+    command = [sys.executable, "-m", "orchestrator.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "REDIS_URL": desk.stack.url})
+
+    assert done.returncode == 2
+    assert "--basic-auth-file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# With the gateway, and without anything
+
+
+def test_the_gateways_pages_lead_to_flower(desk: Desk) -> None:
+    with desk.served("gateway", CANTATA_FLOWER_URL="https://flower.example/ops") as url:
+        assert 'data-flower="https://flower.example/ops"' in httpx.get(f"{url}/pages/").text
+
+
+def test_runs_go_on_without_flower_and_it_shows_them_when_it_is_back(desk: Desk) -> None:
+    before = next(each for each in desk.stack.processes() if each.name == "flower").identity.pid
+    with desk.held() as (run, let_go):
+        os.kill(before, signal.SIGKILL)
+        let_go()
+        assert run.result(PATIENCE_S).success
+        until(lambda: next(each for each in desk.stack.processes() if each.name == "flower").identity.pid != before, "another Flower")
+    with desk.http() as http:
+        until(lambda: is_up(http), "its pages")
+        assert http.get(f"/runs/api/runs/{run.run_id}/graph").json()["run"]["status"] == "succeeded"
+
+
+def is_up(http: httpx.Client) -> bool:
+    try:
+        return http.get("/healthcheck").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,138 @@
+"""How the fleet stands, as it lies in Redis."""
+
+from __future__ import annotations
+
+import time
+
+from redis import Redis
+
+from orchestrator import celeryapp
+from orchestrator.celeryapp import make_app
+from orchestrator.models.graph import START, Graph, Items, Step
+from orchestrator.planning.canvas import Fan, Message
+from orchestrator.state import fleet, load
+from orchestrator.state.fleet import Worker
+from orchestrator.state.ledger import Begun, Ledger
+from orchestrator.state.load import Waiting
+from tests.integration.state.play import Play
+
+
+def serve(valkey: Redis, name: str, *queues: str) -> str:
+    """Announce a worker; the name of a process of it that leases steps."""
+    worker = Worker(name=name, queues=queues, concurrency=4, pid=1, host="h", version="1", started_at=time.time())
+    fleet.announce(valkey, worker)
+    return f"{name}#17~ab12"
+
+
+def like(queue: str, step_id: str) -> Step:
+    return Step(id=step_id, kind="work", queue=queue)
+
+
+def test_leases_count_for_the_queue_of_their_step(ledger: Ledger, valkey: Redis) -> None:
+    play = Play(ledger)
+    items = Items(like="m/spec", prefix="m", given=(1, 2), window=5)
+    steps = (like("tools", "a"), like("gpu", "b"), like("gpu", "c"), like("gpu", "m/spec"))
+    play.do(START, fragment=Graph(steps=steps, items=items))
+    both, one = serve(valkey, "both@h", "tools", "gpu"), serve(valkey, "one@h", "gpu")
+    for step_id, owner in {"a": both, "b": both, "c": one, "m/0": both, "m/1": "gone@h#3~ff"}.items():
+        assert isinstance(ledger.begin(play.run_id, step_id, owner), Begun), step_id
+
+    standing = load.standing(valkey)
+
+    assert standing.leased == {"tools": 1, "gpu": 4}, "items share a spec; a worker may be gone"
+    assert load.queues(standing, {"gpu": Waiting(3, 1.0)})["gpu"].work == 7
+    assert {worker.name for worker in standing.workers} == {"both@h", "one@h"}
+    ledger.cancel(play.run_id)
+
+
+def test_runs_and_steps_are_counted_through_their_life(ledger: Ledger, valkey: Redis) -> None:
+    def told() -> tuple[int, int, int, dict[str, int]]:
+        found = load.standing(valkey)
+        return found.runs_open, found.runs_kept, found.steps_ready, dict(found.totals)
+
+    assert told() == (0, 0, 0, {})
+    play = Play(ledger)
+    other = Play(ledger, run_id="other")
+    assert told() == (2, 2, 2, {"accepted": 2})
+
+    ledger.cancel(other.run_id)
+    play.plan(like("tools", "a"))
+    assert told() == (1, 2, 1, {"accepted": 2, "closed:cancelled": 1})
+
+    play.do("a")
+    assert told() == (0, 2, 0, {"accepted": 2, "closed:cancelled": 1, "closed:succeeded": 1})
+
+
+def test_a_lease_that_ran_out_is_counted_with_its_recovery(ledger: Ledger, valkey: Redis) -> None:
+    play = Play(ledger)
+    play.plan(like("tools", "a"))
+    assert isinstance(ledger.begin(play.run_id, "a", "killed"), Begun)
+
+    ledger.expire(ledger.leases())
+    play.sweep()
+
+    assert {name: load.standing(valkey).totals[name] for name in ("lost", "recovered")} == {"lost": 1, "recovered": 1}
+    ledger.cancel(play.run_id)
+
+
+def test_a_step_that_was_sent_knows_how_long_it_waited(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(like("tools", "a"))
+    sent_at = time.monotonic()
+    while time.monotonic() < sent_at + 0.05:
+        ledger.status(play.run_id)
+
+    begun = ledger.begin(play.run_id, "a", "worker")
+
+    assert isinstance(begun, Begun)
+    assert begun.waited_s is not None
+    assert 0.05 <= begun.waited_s < 10
+    ledger.cancel(play.run_id)
+
+
+def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> None:
+    assert load.standing(valkey).sweep_age_s is None
+
+    load.swept(valkey)
+
+    age_s = load.standing(valkey).sweep_age_s
+    assert age_s is not None
+    assert 0 <= age_s < 10
+    assert valkey.ttl(load.SWEPT_KEY) > 0
+
+
+def test_memory_is_that_of_the_server(valkey: Redis) -> None:
+    standing = load.standing(valkey)
+
+    assert standing.memory_bytes > 100_000
+    assert standing.memory_limit_bytes == 0
+
+
+def test_messages_of_all_priorities_are_counted_and_the_oldest_is_seen(ledger: Ledger, valkey: Redis) -> None:
+    path = valkey.connection_pool.connection_kwargs["path"]
+    app = make_app(f"unix://{path}")
+    try:
+        for priority in (0, 0, 3, 9):
+            celeryapp.send(app, "run", [Fan((Message("work", "tools", ("a",)),))], priority)
+        valkey.hset("no-queue", "field", "value")
+
+        found = celeryapp.waiting(app, ["tools", "agents", "no-queue"])
+
+        assert found["tools"].count == 4
+        assert found["tools"].oldest_s is not None
+        assert 0 <= found["tools"].oldest_s < 10
+        assert found["agents"] == found["no-queue"] == Waiting(0, None)
+    finally:
+        app.close()
+        valkey.delete("no-queue", *(key for key in valkey.keys("tools*")))
+
+
+def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valkey: Redis) -> None:
+    path = valkey.connection_pool.connection_kwargs["path"]
+    app = make_app(f"unix://{path}", "memory://")
+    try:
+        celeryapp.send(app, "run", [Fan((Message("work", "tools", ("a",)),))])
+
+        assert celeryapp.waiting(app, ["tools", "never-used"]) == {"tools": Waiting(1, None), "never-used": Waiting(0, None)}
+    finally:
+        app.close()

@@ -1,0 +1,97 @@
+"""Runs on a master that Sentinels watch: it is killed, or gives way, and runs go on with what the replica has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import UnavailableError
+from orchestrator.state.connection import connect
+from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.testing import ScriptedModels
+from tests.integration.redis.fleets import Fleet, serving, use_everything
+from tests.integration.redis.servers import Watched, running, until
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A master and a replica under Sentinels."""
+    watched = Watched(tmp_path_factory.mktemp("watched"))
+    with running(*watched.all):
+        watched.form()
+        yield watched
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory, watched: Watched, models: ScriptedModels) -> Iterator[Fleet]:
+    """A fleet that knows the Sentinels only."""
+    with serving(tmp_path_factory.mktemp("fleet"), watched.url) as fleet:
+        yield fleet
+
+
+def test_a_run_is_accepted_when_replicas_have_it_if_they_are_waited_for(watched: Watched) -> None:
+    replica = watched.replica
+    with connect(watched.url) as redis:
+        accept(Ledger(redis, replicas=1), "waited-for")
+        assert replica.redis.hget(run_key("waited-for"), "status") == "accepted"
+
+        impatient = Ledger(redis, replicas=2, patience_s=0.1)
+        with pytest.raises(UnavailableError, match=r"Redis took it, but 1 of 2 replicas have it \(CANTATA_WAIT_REPLICAS\)"):
+            accept(impatient, "not-confirmed")
+        redis.flushdb()
+
+
+def test_runs_go_on_when_the_master_is_killed(workers: Fleet, watched: Watched) -> None:
+    use_everything(workers, "before")
+    old = watched.master
+    rows = begin_rows(workers, "killed")
+
+    old.kill()
+
+    check_rows(workers, "killed", rows)
+    assert watched.master is not old
+    use_everything(workers, "after")
+    assert workers.tracebacks() == []
+
+
+def test_runs_go_on_when_the_master_gives_way(workers: Fleet, watched: Watched) -> None:
+    missing = watched.replica
+    missing.start()
+    until(lambda: missing.redis.info("replication").get("master_link_status") == "up", "the former master as a replica")
+    old = watched.master
+    rows = begin_rows(workers, "graceful")
+
+    until(lambda: watched.sentinels[0].say("SENTINEL FAILOVER main"), "a failover")
+
+    check_rows(workers, "graceful", rows)
+    until(lambda: watched.master is not old, "another master")
+    assert workers.tracebacks() == []
+
+
+def accept(ledger: Ledger, run_id: str) -> None:
+    """Take a run in that nobody will do."""
+    ledger.accept(run_id, kind="chain", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, queue="nobody")
+
+
+def begin_rows(workers: Fleet, name: str) -> list[Any]:
+    """Chains of steps that take their time, when the second step of one has begun."""
+    rows = []
+    for row in range(3):
+        names = [f"{name}{row}{step}" for step in range(STEPS)]
+        pairs = zip(names, [*names[1:], ""], strict=True)
+        rows.append(workers.chain(*[workers.mark(each, 0.4, **({"next_node": after} if after else {})) for each, after in pairs]))
+    until(lambda: any(mark.startswith(name) and mark.endswith("1") for mark in workers.marks()), "steps under way")
+    return rows
+
+
+def check_rows(workers: Fleet, name: str, rows: list[Any]) -> None:
+    """They succeed, and only what was under way or just done may have been done again."""
+    assert [row.result(60).success for row in rows] == [True] * len(rows)
+    marks = Counter(mark for mark in workers.marks() if mark.startswith(name))
+    assert set(marks) == {f"{name}{row}{step}" for row in range(len(rows)) for step in range(STEPS)}
+    assert sum(marks.values()) <= len(rows) * (STEPS + 2), marks

@@ -1,0 +1,143 @@
+"""Runs are listed page by page: none twice, none left out, whatever comes meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from orchestrator.errors import UnknownRunError
+from orchestrator.state import listing
+from orchestrator.state.ledger import Ledger, Place, run_key, shard_key, shard_of
+from orchestrator.state.listing import RunSummary, Wanted, every, find
+from orchestrator.state.sessions import scoped, shard_of_session
+
+
+def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:
+    place = None if session is None else Place(scoped(tenant, session), 60, 100, 1000)
+    ledger.accept(
+        run_id, kind=kind, request=f'{{"text":"{text}"}}', definitions="{}", timeout_s=60, max_attempts=3, max_steps=9,
+        labels={"tenant": tenant} if tenant else {}, session=place,
+    )  # fmt: skip
+    return run_id
+
+
+def backdate(ledger: Ledger, run_id: str, at_ms: int) -> None:
+    """Have a run accepted then."""
+    ledger.redis.hset(run_key(run_id), "created_at", at_ms)
+    ledger.redis.zadd(f"{shard_key(shard_of(run_id))}:runs", {run_id: at_ms})
+
+
+def ids(runs: list[RunSummary]) -> list[str]:
+    return [run.run_id for run in runs]
+
+
+def pages(ledger: Ledger, wanted: Wanted, most: int) -> list[list[str]]:
+    """All pages of a list."""
+    found = [find(ledger, wanted, most=most)]
+    while found[-1].next is not None:
+        found.append(find(ledger, wanted, before=found[-1].next, most=most))
+    return [ids(page.runs) for page in found]
+
+
+def test_every_run_is_on_one_page_newest_first(ledger: Ledger) -> None:
+    accepted = [accept(ledger, f"run-{number}") for number in range(300)]
+    for number, run_id in enumerate(accepted):
+        backdate(ledger, run_id, 1000 + number // 7)  # some at the same time
+
+    listed = [run_id for page in pages(ledger, Wanted(), 40) for run_id in page]
+
+    order = sorted(accepted, key=lambda run_id: (1000 + accepted.index(run_id) // 7, run_id), reverse=True)
+    assert listed == order
+
+
+def test_runs_that_come_meanwhile_move_nothing(ledger: Ledger) -> None:
+    older = {accept(ledger, f"older-{number}") for number in range(60)}
+    first = find(ledger, Wanted(), most=25)
+    for number in range(60):
+        accept(ledger, f"newer-{number}")
+
+    listed = ids(first.runs)
+    before = first.next
+    while before is not None:
+        page = find(ledger, Wanted(), before=before, most=25)
+        listed += ids(page.runs)
+        before = page.next
+
+    assert sorted(listed) == sorted(older)
+
+
+def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
+    for number in range(30):
+        accept(ledger, f"other-{number}", tenant="you")
+    accept(ledger, "chain", tenant="me", kind="chain")
+    accept(ledger, "said", tenant="me", text="Größe der Bestellung 42", session="Anna B")
+    ledger.cancel(accept(ledger, "ended", tenant="me"))
+
+    def found(tenant: str | None = "me", **wanted: object) -> list[str]:
+        return sorted(ids(find(ledger, Wanted(tenant, **wanted)).runs))  # type: ignore[arg-type]  # of several types
+
+    assert found() == ["chain", "ended", "said"]
+    assert found("nobody") == found("") == []
+    assert len(found(None)) == 33
+    assert found(statuses=("cancelled",)) == ["ended"]
+    assert found(statuses=("cancelled", "accepted"), kind="chain") == ["chain"]
+    for text in ("GRÖßE der", "42", "anna b", "SAID", "tenant=me"):
+        assert "said" in found(text=text), text
+    assert found(text="bestellung größe") == []
+    (run,) = find(ledger, Wanted("me", text="said")).runs
+    assert (run.title, run.session, run.labels, run.count, run.left) == ("Größe der Bestellung 42", "Anna B", {"tenant": "me"}, 1, 1)
+    assert run.created_at <= run.now
+
+
+def test_what_is_rare_is_found_in_bounded_steps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "ROUND_LOOKS", 128)
+    monkeypatch.setattr(listing, "MOST_LOOKS", 128)
+    for number in range(600):
+        accept(ledger, f"run-{number}", tenant="rare" if number in (3, 300) else "")
+
+    found = pages(ledger, Wanted("rare"), 10)
+
+    assert [run_id for page in found for run_id in page] == ["run-300", "run-3"]
+    assert len(found) > 3, "a page may be short, or empty, though more follow"
+
+
+def test_a_busy_session_hides_no_others(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "ROUND_LOOKS", 128)
+    shard = shard_of_session(scoped("", "busy"))
+    others = [accept(ledger, f"other-{number}") for number in range(50)]
+    for other in others:
+        backdate(ledger, other, 1000)
+    numbers = (number for number in range(100_000) if shard_of(f"busy-{number}") == shard)
+    busy = [accept(ledger, f"busy-{next(numbers)}", session="busy") for _ in range(150)]
+
+    listed = [run_id for page in pages(ledger, Wanted(), 20) for run_id in page]
+
+    assert len(listed) == 200
+    assert set(listed[:150]) == set(busy)
+    assert set(listed[150:]) == set(others)
+
+
+def test_a_run_that_has_expired_is_passed_by(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "stays")
+    valkey.zadd(f"{shard_key(shard_of('gone'))}:runs", {"gone": 1})
+
+    assert pages(ledger, Wanted(), 10) == [["stays"]]
+    valkey.zrem(f"{shard_key(shard_of('gone'))}:runs", "gone")
+
+
+def test_a_list_goes_on_behind_a_run(ledger: Ledger) -> None:
+    accepted = [accept(ledger, f"run-{number}") for number in range(70)]
+    for number, run_id in enumerate(accepted):
+        backdate(ledger, run_id, 1000 + number)
+
+    assert [run.run_id for run in every(ledger, Wanted(), behind="run-60")] == accepted[59::-1]
+    with pytest.raises(UnknownRunError):
+        next(every(ledger, Wanted(), behind="nope"))
+
+
+def test_scripts_that_redis_forgot_are_sent_again(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "one")
+    find(ledger, Wanted())
+    valkey.script_flush()
+
+    assert ids(find(ledger, Wanted()).runs) == ["one"]

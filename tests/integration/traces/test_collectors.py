@@ -1,0 +1,94 @@
+"""A collector that is slow, or down, holds nothing up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import tracing
+from orchestrator.client import Client, EmbeddedClient
+from orchestrator.models.definitions import Definitions, Tool
+from tests.integration.traces.collector import Collector
+from tests.integration.traces.conftest import HERE, PATIENCE_S, node
+
+pytestmark = pytest.mark.timeout(180)
+
+SLOW_S = 25.0  # longer than any of these tests takes without waiting for it
+SPARE_S = 10.0  # what a stack may take to stop on a busy machine; it takes 3
+
+
+@pytest.fixture
+def slow() -> Iterator[Collector]:
+    """A collector that answers too late."""
+    with Collector() as collector:
+        collector.delay_s = SLOW_S
+        yield collector
+
+
+def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", slow.url)
+    monkeypatch.setenv("CANTATA_LOG_FORMAT", "json")
+    definitions = Definitions(folder=str(HERE), tools={"add": Tool(function="trace_tools:add")})
+    with Client.embedded(tmp_path / "home", config=definitions, agents=1, tools=2) as client:
+        assert isinstance(client, EmbeddedClient)
+        since = time.monotonic()
+        for i in range(20):
+            nodes = [node("one", "add", a=i, _next_node="two"), node("two", "add", a=i)]
+            assert client.submit_chain({"nodes": nodes, "entry_node": "one"}).result(PATIENCE_S).success
+        ran_s = time.monotonic() - since
+        since = time.monotonic()
+    stopped_s = time.monotonic() - since
+    since = time.monotonic()
+    tracing.stop()
+
+    assert ran_s < SLOW_S
+    assert stopped_s < SPARE_S
+    assert time.monotonic() - since < 3.0
+    assert "Traceback" not in (tmp_path / "home" / "logs" / "tools.log").read_text()
+
+
+DOWN = """
+import sys, time
+from orchestrator import tracing
+from orchestrator.runlog import configure_logs
+configure_logs()
+tracing.start("one", "1", joins=True)
+spans = tracing.active()
+for number in range(3000):
+    with spans.step("run", f"s{number}", 1, 7, "step x", {}):
+        pass
+until = time.monotonic() + 25
+while "traces_not_sent" not in open(sys.argv[1]).read() and time.monotonic() < until:
+    time.sleep(0.05)
+since = time.monotonic()
+tracing.stop()
+print(time.monotonic() - since)
+"""
+
+
+def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+
+    with log.open("w") as errors:
+        found = subprocess.run(
+            [sys.executable, "-c", DOWN, str(log)], cwd=HERE.parents[2], env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+
+    assert found.returncode == 0, log.read_text()
+    assert float(found.stdout) < 1.0
+    assert log.read_text().count("\n") == log.read_text().count("traces_not_sent") == 1
+
+
+def test_without_a_collector_nothing_that_traces_is_imported() -> None:
+    script = "import sys, workers.service, workers.watching, orchestrator.client; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+
+    assert subprocess.run([sys.executable, "-c", script], cwd=HERE.parents[2], env=environment, timeout=60, check=False).returncode == 0

@@ -1,0 +1,72 @@
+"""Calls that block, beside Flower's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from orchestrator.errors import ConfigError, UnavailableError, UnknownRunError
+from orchestrator.flowerapp import desk
+from orchestrator.flowerapp.desk import Desk
+from orchestrator.flowerapp.faults import Refused, body_of
+
+
+async def open_desk() -> Desk:
+    """A desk that asks no Redis, until something is called."""
+    client: Any = SimpleNamespace(redis_url="redis://localhost:1", ledger=None)
+    return Desk(client)
+
+
+def test_more_than_can_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "MOST_WAITING", 20)
+
+    async def main() -> None:
+        gate, own = threading.Event(), await open_desk()
+        calls = [asyncio.create_task(own.call(gate.wait)) for _ in range(20)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="503"):
+            await own.call(gate.wait)
+        gate.set()
+        assert await asyncio.gather(*calls) == [True] * 20
+        assert await own.call(gate.wait)
+        await own.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UnknownRunError("no run"), 404, "unknown_run"),
+        (ConfigError("not so", code="odd"), 422, "odd"),
+        (UnavailableError("Redis is away"), 503, "unavailable"),
+    ],
+)
+def test_errors_with_a_meaning_are_told(error: Exception, status: int, code: str) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    async def main() -> None:
+        own = await open_desk()
+        with pytest.raises(Refused) as caught:
+            await own.call(fail)
+        assert (caught.value.status_code, caught.value.code, caught.value.message) == (status, code, str(error))
+        await own.close()
+
+    asyncio.run(main())
+
+
+def test_what_nobody_foresaw_is_not_shown() -> None:
+    async def main() -> None:
+        own = await open_desk()
+        with pytest.raises(ValueError, match="secret"):
+            await own.call(int, "secret")
+        await own.close()
+
+    asyncio.run(main())
+
+    assert "secret" not in body_of(ValueError("secret"))

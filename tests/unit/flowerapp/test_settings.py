@@ -1,0 +1,119 @@
+"""Where Flower's options come from, and which are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import flower
+import pytest
+from flower.options import options
+from flower.urls import settings as flower_settings
+
+from orchestrator.errors import ConfigError
+from orchestrator.flowerapp import settings
+
+
+@pytest.fixture(autouse=True)
+def unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder without a flowerconfig.py, no variables, and options as they are before and after."""
+    for name in [name for name in os.environ if name.startswith("FLOWER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    before, own = options.as_dict(), dict(flower_settings)
+    yield
+    for name, value in before.items():
+        setattr(options, name, value)
+    flower_settings.clear()
+    flower_settings.update(own)
+
+
+def test_it_listens_on_this_machine_only_and_leaves_the_log_alone() -> None:
+    settings.settle([])
+
+    assert (options.address, options.port, options.logging) == ("127.0.0.1", 5555, "none")
+    assert settings.is_local()
+    assert not settings.is_read_only()
+    assert settings.prefix() == ""
+
+
+def test_the_command_line_goes_before_the_file_and_that_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWER_PORT", "1")
+    monkeypatch.setenv("FLOWER_MAX_TASKS", "10")
+    monkeypatch.setenv("FLOWER_READ_ONLY", "true")
+    (tmp_path / "flowerconfig.py").write_text("port = 2\nmax_tasks = 20\n")
+
+    settings.settle(["--port=3", "--url_prefix=/tasks/"])
+
+    assert (options.port, options.max_tasks) == (3, 20)
+    assert settings.is_read_only()
+    assert settings.prefix() == "/tasks"
+
+
+def test_what_kubernetes_sets_for_a_service_called_flower_is_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWER_PORT", "tcp://10.0.0.1:5555")
+    monkeypatch.setenv("FLOWER_PORT_5555_TCP_ADDR", "10.0.0.1")
+
+    settings.settle([])
+
+    assert options.port == 5555
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--max-task=5", "did you mean --max_tasks=...?"),
+        ("something", "--name=value"),
+        ("--port=many", "cannot be read"),
+        ("--conf=nowhere.py", "does not exist"),
+        ("--certfile=/some.pem", "Flower refuses its options"),
+    ],
+)
+def test_what_is_no_option_or_no_value_is_told(argument: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings.settle([argument])
+
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "", "10.1.2.3", "flower.example.org"])
+def test_an_address_that_others_reach_needs_passwords(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--basic-auth-file"):
+        settings.settle([f"--address={address}"])
+
+    (tmp_path / "who.txt").write_text("# operators\nanna:secret\n\notto:word\n")
+    settings.settle([f"--address={address}"], basic_auth_file="who.txt")
+
+    assert options.basic_auth == ["anna:secret", "otto:word"]
+    assert not settings.is_local()
+
+
+@pytest.mark.parametrize("entry", ["", "anna", "anna:", ":secret", "anna:secret,"])
+def test_an_empty_password_is_none(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWER_BASIC_AUTH", entry)
+
+    with pytest.raises(ConfigError, match="name:password"):
+        settings.settle(["--address=0.0.0.0"])
+
+
+def test_a_file_without_passwords_is_refused_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "who.txt").write_text("# nobody\n")
+    with pytest.raises(ConfigError, match="at least one"):
+        settings.settle([], basic_auth_file="who.txt")
+
+    (tmp_path / "who.txt").write_text("my-only-secret")
+    with pytest.raises(ConfigError) as caught:
+        settings.settle([], basic_auth_file="who.txt")
+    assert "my-only-secret" not in str(caught.value)
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        settings.settle([], basic_auth_file="nowhere.txt")
+
+
+def test_a_flower_that_was_not_tested_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.version_warning() is None
+
+    monkeypatch.setattr(flower, "__version__", "2.9.1")
+
+    assert "2.9.1" in str(settings.version_warning())

@@ -1,0 +1,55 @@
+"""Which run a task belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.celeryapp import _options
+from orchestrator.flowerapp.tasks import Place, place_of, tasks_of
+from orchestrator.planning.canvas import Message
+
+RUN = "1a1f849485c04486b37"
+
+
+@dataclass
+class Shown:
+    """A task as Flower knows it."""
+
+    args: object
+    uuid: str = "u"
+    name: str | None = "tool.call"
+    state: str = "SUCCESS"
+    received: float | None = None
+    runtime: float | None = None
+    worker: object = None
+
+
+@pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]"), tuple(f"s{number}" for number in range(20))])
+def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
+    shown = _options(RUN, Message("tool.call", "tools", steps), 0)["argsrepr"]
+
+    assert place_of(Shown(shown)) == Place(RUN, steps[:8])
+
+
+@pytest.mark.parametrize("args", [None, "", "(1, 2)", f"('{RUN}', ['one'])", f"{RUN}:", "not-a-run:one", ["x"]])
+def test_tasks_of_others_have_no_run(args: object) -> None:
+    assert place_of(Shown(args)) is None
+
+
+def test_the_tasks_of_a_run_come_newest_first_with_what_flower_knows() -> None:
+    first = Shown(f"{RUN}:one", uuid="1", received=5.0, runtime=0.5, worker=SimpleNamespace(hostname="tools@here"))
+    second = Shown(f"{RUN}:two,three", uuid="2", state="RECEIVED", received=6.0)
+    sent = Shown(f"{RUN}:four", uuid="3", state="PENDING")
+    named = {"name": "tool.call"}
+    others = [Shown(f"{RUN}0:one"), Shown(None), Shown("(1,)")]
+
+    told = tasks_of(RUN, [first, *others, sent, second])
+
+    assert told == [
+        {"uuid": "2", "state": "RECEIVED", "steps": ["two", "three"], "worker": None, "received": 6.0, "runtime": None, **named},
+        {"uuid": "1", "state": "SUCCESS", "steps": ["one"], "worker": "tools@here", "received": 5.0, "runtime": 0.5, **named},
+        {"uuid": "3", "state": "PENDING", "steps": ["four"], "worker": None, "received": None, "runtime": None, **named},
+    ]

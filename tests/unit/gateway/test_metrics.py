@@ -1,0 +1,130 @@
+"""What the gateway tells of the fleet, from what was gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from orchestrator.errors import UnavailableError
+from orchestrator.gateway import metrics
+from orchestrator.gateway.metrics import Watch
+from orchestrator.metrics.families import FAMILIES
+from orchestrator.models.definitions import Agent, Definitions, Tool
+from orchestrator.state.fleet import Worker
+from orchestrator.state.load import QueueLoad, Standing, Waiting, queues
+
+STANDING = Standing(
+    workers=[
+        Worker(name="t@h", queues=("tools", "gpu"), concurrency=2, pid=1, host="h", version="1", started_at=0),
+        Worker(name="u@h", queues=("tools",), concurrency=4, pid=2, host="h", version="1", started_at=0),
+    ],
+    leased={"tools": 3, "lost": 1}, runs_open=5, runs_kept=9, steps_ready=40, totals={"accepted": 9, "closed:failed": 1, "recovered": 2},
+    sweep_age_s=0.5, memory_bytes=1000, memory_limit_bytes=0,
+)  # fmt: skip
+
+
+class StubClient:
+    """As much of a client as is looked at here."""
+
+    redis = None
+    app = None
+    definitions = Definitions(tools={"draw": Tool(function="m:draw", queue="studio")}, agents={"ann": Agent(queue="calm")})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The queues whose messages were counted, time by time."""
+    asked: list[Sequence[str]] = []
+
+    def waiting(_app: object, named: Sequence[str]) -> dict[str, Waiting]:
+        asked.append(named)
+        return {queue: Waiting(7, 1.5) if queue == "tools" else Waiting(0) for queue in named}
+
+    monkeypatch.setattr("orchestrator.state.load.standing", lambda _: STANDING)
+    monkeypatch.setattr("orchestrator.celeryapp.waiting", waiting)
+    return asked
+
+
+@pytest.fixture
+def watch(asked: list[Sequence[str]]) -> Watch:
+    return Watch(StubClient())  # type: ignore[arg-type]  # as said there
+
+
+def exported(watch: Watch) -> dict[str, tuple[str, set[str]]]:
+    """Name → type and labels, of ours."""
+    text = watch.page("", "").body.decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith("cantata_"):
+            found[name] = (family.type, {label for sample in family.samples for label in sample.labels})
+    return found
+
+
+def test_all_that_the_gateway_is_said_to_show_it_shows_and_nothing_else(watch: Watch) -> None:
+    said = {family.name: (family.kind, set(family.labels)) for family in FAMILIES if family.source in ("gateway", "both")}
+
+    assert exported(watch) == said
+
+
+def test_the_load_of_a_queue_is_what_waits_and_what_is_leased(watch: Watch) -> None:
+    found = watch.load().queues
+
+    assert found["tools"] == QueueLoad(ready=7, leased=3, work=10, slots=6, workers=2, oldest_wait_s=1.5)
+    assert found["gpu"] == QueueLoad(ready=0, leased=0, work=0, slots=2, workers=1, oldest_wait_s=None)
+    assert found["lost"].leased == 1, "its worker is gone, its lease is not"
+
+
+def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_for(watch: Watch) -> None:
+    assert {"coordinator", "agents", "tools", "studio", "calm"} <= watch.load().queues.keys()
+    assert "night" not in watch.load().queues
+
+    assert watch.load(["night"]).queues["night"].work == 0
+    assert "night" in watch.load().queues, "and from then on"
+
+
+def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(watch: Watch, asked: list[Sequence[str]]) -> None:
+    assert watch.load_page("queue=cantata%3Aworkers&queue=gpu&queue=", "").status == 200
+
+    assert "gpu" in asked[-1]
+    assert "cantata:workers" not in asked[-1]
+
+
+def test_what_was_gathered_is_told_again_for_a_second(watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        watch.load()
+        watch.page("", "")
+    assert len(asked) == 1
+
+    monkeypatch.setattr(metrics, "FRESH_S", 0.0)
+    watch.load()
+    assert len(asked) == 2
+
+
+def test_the_number_of_queues_that_can_be_asked_for_is_bounded(watch: Watch, asked: list[Sequence[str]]) -> None:
+    for number in range(3):
+        watch.load([f"q{number}-{each}" for each in range(90)])
+
+    assert len(asked[-1]) <= metrics.MOST_NAMED + 10
+    asked.clear()
+    watch.load(["one-more"])
+    assert asked == [], "it is not looked for, however often it is asked for"
+
+
+def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: object) -> Standing:
+        raise UnavailableError("Redis is away")
+
+    monkeypatch.setattr("orchestrator.state.load.standing", away)
+
+    assert exported(watch).keys() == {"cantata_redis_up", "cantata_build_info"}
+    assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
+    assert watch.load_page("", "").status == 503
+
+
+def test_queues_of_nobody_and_nothing_are_none() -> None:
+    empty = Standing([], {}, 0, 0, 0, {}, None, 0, 0)
+
+    assert queues(empty, {}) == {}

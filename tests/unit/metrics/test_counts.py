@@ -1,0 +1,155 @@
+"""What processes count, in files that others read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from orchestrator import metrics
+from orchestrator.metrics.counts import GONE, MOST_VALUES, OTHER, Counts, files, fold
+from orchestrator.metrics.families import FAMILIES
+from orchestrator.metrics.worker import _Counted
+from orchestrator.models.values import Usage
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> Iterator[Counts]:
+    """Counts that this process counts with."""
+    counts = Counts(tmp_path)
+    metrics.count_with(counts)
+    yield counts
+    metrics.count_with(None)
+    counts.close()
+
+
+def shown(folder: Path) -> Callable[..., float | None]:
+    registry = CollectorRegistry()
+    registry.register(_Counted(folder))
+    return lambda name, **labels: registry.get_sample_value(name, labels)
+
+
+def in_child(folder: Path, code: str) -> int:
+    """Count in a process that is then killed; its id."""
+    lines = ["import os, signal", "from pathlib import Path", "from orchestrator.metrics.counts import Counts"]
+    lines += [f"counts = Counts(Path({str(folder)!r}))", code, "os.kill(os.getpid(), signal.SIGKILL)"]
+    with subprocess.Popen([sys.executable, "-c", "\n".join(lines)]) as child:
+        assert child.wait(20) == -signal.SIGKILL
+    return child.pid
+
+
+def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
+    code = "from orchestrator import metrics; metrics.step_ended('k', 'done', 1.0); import sys; print('prometheus_client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
+
+
+def test_steps_are_counted_and_timed(counts: Counts, tmp_path: Path) -> None:
+    metrics.step_began("tools", 0.25)
+    metrics.step_began("tools", None)
+    metrics.step_ended("tool.call", "done", 0.005)
+    metrics.step_ended("tool.call", "done", 0.0051)
+    metrics.step_ended("tool.call", "failed", 2.0)
+
+    value = shown(tmp_path)
+    assert value("cantata_steps_total", kind="tool.call", status="done") == 2
+    assert value("cantata_steps_total", kind="tool.call", status="failed") == 1
+    assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="0.005") == 1, "a bound is within its bucket"
+    assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="0.01") == 2
+    assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="+Inf") == 3
+    assert value("cantata_step_duration_seconds_count", kind="tool.call") == 3
+    assert value("cantata_step_duration_seconds_sum", kind="tool.call") == pytest.approx(2.0101)
+    assert value("cantata_queue_wait_seconds_count", queue="tools") == 1, "what ran ahead waited in no queue"
+
+
+def test_model_calls_are_counted_with_what_they_took_and_cost(counts: Counts, tmp_path: Path) -> None:
+    metrics.model_called("m", "ok", 1.5, Usage(input_tokens=10, output_tokens=4, cost_usd=0.25, model_calls=1))
+    metrics.model_called("m", "ok", 1.5, Usage(input_tokens=1, output_tokens=1, model_calls=1))
+    metrics.model_called("m", "rate_limited", 0.1, None)
+    metrics.limit_waited("m", "rpm", 2.5)
+    metrics.budget_refused("run")
+
+    value = shown(tmp_path)
+    assert [value("cantata_model_calls_total", model="m", outcome=outcome) for outcome in ("ok", "rate_limited")] == [2, 1]
+    assert [value("cantata_model_tokens_total", model="m", direction=way) for way in ("input", "output")] == [11, 5]
+    assert value("cantata_model_cost_usd_total", model="m") == 0.25
+    assert value("cantata_model_call_duration_seconds_count", model="m") == 3
+    assert value("cantata_limit_wait_seconds_total", model="m", reason="rpm") == 2.5
+    assert value("cantata_budget_refusals_total", budget="run") == 1
+
+
+def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: Path) -> None:
+    metrics.step_began("tools", 0.25)
+    metrics.step_ended("tool.call", "done", 0.005)
+    metrics.model_called("m", "ok", 1.5, Usage(input_tokens=10))
+    metrics.limit_waited("m", "rpm", 2.5)
+    metrics.budget_refused("run")
+
+    found = {(metric.name, metric.type) for metric in _Counted(tmp_path).collect()}
+    assert found == {(family.name.removesuffix("_total"), family.kind) for family in FAMILIES if family.source == "worker"}
+
+
+def test_a_label_that_users_fill_has_so_many_values_at_most(counts: Counts, tmp_path: Path) -> None:
+    for number in range(MOST_VALUES + 50):
+        counts.add("cantata_model_cost_usd_total", (f"model-{number}",), 1.0)
+    counts.add("cantata_model_cost_usd_total", ("model-0",), 1.0)
+
+    value = shown(tmp_path)
+    assert value("cantata_model_cost_usd_total", model=OTHER) == 50
+    assert value("cantata_model_cost_usd_total", model="model-0") == 2
+
+
+def test_threads_lose_no_count(counts: Counts, tmp_path: Path) -> None:
+    def count() -> None:
+        for _ in range(500):
+            counts.add("cantata_steps_total", ("tool.call", "done"))
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 4000
+
+
+def test_what_killed_processes_counted_stays_and_their_files_go(counts: Counts, tmp_path: Path) -> None:
+    counts.add("cantata_steps_total", ("tool.call", "done"))
+    for _ in range(2):
+        in_child(tmp_path, "[counts.add('cantata_steps_total', ('tool.call', 'done')) for _ in range(3)]")
+        in_child(tmp_path, "counts.observe('cantata_queue_wait_seconds', ('tools',), 0.3)")
+    value = shown(tmp_path)
+
+    for _ in range(2):
+        assert value("cantata_steps_total", kind="tool.call", status="done") == 7
+        assert value("cantata_queue_wait_seconds_count", queue="tools") == 2
+        assert value("cantata_queue_wait_seconds_sum", queue="tools") == pytest.approx(0.6)
+    assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {GONE, str(os.getpid())}
+
+
+def test_a_process_goes_on_with_what_a_dead_one_of_its_id_had_counted(counts: Counts, tmp_path: Path) -> None:
+    counts.add("cantata_steps_total", ("tool.call", "done"))
+    counts.close()
+
+    later = Counts(tmp_path)
+    later.add("cantata_steps_total", ("tool.call", "done"))
+    later.close()
+
+    assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 2
+
+
+def test_a_file_that_is_just_being_made_disturbs_nobody(counts: Counts, tmp_path: Path) -> None:
+    counts.add("cantata_steps_total", ("tool.call", "done"))
+    (tmp_path / f"counter_{2**22 + 1}.db").touch()
+
+    fold(tmp_path)
+
+    assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 1

@@ -1,0 +1,139 @@
+"""Where metrics are shown, and what is left when their process has gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator import metrics
+from orchestrator.cli.worker import workers_for
+from orchestrator.embedded import Home, worker_command
+from orchestrator.embedded.plan import make_plan
+from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.metrics import server
+from orchestrator.metrics.folder import Folder
+from orchestrator.metrics.place import Place, place
+from orchestrator.metrics.server import Answer, Server
+from orchestrator.metrics.worker import WorkerMetrics
+
+HERE = Place("127.0.0.1", 0)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folders are made here, not beside those of others."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    metrics.count_with(None)
+
+
+def test_without_a_port_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANTATA_METRICS_PORT", raising=False)
+
+    assert place() is None
+    assert place(0) == HERE
+
+
+def test_the_environment_names_port_and_host_and_the_option_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_METRICS_PORT", "9464")
+    monkeypatch.setenv("CANTATA_METRICS_HOST", "0.0.0.0")
+
+    assert place() == Place("0.0.0.0", 9464)
+    assert place(1) == Place("0.0.0.0", 1)
+
+
+def test_a_port_that_is_none_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_METRICS_PORT", "70000")
+
+    with pytest.raises(ConfigError, match="CANTATA_METRICS_PORT"):
+        place()
+
+
+def test_workers_that_are_started_together_have_ports_that_follow_each_other() -> None:
+    def ports(first: int | None) -> list[str]:
+        workers = workers_for(["coordinator", "agents", "tools"], None, None, first)
+        return [each.command[-1] for each in workers if "--metrics-port" in each.command]
+
+    assert ports(9464) == ["9464", "9465", "9466"]
+    assert ports(0) == ["0", "0", "0"]
+    assert ports(None) == []
+
+
+def test_a_stack_shows_its_gateway_at_the_port_and_its_workers_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ports() -> dict[str, str]:
+        with tempfile.TemporaryDirectory(prefix="cm", dir="/tmp") as folder:
+            options: dict[str, Any] = {"agents": 2, "tools": 1, "flower": True, "gateway": True, "config": None}
+            services = make_plan(Home(Path(folder)), **options, command=worker_command).services
+        return {each.name: each.command[-1] for each in services if "--metrics-port" in each.command}
+
+    monkeypatch.setenv("CANTATA_METRICS_PORT", "9464")
+    assert ports() == {"gateway": "9464", "coordinator": "9465", "agents": "9466", "agents-2": "9467", "tools": "9468"}
+    monkeypatch.delenv("CANTATA_METRICS_PORT")
+    assert ports() == {}
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PATIENCE_S", 0.0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(UnavailableError, match=f"port {port}: Address already in use; name another"):
+            Server(Place("127.0.0.1", port), {})
+
+
+def test_a_page_that_breaks_is_an_answer_and_the_next_one_works() -> None:
+    def broken(_query: str, _accept: str) -> Answer:
+        raise ValueError("secret")
+
+    shown = Server(HERE, {"/broken": broken, "/query": lambda query, accept: Answer(200, "text/plain", f"{query} {accept}".encode())})
+    try:
+        failed = httpx.get(f"{shown.url}/broken")
+        assert (failed.status_code, "secret" in failed.text) == (500, False)
+        assert httpx.get(f"{shown.url}/query?a=b", headers={"Accept": "x/y"}).text == "a=b x/y"
+        assert httpx.get(f"{shown.url}/nothing").status_code == 404
+    finally:
+        shown.close()
+
+
+def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_folder: Path) -> None:
+    shown = WorkerMetrics(HERE, "9.9.9")
+    metrics.step_ended("tool.call", "done", 0.1)
+
+    plain = httpx.get(f"{shown.url}/metrics")
+    modern = httpx.get(f"{shown.url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    shown.close()
+
+    assert 'cantata_steps_total{kind="tool.call",status="done"} 1.0' in plain.text
+    assert 'cantata_build_info{version="9.9.9"} 1.0' in plain.text
+    assert modern.text.endswith("# EOF\n")
+    assert list(own_folder.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_folder: Path) -> None:
+    code = "import sys, time; from orchestrator.metrics.folder import Folder; print(Folder().path, flush=True); time.sleep(60)"
+    own = {**os.environ, "TMPDIR": str(own_folder)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=own) as other:
+        assert other.stdout
+        path = Path(other.stdout.readline().strip())
+        Folder().remove()
+        assert path.is_dir()
+        assert path.stat().st_mode & 0o077 == 0
+
+        other.send_signal(signal.SIGKILL)
+        other.wait(20)
+
+    mine = Folder()
+    assert [each.name for each in own_folder.iterdir()] == [mine.path.name]
+    mine.remove()
+    assert list(own_folder.iterdir()) == []

@@ -1,0 +1,44 @@
+"""Runs as Redis tells them, for tests of what is drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.models.values import JsonValue
+from orchestrator.models.wire import RunStatus
+from orchestrator.pages.folding import fold
+from orchestrator.pages.graphs import Drawing
+from orchestrator.state.listing import RunSummary
+from orchestrator.state.story import Cell, Moments, Parts, Snapshot
+
+Facts = Mapping[str, Mapping[str, Any]] | None
+
+AT = 1000.0  # when the run was accepted, in seconds
+
+
+def snapshot(
+    words: Mapping[str, str], *, names: Mapping[str, str] | None = None, status: RunStatus = "running", closed_at: float | None = None
+) -> Snapshot:
+    """A run whose steps stand so; one that runs or is done began once."""
+    cells = {step_id: Cell(word, int(word in ("running", "done", "failed")), 0, 0, "-") for step_id, word in words.items()}
+    run = RunSummary(run_id="run", kind="chain", status=status, created_at=AT, closed_at=closed_at)
+    return Snapshot(run=run, request="{}", is_cut=False, offset=1, cells=cells, names=names or {}, terminals=())
+
+
+def drawing(
+    run: Snapshot, *, edges: Mapping[str, list[tuple[str, str, bool]]] | None = None, infos: Facts = None,
+    grown: Facts = None, at: Mapping[str, Moments] | None = None,
+    specs: Facts = None, opened: Iterable[str] = (),
+) -> Drawing:  # fmt: skip
+    """What is drawn of it."""
+    known: dict[str, Mapping[str, JsonValue]] = {step_id: {"kind": "tool.call"} for step_id in run.cells}
+    folded = fold(run, set(opened))
+    parts = Parts({**known, **(specs or {})}, edges or {}, infos or {}, grown or {})
+    return Drawing(run, folded, parts, at or {}, dict.fromkeys(folded.shown).keys())
+
+
+def ran(first: int, ended: int | None = None, started: int | None = None) -> Moments:
+    """When a step began and ended: ms after its run was accepted."""
+    base = round(AT * 1000)
+    return Moments(base + first, base + (first if started is None else started), None if ended is None else base + ended, "worker")

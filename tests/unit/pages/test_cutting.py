@@ -1,0 +1,22 @@
+"""Large values are cut, and it is known that they were."""
+
+from __future__ import annotations
+
+from orchestrator.models.values import JsonValue
+from orchestrator.pages.cutting import Scissors
+
+
+def test_what_is_small_stays_as_it_is() -> None:
+    scissors = Scissors(most=20)
+
+    values: list[JsonValue] = ["text", 5, None, True, {"a": [1]}]
+    assert [scissors.value(each) for each in values] == values
+    assert not scissors.has_cut
+
+
+def test_of_what_is_large_the_beginning_is_left_as_text() -> None:
+    scissors = Scissors(most=10)
+
+    assert scissors.value("x" * 11) == "x" * 10
+    assert scissors.value({"name": "value"}) == '{"name": "'
+    assert scissors.has_cut

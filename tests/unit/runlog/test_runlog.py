@@ -1,0 +1,138 @@
+"""Where log lines go, and in which form."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from orchestrator import runlog
+from orchestrator.runlog import names
+
+
+class Kept:
+    """A sink that keeps all."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def add(self, run_id: str, line: dict[str, Any]) -> None:
+        self.lines.append((run_id, line))
+
+    def hurry(self) -> None:
+        """Nothing waits."""
+
+    flush = hurry
+
+    @property
+    def events(self) -> list[str]:
+        return [line["event"] for _, line in self.lines]
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    """A sink, with logs as they were before when the test is over."""
+    root, before = logging.getLogger(), structlog.get_config()
+    handlers, level = list(root.handlers), root.level
+    kept = Kept()
+    runlog.keep_lines(kept)
+    yield kept
+    runlog.keep_lines(None)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.configure(**before)
+
+
+def logger() -> Any:
+    return structlog.get_logger("ours")
+
+
+def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    runlog.configure_logs(for_runs=True)
+    with names.bound({"run": "r", "step": "s"}):
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+            logging.getLogger("theirs").log(level, "theirs %s", level)
+        logger().debug("ours 10")
+        logger().info("ours 20")
+        logger().warning("ours 30")
+        logging.getLogger("httpx").info("HTTP Request")
+    logger().info("of nobody")
+    logger().info("of another", run="q")
+
+    assert kept.events == ["theirs 20", "theirs 30", "ours 20", "ours 30", "of another"]
+    assert [run_id for run_id, _ in kept.lines] == ["r", "r", "r", "r", "q"]
+    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in written] == ["theirs 30", "ours 30"]
+    assert all((line["run"], line["step"], line["level"]) == ("r", "s", "warning") for line in written)
+
+
+@pytest.mark.parametrize(("level", "events"), [("off", []), ("error", ["e"]), ("debug", ["d", "e"])])
+def test_the_level_of_runs_is_their_own(kept: Kept, monkeypatch: pytest.MonkeyPatch, level: str, events: list[str]) -> None:
+    monkeypatch.setenv("CANTATA_RUN_LOG_LEVEL", level)
+    runlog.configure_logs(for_runs=True)
+
+    with names.bound({"run": "r"}):
+        logger().debug("d")
+        logging.getLogger("theirs").error("e")
+
+    assert kept.events == events
+
+
+def test_other_processes_keep_nothing(kept: Kept) -> None:
+    runlog.configure_logs()
+
+    with names.bound({"run": "r"}):
+        logger().error("e")
+
+    assert kept.events == []
+
+
+def test_names_go_with_tasks_and_end_with_the_block(kept: Kept) -> None:
+    runlog.configure_logs(for_runs=True)
+    with names.bound({"run": "r"}):
+        inside = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: logger().warning("in a thread of its own"))
+        thread.start()
+        thread.join()
+    inside.run(lambda: logger().warning("later, in its context"))
+    logger().warning("after")
+
+    assert kept.events == ["later, in its context"]
+
+
+def test_a_wrong_message_harms_nobody(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    runlog.configure_logs(for_runs=True)
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == runlog.__name__]  # pytest's would raise
+
+    with names.bound({"run": "r"}):
+        logging.getLogger("theirs").warning("%d", "no number")
+        logging.getLogger("theirs").warning("%d", 1)
+
+    assert kept.events == ["1"]
+    assert '"event": "1"' in capsys.readouterr().err
+
+
+def test_a_person_reads_plain_lines_without_secrets(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CANTATA_LOG_FORMAT", "human")
+    monkeypatch.setenv("SOME_API_KEY", "hunter2hunter2")
+    monkeypatch.setattr(runlog, "_secrets_at", -100.0)
+    runlog.configure_logs()
+    try:
+        raise ValueError("with hunter2hunter2")
+    except ValueError:
+        logger().exception("broke", detail={"key": ["hunter2hunter2"]})
+
+    said = capsys.readouterr().err
+    assert "broke" in said
+    assert "ValueError: with ***" in said
+    assert "hunter2" not in said
+    monkeypatch.setattr(runlog, "_secrets_at", -100.0)

@@ -1,0 +1,80 @@
+"""What a run is called in lists, and what of a search Redis is asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.models.values import JsonValue
+from orchestrator.state import listing
+from orchestrator.state.listing import RunSummary, Wanted, title_of, wanted_in
+
+CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}
+
+
+def written(value: JsonValue) -> str:
+    """As requests are kept."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("text", ["What does E42 mean?", 'Say "hi" \\ now', "Grüße 😀", "a" * 120])
+def test_a_turn_is_called_by_its_text(text: str) -> None:
+    assert title_of("turn", written({"text": text, "team": "desk"})) == text
+
+
+def test_a_long_text_is_one_line_of_120_characters() -> None:
+    title = title_of("turn", written({"text": "one\n\n two\t" + "x" * 500}))
+
+    assert title.startswith("one two xxx")
+    assert (len(title), title[-1]) == (120, "…")
+
+
+def test_a_request_may_be_cut_anywhere() -> None:
+    text = 'Ein "Zitat" \\ und \n\u0001 Grüße'
+    whole = json.dumps({"text": text}, separators=(",", ":"))  # with escapes of several characters
+
+    titles = [title_of("turn", whole[:length]) for length in range(len(whole) + 1)]
+
+    full = " ".join(text.split())
+    assert titles[-1] == full
+    assert all(full.startswith(title.rstrip()) for title in titles)
+
+
+def test_a_chain_is_called_by_its_name_and_its_nodes() -> None:
+    assert title_of("chain", written(CHAIN)) == "report: read, write"
+    assert title_of("chain", written(CHAIN)[:40]) == "report"
+    assert title_of("chain", written({**CHAIN, "chain_id": "0a1b2c3d"})) == "read, write", "its name was made up"
+    assert title_of("chain", "") == title_of("turn", "{}") == ""
+
+
+def test_a_text_is_found_in_id_title_session_and_labels_in_any_case() -> None:
+    run = RunSummary(
+        run_id="0a1b", kind="turn", status="running", created_at=1, title="Größe der Bestellung", session="Anna", labels={"tenant": "Acme"}
+    )
+
+    for text in ("", "0A1", "GRÖSSE", "größe DER", "anna", "tenant=acme", "acme"):
+        assert wanted_in(run, text), text
+    for text in ("bestellung größe", "tenant = acme", "otto"):
+        assert not wanted_in(run, text), text
+
+
+def test_redis_is_asked_for_each_word_as_it_may_be_written() -> None:
+    assert listing._words("") == listing._words(' "\\ ') == []
+    assert listing._words('Order "777"') == ["order", "777"]
+    (spellings,) = listing._words("Größe")
+    assert set(spellings.split("\n")) >= {"größe", "grÖssE".lower().replace("ö", "Ö")}
+    assert len(listing._words(" ".join(f"word{number}" for number in range(100)))) == listing.MOST_WORDS
+
+
+@pytest.mark.parametrize("wanted", [{"statuses": ("done",)}, {"kind": "task"}, {"text": "x" * 201}])
+def test_what_no_run_can_be_is_refused(wanted: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Wanted(**wanted)  # type: ignore[arg-type]  # the wrong ones, on purpose
+
+
+@pytest.mark.parametrize("text", ["", "abc", "12", "12.", ".x", "-1.x", "1.a b", "9" * 16 + ".x"])
+def test_a_place_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no place"):
+        listing._place(text)

@@ -1,0 +1,35 @@
+"""What a model was asked is recorded with the step, within bounds."""
+
+from __future__ import annotations
+
+from workers.dialects.messages import Message
+from workers.prompts import MOST_CHARACTERS, MOST_IN_ALL, recorded
+
+
+def test_a_usual_prompt_is_recorded_as_it_is() -> None:
+    messages: list[Message] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+
+    assert recorded(messages) == [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Hello"}]
+
+
+def test_long_messages_are_cut() -> None:
+    (shown,) = recorded([{"role": "user", "content": "x" * 5000}])
+
+    assert shown == {"role": "user", "text": "x" * MOST_CHARACTERS, "cut": True}
+
+
+def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
+    messages: list[Message] = [{"role": "user", "content": f"{number} " + "x" * 900} for number in range(100)]
+
+    shown = recorded(messages)
+
+    texts = [str(each["text"]) for each in shown if isinstance(each, dict)]
+    numbers = [int(text.split()[0]) for text in texts]
+    assert numbers == [0, *range(101 - len(numbers), 100)]
+    assert sum(map(len, texts)) <= MOST_IN_ALL
+    assert shown[1] == {"role": "user", "text": texts[1], "omitted": 100 - len(numbers)}
+
+
+def test_what_has_no_text_is_recorded_empty() -> None:
+    assert recorded([{"role": "assistant", "content": None}]) == [{"role": "assistant", "text": ""}]
+    assert recorded([]) == []

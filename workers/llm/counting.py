@@ -1,0 +1,38 @@
+"""Counts requests to models, what they took and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+from orchestrator import metrics
+from orchestrator.errors import ModelError
+from workers.llm.replies import Reply
+
+P = ParamSpec("P")
+
+
+def counted(ask: Callable[Concatenate[str, P], Awaitable[Reply]]) -> Callable[Concatenate[str, P], Awaitable[Reply]]:
+    """What asks a model, whose name comes first, and is counted."""
+
+    @wraps(ask)
+    async def asked(model: str, /, *args: P.args, **more: P.kwargs) -> Reply:
+        since, outcome, usage = time.perf_counter(), "error", None
+        try:
+            reply = await ask(model, *args, **more)
+            outcome, usage = "ok", reply.usage
+        except ModelError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        else:
+            return reply
+        finally:
+            metrics.model_called(model, outcome, time.perf_counter() - since, usage)
+
+    return asked
