@@ -15,7 +15,7 @@ from celery.canvas import Signature
 from kombu import Connection
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
 from kombu.utils.uuid import uuid
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from orchestrator import faultpoints
 from orchestrator.errors import ConfigError, UnavailableError
@@ -256,12 +256,12 @@ def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]
             pipe.llen(name)
             pipe.lindex(name, -1)
         answers = pipe.execute(raise_on_error=False)
-    if lost := next((each for each in answers if isinstance(each, Exception) and not str(each).startswith("WRONGTYPE")), None):
+    if lost := next((each for each in answers if isinstance(each, Exception) and not isinstance(each, ResponseError)), None):
         raise lost
     counts, oldest = dict.fromkeys(queues, 0), dict[str, float]()
     for (queue, _), count, head in zip(lists, answers[::2], answers[1::2], strict=True):
         if isinstance(count, Exception):
-            continue  # it is no list, so no queue; anybody may ask for any name
+            continue  # it is no list, or not ours to see: anybody may ask for any name
         counts[queue] += count
         if (age_s := _age_s(head)) is not None:
             oldest[queue] = max(age_s, oldest.get(queue, 0.0))

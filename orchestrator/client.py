@@ -25,8 +25,9 @@ from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, Ru
 from orchestrator.planning import forks as rewinding
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
+from orchestrator.runlog.lines import Line
 from orchestrator.settings import settings
-from orchestrator.state import clock, events, fleet, forks, sessions, traces
+from orchestrator.state import clock, events, fleet, forks, logs, sessions, traces
 from orchestrator.state.connection import check, connect
 from orchestrator.state.ledger import Ledger, Place, RunRecord, StepRecord, shard_of
 from orchestrator.state.memory import MemoryBank
@@ -63,6 +64,11 @@ class Run:
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Its events as they come, from after `from_offset` (from the start if None), until it is over."""
         return events.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
+
+    def logs(self, *, follow: bool = False) -> Iterator[Line]:
+        """What workers and tools logged for it, on all machines, in the order it was said; with `follow` as it comes, until it is over."""
+        kept = logs.Logs(self._client.redis, self.run_id)
+        yield from kept.follow() if follow else kept.read()
 
     def wait(self, timeout_s: float | None = None) -> RunRecord:
         """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""

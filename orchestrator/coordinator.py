@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import structlog
 from celery import Celery
@@ -148,8 +149,9 @@ def sweep_once(app: Celery, ledger: Ledger) -> int:
 
 def _tell_of_end(ledger: Ledger, run_id: str) -> None:
     """Tell of a run that a sweep ended: no step of it will."""
-    log.info("run_ended", run=run_id, status=ledger.status(run_id))
-    traces.end(tracing.active(), ledger, run_id)
+    with suppress(CantataError):  # it may be gone by now
+        log.info("run_ended", run=run_id, status=ledger.status(run_id))
+        traces.end(tracing.active(), ledger, run_id)
 
 
 def send_ready(app: Celery, ready: Iterable[tuple[str, Ready]]) -> None:

@@ -119,7 +119,7 @@ class ForkBody(Value):
 
     from_step: str = Field(description="a step, or a name that a step answered to in the end")
     changes: dict[str, JsonValue] = Field(
-        default_factory=dict, description="of the input, such as {\"input.x\": 5}; only what is done anew sees them"
+        default_factory=dict, description='of the input, such as {"input.x": 5}; only what is done anew sees them'
     )
 
 

@@ -81,7 +81,7 @@ class Counts:
             cells[1 + bisect_left(BY_NAME[name].buckets, value)].add(1.0)
 
     def _new(self, name: str, labels: tuple[str, ...]) -> list[_Cell]:
-        """The cells of a series that is new here; from now on they are shown, as 0, or as what a dead process of the same id had counted."""
+        """The cells of a series that is new here; they are shown from now on, as 0, or as what a dead process of the same id counted."""
         bounded = tuple(self._bounded(name, place, label) for place, label in enumerate(labels))
         if bounded != labels:
             return self._cells.get((name, bounded)) or self._new(name, bounded)

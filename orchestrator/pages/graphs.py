@@ -14,15 +14,13 @@ from orchestrator.pages.names import name_of
 from orchestrator.pages.views import EdgeView, MapView, StepView
 from orchestrator.planning.strategies.chain_ids import GATHER
 from orchestrator.state.forks import takes_of
-from orchestrator.state.story import Moments, Parts, Snapshot
+from orchestrator.state.story import NEVER, Moments, Parts, Snapshot
 
 GROWN = "grown"
 """The label of an edge that is none of the run's: from a step to what it grew."""
 
 NOT_READY = frozenset({"waiting", "failed", "skipped"})
 """How steps stand that may never have been ready, if they did not begin."""
-
-NEVER = Moments()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from orchestrator.pages.views import GraphView, MessageView, RunDetail, StepDeta
 from orchestrator.state import listing, story
 from orchestrator.state.ledger import StepRecord
 from orchestrator.state.listing import RunList, Wanted
+from orchestrator.state.logs import Logs
 from orchestrator.state.story import Moments, Snapshot
 
 MOST_STEPS = 2000
@@ -29,6 +30,8 @@ MOST_STEPS = 2000
 
 MOST_INPUTS = 100
 """Inputs of a step that are told."""
+MOST_LINES = 200
+"""Lines of a step's log that are told."""
 TOLD = frozenset({"error", "usage", "model", transcripts.PROMPT})
 """What is recorded of a step and told elsewhere than in `info`."""
 
@@ -43,6 +46,7 @@ class Pages:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._ledger = client.ledger
+        self._timeline = story.Timeline(client.ledger)
 
     def list(
         self, tenant: str | None, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "",
@@ -55,7 +59,7 @@ class Pages:
         """A run's graph as it stands, with the first items of the maps that are opened."""
         snapshot = story.snapshot(self._ledger, run_id, tenant)
         folded = fold(snapshot, set(opened))
-        moments = story.moments(self._ledger, run_id, snapshot.offset, folded=folded.limits)
+        moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
         shown = _newest(folded.shown, moments)
         drawing = Drawing(snapshot, folded, story.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
         return GraphView(
@@ -82,6 +86,7 @@ class Pages:
             info={name: scissors.value(value) for name, value in record.info.items() if name not in TOLD},
             attempts=attempts_of(events, snapshot.run.closed_at),
             transcript=list(self._transcript(snapshot, record)),
+            logs=[line for line in Logs(self._ledger.redis, run_id).read() if line.step == step_id][-MOST_LINES:],
             usage=view.usage,
             model=view.model,
             cut=scissors.has_cut,

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from orchestrator.models.graph import StepState
 from orchestrator.models.values import ErrorInfo, Usage, Value
+from orchestrator.runlog.lines import Line
 from orchestrator.state.listing import RunSummary
 
 AttemptEnd = Literal["done", "failed", "late", "skipped", "retry", "waits", "lost", "released", "refused", "uncertain", "grown", "closed"]
@@ -125,5 +126,5 @@ class StepDetail(Value):
     transcript: list[MessageView] = Field(default_factory=list, description="of a step that asks a model: what was said")
     usage: Usage | None = None
     model: str | None = None
-    logs: list[JsonValue] = Field(default_factory=list)
+    logs: list[Line] = Field(default_factory=list, description="the last lines that were logged in it")
     cut: bool = Field(default=False, description="whether a value was cut")

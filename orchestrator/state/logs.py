@@ -39,7 +39,7 @@ class RunLogs:
     """Writes the lines of runs, from a thread that starts with the first line. One for each process."""
 
     def __init__(self, redis_url: str, worker: str) -> None:
-        self._ledger = Ledger(connect(redis_url, name="cantata-logs", single=True), patience_s=PATIENCE_S)
+        self._ledger = Ledger(connect(redis_url, name="cantata-logs"), patience_s=PATIENCE_S)
         self._worker = worker
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_WAITING)
         self._come = threading.Event()

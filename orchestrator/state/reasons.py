@@ -37,7 +37,7 @@ class Unconfirmed(RedisConnectionError):
 
 
 OF_CLASSES: dict[type[Exception], str] = {
-    MasterNotFoundError: "{redis} has no master that its Sentinels know to be up ({text}); look at what they say",
+    MasterNotFoundError: "{redis} has no master that a Sentinel that answers knows to be up ({text}); look at what they say",
     Unconfirmed: "{redis} took it, but {text} (CANTATA_WAIT_REPLICAS); start replicas, or ask again with the same idempotency key",
     AuthenticationError: "{redis} refuses the user or the password; set them in REDIS_URL",
     NoPermissionError: "{redis} does not permit what is needed ({text}); deploy/redis/users.acl says what is",
@@ -66,7 +66,7 @@ def reason(failure: BaseException, place: str = "") -> str:
     """What is wrong with the Redis at this place, which is shown as it is given."""
     redis = f"Redis at {place}" if place else "Redis"
     for error in _chain(failure):
-        if isinstance(error, ssl.SSLError):
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # those break off
             return _of_tls(error, redis)
         for kind, sentence in OF_CLASSES.items():
             if isinstance(error, kind):
@@ -74,6 +74,8 @@ def reason(failure: BaseException, place: str = "") -> str:
         for beginning, sentence in OF_TEXTS.items():
             if beginning in str(error):
                 return sentence.format(redis=redis)
+    if place.startswith("rediss") and any(isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)):
+        return f"{redis} cannot be asked, since a file for TLS cannot be read; mend ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
     hint = CLIENTS_CERTIFICATE if place.startswith("rediss") and "closed" in str(failure) else ""
     return f"{redis} cannot be reached ({_short(failure)}); start it or mend REDIS_URL{hint}"
 
@@ -100,7 +102,7 @@ def _of_tls(error: ssl.SSLError, redis: str) -> str:
         if error.verify_code == EXPIRED:
             return f"the certificate of {redis} has expired; renew it"
         return f"the certificate of {redis} is signed by nobody trusted here ({told}); name its authority with ?ssl_ca_certs= in REDIS_URL"
-    told = (error.reason or str(error)).replace("_", " ").lower()
+    told = (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
     if "alert" in told or "certificate required" in told:
         return f"{redis} refuses this client's certificate ({told}); name one with ?ssl_certfile= and &ssl_keyfile= in REDIS_URL"
     return f"{redis} does not answer in TLS ({told}); name it with redis:// in REDIS_URL if it speaks none"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,8 +17,9 @@ from orchestrator.state.listing import FIELDS, RunSummary, summary_of
 from orchestrator.state.scripts import Scripts
 
 REQUEST_BYTES = 20_000  # of what was asked that are read
-LOOKS = 2000  # events that one call looks at: some milliseconds
+LOOKS = 1000  # events that one call looks at: some milliseconds
 MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
+MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 5000  # whose moments are kept in this process: some megabytes
 
 KINDS = frozenset({"started", "done", "failed", "late", "skipped", "grown"})
 """Events that tell when a step began or ended."""
@@ -56,7 +59,7 @@ class Snapshot:
         return name
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Moments:
     """When a step began and ended, in ms, and who did it last."""
 
@@ -64,6 +67,15 @@ class Moments:
     started_ms: int | None = None
     ended_ms: int | None = None
     worker: str = ""
+
+    def after(self, kind: str, worker: str, at_ms: int) -> Moments:
+        """With another event of KINDS."""
+        if kind != "started":
+            return Moments(self.first_ms, self.started_ms, at_ms, self.worker)
+        return Moments(self.first_ms or at_ms, at_ms, self.ended_ms, worker)
+
+
+NEVER = Moments()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,37 +177,48 @@ def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
 # --- the log ----------------------------------------------------------------------------------------------------------------
 
 
-def moments(ledger: Ledger, run_id: str, offset: int, *, folded: Mapping[str, int]) -> dict[str, Moments]:
-    """When steps began and ended, by the events up to an offset. Of the items of a map in `folded` only the first so many are told."""
-    limits = [word for prefix, shown in folded.items() for word in (f"{prefix}/", str(shown))]
-    found: dict[str, Moments] = {}
-    for rows in _log(ledger, "moments", run_id, (), offset, limits):
-        for i in range(0, len(rows), 5):
-            kind, step_id, _attempt, worker, at = rows[i : i + 5]
-            _note(found.setdefault(step_id, Moments()), kind, worker, int(at))
-    return found
+class Timeline:
+    """When the steps of runs began and ended. What was read of a run's log is kept for a while, since it only grows."""
 
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._kept: OrderedDict[tuple[str, frozenset[str]], tuple[int, dict[str, Moments]]] = OrderedDict()
+        self._changing = threading.Lock()
 
-def _note(moments: Moments, kind: str, worker: str, at_ms: int) -> None:
-    if kind == "started":
-        moments.first_ms = moments.first_ms or at_ms
-        moments.started_ms, moments.worker = at_ms, worker
-    else:
-        moments.ended_ms = at_ms
+    def moments(self, run_id: str, offset: int, *, folded: Mapping[str, int]) -> Mapping[str, Moments]:
+        """What the events up to an offset tell. Of the items of a map in `folded` only the first so many are told."""
+        key = run_id, frozenset(prefix for prefix, shown in folded.items() if shown)
+        with self._changing:
+            known, before = self._kept.get(key, (0, {}))
+        if known > offset:
+            known, before = 0, {}
+        limits = [word for prefix, shown in folded.items() for word in (f"{prefix}/", str(shown))]
+        found = dict(before)
+        for rows in _log(self._ledger, "moments", run_id, (), known + 1, offset, limits):
+            for i in range(0, len(rows), 4):
+                kind, step_id, worker, at = rows[i : i + 4]
+                found[step_id] = found.get(step_id, NEVER).after(kind, worker, int(at))
+        if len(found) <= MOST_KEPT_STEPS:
+            with self._changing:
+                self._kept[key] = offset, found
+                self._kept.move_to_end(key)
+                while len(self._kept) > MOST_KEPT_RUNS:
+                    self._kept.popitem(last=False)
+        return found
 
 
 def story(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[RunEvent]:
     """What happened to one step up to an offset, without the pieces of a model's reply."""
-    rows = [row for chunk in _log(ledger, "story", run_id, (step_id,), offset, ()) for row in chunk]
+    rows = [row for chunk in _log(ledger, "story", run_id, (step_id,), 1, offset, ()) for row in chunk]
     return [_event(run_id, step_id, row) for row in rows]
 
 
 def moments_in(events: Iterable[RunEvent]) -> Moments:
     """When a step began and ended, by all its events."""
-    found = Moments()
+    found = NEVER
     for event in events:
         if event.type in KINDS:
-            _note(found, event.type, event.worker or "", event.at_ms)
+            found = found.after(event.type, event.worker or "", event.at_ms)
     return found
 
 
@@ -213,9 +236,9 @@ def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
     )  # fmt: skip
 
 
-def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], offset: int, rest: Iterable[str]) -> list[list[str]]:
+def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
     """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
     key = shard_key(shard_of(run_id))
-    starts = range(max(1, offset - MOST_EVENTS + 1), offset + 1, LOOKS)
-    calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, offset)), *rest)) for start in starts]
+    starts = range(max(begin, end - MOST_EVENTS + 1), end + 1, LOOKS)
+    calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, end)), *rest)) for start in starts]
     return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls))) if calls else []

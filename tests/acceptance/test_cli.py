@@ -409,6 +409,21 @@ def test_the_newest_runs_are_listed_first(kept: Folder) -> None:
     assert [each["run_id"] for each in json.loads(done.stdout)] == [newer, older]
 
 
+def test_runs_are_listed_by_status_kind_text_and_place(kept: Folder) -> None:
+    older = kept.detach("doubles", "--input", '{"count": 1}')
+    newer = kept.detach("doubles", "--input", '{"count": 1}')
+    kept.submit("runs", "result", newer)
+
+    def listed(*words: str) -> list[str]:
+        return [each["run_id"] for each in json.loads(kept.submit("runs", "list", *words, "--json").stdout)]
+
+    assert listed("--before", newer, "--limit", "1") == [older]
+    assert listed("--search", newer[2:], "--kind", "chain", "--status", "succeeded", "--status", "running") == [newer]
+    assert listed("--search", newer, "--kind", "turn") == listed("--search", newer, "--status", "failed") == []
+    wrong = kept.submit("runs", "list", "--status", "done")
+    assert (wrong.returncode, "no run is 'done'" in wrong.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("words", [["show"], ["signal", "s", "1"]])
 def test_a_run_that_nobody_knows_has_status_2(kept: Folder, words: list[str]) -> None:
     done = kept.submit("runs", words[0], "nope", *words[1:])

@@ -15,6 +15,7 @@ from tests.bench.agents import measure_agents
 from tests.bench.fairness import measure_fairness
 from tests.bench.growth import measure_growth
 from tests.bench.measure import database, measure_shapes, plain_worker, stack
+from tests.bench.pages import measure_pages
 from tests.bench.rivals import measure_peers
 from tests.bench.shapes import Shape, shapes
 from tests.bench.soak import RETENTION_S, SAMPLES, measure_soak
@@ -59,6 +60,11 @@ def main() -> int:
         workflows = measure_workflows(quick=options.quick)
         report.print_workflows(workflows)
         measured["workflows"] = asdict(workflows)
+    if options.pages:
+        with stack() as client:
+            waits = measure_pages(client, runs=options.pages)
+        report.print_pages(waits)
+        measured["pages"] = [asdict(each) for each in waits]
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -89,6 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--workflows", action="store_true", help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks"
     )
+    parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args()

@@ -20,6 +20,7 @@ from tests.bench.agents import Figure
 from tests.bench.fairness import TARGET_S, Fairness
 from tests.bench.growth import Grown, verdicts
 from tests.bench.measure import PROCESSES, Samples
+from tests.bench.pages import Wait
 from tests.bench.rivals import Told
 from tests.bench.shapes import Shape
 from tests.bench.soak import TARGET_PERCENT, WARM_UP, Size, growth_percent
@@ -83,6 +84,17 @@ def print_growth(grown: Sequence[Grown]) -> None:
 
 def _ms_and_rate(grown: Grown) -> tuple[str, str]:
     return _ms(grown.samples_ms), f"{1000 / grown.step_ms:.0f}"
+
+
+def print_pages(waits: Sequence[Wait]) -> None:
+    """What the run pages wait for."""
+    _say("")
+    rows = ((w.what, _ms(w.samples_ms), f"{max(w.samples_ms):.1f} ms", _call_ms(w)) for w in waits)
+    _table(("what", "took", "at most", "slowest call of Redis"), rows)
+
+
+def _call_ms(wait: Wait) -> str:
+    return "" if wait.slowest_call_ms is None else f"{wait.slowest_call_ms:.1f} ms"
 
 
 def print_soak(sizes: Sequence[Size]) -> None:

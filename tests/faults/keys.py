@@ -19,6 +19,7 @@ from tests.faults.past import Violation
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 LASTING = re.compile(
     r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions)"  # a shard's; their entries are looked at one by one
+    r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces)"  # what is remembered for good
     r"|cantata:workers"  # the fleet's: an entry goes when its worker is stale
     r"|_kombu\.binding.+|unacked|unacked_index|unacked_mutex"  # the broker's

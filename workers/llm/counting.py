@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from orchestrator import metrics
 from orchestrator.errors import ModelError
@@ -15,7 +15,7 @@ from workers.llm.replies import Reply
 P = ParamSpec("P")
 
 
-def counted(ask: Callable[Concatenate[str, P], Awaitable[Reply]]) -> Callable[Concatenate[str, P], Awaitable[Reply]]:
+def counted(ask: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]) -> Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]:
     """What asks a model, whose name comes first, and is counted."""
 
     @wraps(ask)

@@ -38,6 +38,7 @@ function makeDesk(query, setState) {
   let current = unread;
   let cursors = []; // where each page but the first that was read begins
   let isBusy = false;
+  let turn = 0;
   const set = (change) => {
     if (ending.signal.aborted) return;
     current = { ...current, ...change };
@@ -84,11 +85,14 @@ function makeDesk(query, setState) {
     return undefined;
   }
 
-  /** The pages further down that still have runs under way. */
+  /** Of the pages further down those that are looked at, and one other each time, if they still have runs under way. */
   async function refreshOthers() {
+    const looked = Math.floor(scrollY / (document.documentElement.scrollHeight / (cursors.length + 1)));
+    turn += 1;
     for (const [place, before] of cursors.entries()) {
+      const isDue = Math.abs(place + 1 - looked) <= 1 || turn % cursors.length === place;
       const some = current.list.slice((place + 1) * PAGE, (place + 2) * PAGE);
-      if (some.some((run) => !runIsOver(run.status))) {
+      if (isDue && some.some((run) => !runIsOver(run.status))) {
         set({ list: merged(current.list, await page(before), { isFirst: false }) });
       }
     }

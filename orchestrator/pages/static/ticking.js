@@ -10,7 +10,7 @@ export function learn(now) {
 }
 
 /** Seconds since 1970, by Redis's clock. */
-export function redisNow() {
+function redisNow() {
   return Date.now() / 1000 + ahead;
 }
 

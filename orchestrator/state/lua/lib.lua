@@ -14,7 +14,7 @@
 --   X:queue     list  its runs that are not over, the one under way first      lives while there are any
 --   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over
 -- Of a run R = S:run:<id>; all expire together when the run's retention is over:
---   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error
+--   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: its trace has its root
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]

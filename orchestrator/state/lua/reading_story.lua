@@ -2,10 +2,9 @@
 -- ARGV: run, step, first and last offset
 local found = {}
 for _, entry in ipairs(redis.call('XRANGE', run_key(ARGV[1]) .. ':log', '0-' .. ARGV[3], '0-' .. ARGV[4])) do
-  local fields = {}
-  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
-  if fields.s == ARGV[2] and fields.t ~= 'delta' then
-    found[#found + 1] = {string.match(entry[1], '%d+$'), fields.t, fields.a, fields.w, fields.at, fields.d}
+  local fields = entry[2] -- in the order in which `event` of lib.lua writes them: t, s, a, w, at, d
+  if fields[4] == ARGV[2] and fields[2] ~= 'delta' then
+    found[#found + 1] = {string.match(entry[1], '%d+$'), fields[2], fields[6], fields[8], fields[10], fields[12]}
   end
 end
 return found

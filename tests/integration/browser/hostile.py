@@ -13,7 +13,10 @@ LARGE = MARKUP + "x" * 1_000_000
 
 WATCH = """
 window.violations = [];
-document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
+document.addEventListener("securitypolicyviolation", (event) => {
+    window.violations.push(event.violatedDirective + " " + event.blockedURI);
+    document.documentElement.dataset.violations = window.violations.length;
+});
 """
 """Run before a page's own scripts: notes what its content security policy had to stop."""
 

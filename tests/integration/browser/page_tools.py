@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 PATIENCE_S = 40.0
+
+log = logging.getLogger(__name__)
 
 
 def add(a: int = 1, b: int = 1, **more: object) -> int:
@@ -24,12 +27,14 @@ def hold(gate: str, value: object = None) -> object:
 
 
 def fail(message: str) -> None:
-    """Raises."""
+    """Raises, and logs why."""
+    log.warning(message)
     raise RuntimeError(message)
 
 
 def fail_until(gate: str, message: str) -> str:
     """Raises until a file is there."""
+    log.warning("looking for a gate")
     if not Path(gate).exists():
         raise RuntimeError(message)
     return "went well"

@@ -65,7 +65,7 @@ def fill(desk: Stage) -> str:
     for run in over:
         run.wait(PATIENCE_S)
     desk.chain(tool("wait", "hold", gate=str(desk.gate())), chain_id="import of 40,000 addresses", labels={"team": "sales"}).cancel()
-    asked = desk.client.submit_turn(QUESTION, agent="helper", session="anna", labels={"team": "support"})
+    asked = desk.client.submit_turn(QUESTION, agent="clerk", session="anna", labels={"team": "support"})
     asked.wait(PATIENCE_S)
     return asked.run_id
 

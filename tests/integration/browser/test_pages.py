@@ -112,14 +112,15 @@ def test_a_map_is_a_counted_node_that_opens(desk: Stage, url: str, page: Page) -
 def test_a_step_shows_what_was_said_and_called(desk: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
     desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
-    run = desk.client.submit_turn("What is E42?", agent="helper")
+    run = desk.client.submit_turn("What is E42?", agent="clerk")
     run.wait(PATIENCE_S)
 
     page.goto(f"{url}/pages/run/{run.run_id}")
     expect(page.locator(".answer")).to_contain_text("E42 says that the disk is full.")
-    page.locator("[data-node]", has_text="helper").last.click()
+    page.locator("[data-node]", has_text="clerk").last.click()
 
     panel = page.get_by_label("Step", exact=True)
+    expect(page.locator("[data-node='clerk/r1']")).to_be_in_viewport(ratio=1)
     expect(panel.locator(".role-system")).to_contain_text("You are careful, and short.")
     expect(panel.locator(".role-user")).to_contain_text("What is E42?")
     expect(panel.locator(".call")).to_contain_text("search")
@@ -157,6 +158,7 @@ def test_a_failure_tells_its_attempts_and_is_retried(desk: Stage, url: str, page
     expect(story).to_have_count(3)
     expect(story.nth(0)).to_contain_text("tried again")
     expect(story.nth(2)).to_contain_text("no luck today")
+    expect(page.locator(".logs")).to_contain_text("looking for a gate")
     gate.touch()
     page.get_by_role("button", name="Retry").click()
     page.get_by_role("dialog").get_by_role("button", name="Retry").click()
@@ -344,6 +346,11 @@ def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: s
     found = lag.figures(page, run)
     assert found["first_paint"] < 6 * 1000, found  # on a quiet machine: below 1,000
     assert found["lag_most"] < 3 * 1000, found  # on a quiet machine: below 500
+    page.goto(f"{url}/pages/run/{run.run_id}?tab=events")
+    expect(page.locator(".event-type").last).to_have_text("closed")
+    expect(page.locator("li.event")).to_have_count(400)
+    page.get_by_role("button", name="Earlier events").click()
+    expect(page.locator("li.event")).to_have_count(800)
 
 
 def expect_running(desk: Stage, run: ChainRun) -> None:
@@ -357,9 +364,11 @@ def test_what_others_wrote_is_text_wherever_it_stands(desk: Stage, url: str, pag
     words, name = hostile.MARKUP, hostile.OVERRIDE
     call = {"name": f"search{words}", "arguments": {"query": words}}
     desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": words}])
-    turn = desk.client.submit_turn(words, agent="helper", session=words[:90], labels={"mark": "hostile", name: words})
+    agents = desk.client.definitions.agents
+    hostiles = desk.client.with_definitions(desk.client.definitions.model_copy(update={"agents": {**agents, words: agents["clerk"]}}))
+    turn = hostiles.submit_turn(words, agent=words, session=words[:90], labels={"mark": "hostile", name: words})
     chain = desk.chain(
-        tool("asks", "echo", text=words, next_node=["large", "bad", "wait"]),
+        tool("<script>asks", "echo", text=words, next_node=["large", "bad", "wait"]),
         tool("large", "echo", text=hostile.LARGE),
         tool("bad", "fail", message=words, on_error="skip"),
         {"node_id": "wait", "kind": "wait", "input": {"please": words}},
@@ -380,11 +389,25 @@ def test_what_others_wrote_is_text_wherever_it_stands(desk: Stage, url: str, pag
     shows(f"/pages/run/{turn.run_id}?tab=events", "says")
     for step in steps_of(url, turn.run_id):
         shows(f"/pages/run/{turn.run_id}?tab=time&step={quote(step, safe='')}", "Attempts")
+        expect(page.locator(".panel")).to_contain_text("start" if step == "@start" else "<script>window.harmed")
     shows(f"/pages/run/{chain.run_id}?tab=events", "please")
-    told = {"asks": "Output", "large": "Large values were cut", "bad": "<script>window.harmed", "wait": "waits for a value"}
+    told = {"<script>asks": "Output", "large": "Large values were cut", "bad": "<script>window.harmed", "wait": "waits for a value"}
     for step, text in told.items():
-        shows(f"/pages/run/{chain.run_id}?step={step}", text)
+        shows(f"/pages/run/{chain.run_id}?step={quote(step)}", text)
     chain.cancel()
+
+
+def test_markup_would_be_noticed(desk: Stage, url: str) -> None:
+    with desk.page(faults=(*EXPECTED, "Content Security Policy")) as page:
+        page.add_init_script(hostile.WATCH)
+        page.goto(f"{url}/pages/")
+        page.evaluate("(words) => document.querySelector('#app').insertAdjacentHTML('beforeend', words)", hostile.MARKUP)
+        expect(page.locator("html")).to_have_attribute("data-violations", re.compile(r"\d"))
+        found = page.evaluate(hostile.HARM)
+
+    assert found["elements"] > 2
+    assert found["violations"]
+    assert found["harmed"] is None
 
 
 def steps_of(url: str, run_id: str) -> list[str]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from orchestrator.client import Client
 from orchestrator.models.definitions import Definitions
 from orchestrator.state.connection import connect
 
+TOP = Path(__file__).parents[3]
 PATIENCE_S = 30.0  # for a process to start or to end, on a busy machine
 
 
@@ -61,15 +62,15 @@ class Town:
             )  # fmt: skip  # with its signals as here: Python lets a file that may not grow be an error, which would else end the process
         return self._processes[name]
 
-    def start_redis(self, name: str = "redis", socket: str = "s") -> None:
-        """Start a server that writes its AOF, with data of its own."""
-        (self.folder / name).mkdir()
+    def start_redis(self) -> None:
+        """Start a server that writes its AOF."""
+        (self.folder / "data").mkdir()
         options = {
-            "port": "0", "unixsocket": f"{self.folder}/{socket}", "unixsocketperm": "700", "dir": f"{self.folder}/{name}", "save": "",
-            "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction", "enable-debug-command": "local",
+            "port": "0", "unixsocket": f"{self.folder}/s", "unixsocketperm": "700", "dir": f"{self.folder}/data", "save": "",
+            "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction",
         }  # fmt: skip
-        self.start(name, [get_binary_path(), *(word for key, value in options.items() for word in (f"--{key}", value))])
-        self.wait(lambda: (self.folder / socket).exists(), name)
+        self.start("redis", [get_binary_path(), *(word for key, value in options.items() for word in (f"--{key}", value))])
+        self.wait(lambda: (self.folder / "s").exists(), "redis")
 
     def start_worker(self, queue: str, *, module: str = "workers", name: str = "") -> None:
         """Start a worker process, and wait until it takes work."""
@@ -103,7 +104,7 @@ class Town:
         """Have all processes end, the newest first."""
         for name in reversed(list(self._processes)):
             self._processes[name].send_signal(signal.SIGCONT)
-            self.end(name, signal.SIGKILL if name.startswith("redis") else signal.SIGTERM)
+            self.end(name, signal.SIGKILL if name == "redis" else signal.SIGTERM)
 
     def client(self) -> Client:
         """A client of these processes."""
@@ -118,10 +119,9 @@ class Town:
         lines = {line["matter"]: (line["colour"], f"{line['said']} {line['todo']}".strip()) for line in told["lines"]}
         return Told(done.exit_code, told["colour"], lines, done.stderr, seconds)
 
-    def wait(self, condition: object, what: str) -> None:
+    def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until a condition holds."""
         give_up = time.monotonic() + PATIENCE_S
-        assert callable(condition)
         while not condition():
             if time.monotonic() > give_up:
                 pytest.fail(f"{what} did not come within {PATIENCE_S} s")
@@ -148,18 +148,15 @@ class Town:
             os.kill(self.pid(name), signal.SIGCONT)
 
     @contextmanager
-    def full_disk(self, name: str = "redis") -> Iterator[None]:
-        """A server whose files may not grow, for a while: what it writes is refused, as by a disk without room."""
-        largest = max(path.stat().st_size for path in (self.folder / name).rglob("*") if path.is_file())
-        before = resource.prlimit(self.pid(name), resource.RLIMIT_FSIZE)
-        resource.prlimit(self.pid(name), resource.RLIMIT_FSIZE, (largest, before[1]))
+    def full_disk(self) -> Iterator[None]:
+        """Files of Redis that may not grow, for a while: what it writes is refused, as by a disk without room."""
+        largest = max(path.stat().st_size for path in (self.folder / "data").rglob("*") if path.is_file())
+        before = resource.prlimit(self.pid("redis"), resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid("redis"), resource.RLIMIT_FSIZE, (largest, before[1]))
         try:
             yield
         finally:
-            resource.prlimit(self.pid(name), resource.RLIMIT_FSIZE, before)
-
-
-TOP = Path(__file__).parents[3]
+            resource.prlimit(self.pid("redis"), resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager

@@ -162,15 +162,3 @@ def test_a_redis_without_workers_is_red(town: Town) -> None:
     assert told.exit_status == 1
     assert told.of("workers") == ("red", "nobody works, so runs wait start some with `submit worker coordinator agents tools`")
     assert told.of("sweep")[0] == "red"
-
-
-def test_a_master_that_became_a_replica_is_refused_with_a_sentence(town: Town) -> None:
-    town.start_redis("redis-2", "s2")
-    url = f"unix://{town.folder}/s2"
-    with connect(url) as redis:
-        redis.execute_command("REPLICAOF", "127.0.0.1", "1")
-
-    told = town.status(url=url)
-
-    assert told.exit_status == 3
-    assert "is a read-only replica; name its master in REDIS_URL" in told.of("Redis")[1]

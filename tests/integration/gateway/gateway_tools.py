@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from orchestrator.models.values import ToolContext
 
 
@@ -13,6 +15,7 @@ def add(a: int, b: int) -> int:
 def flaky(context: ToolContext) -> str:
     """Fails at first."""
     if context.attempt == 1:
+        logging.getLogger(__name__).warning("it fails at first")
         raise RuntimeError("not yet")
     return "now"
 

@@ -100,15 +100,16 @@ def test_runs_are_listed_by_status_kind_and_text(client: httpx.Client, story: st
 
 
 def test_a_list_goes_on_where_its_page_ended(client: httpx.Client, story: str, broken: str) -> None:
-    whole = client.get("/runs", params={"most": 1000}).json()["runs"]
-    pages: list[Json] = []
+    at_once = client.get("/runs", params={"most": 6}).json()["runs"]
+    by_pages: list[Json] = []
     before = None
-    while before is not None or not pages:
+    while len(by_pages) < len(at_once):
         page = client.get("/runs", params={"most": 1, **({"before": before} if before else {})}).json()
-        pages += page["runs"]
+        by_pages += page["runs"]
         before = page["next"]
 
-    assert [run["run_id"] for run in pages] == [run["run_id"] for run in whole]
+    assert [run["run_id"] for run in by_pages] == [run["run_id"] for run in at_once]
+    assert {story, broken} <= {run["run_id"] for run in at_once}
     assert client.get("/runs", params={"before": "nowhere"}).status_code == 422
     assert client.get("/runs", params={"status": "done"}).status_code == 422
 
@@ -191,6 +192,7 @@ def test_attempts_tell_their_story(client: httpx.Client, story: str) -> None:
     assert [(each["attempt"], each["end"]) for each in found["attempts"]] == [(1, "retry"), (2, "done")]
     assert "not yet" in found["attempts"][0]["error"]["message"]
     assert (found["step"]["attempt"], found["step"]["failures"], found["output"]) == (2, 1, "now")
+    assert [(line["event"], line["attempt"]) for line in found["logs"] if line["logger"]] == [("it fails at first", 1)]
 
 
 def test_an_agents_transcript_has_prompt_calls_results_and_answer(client: httpx.Client, story: str) -> None:

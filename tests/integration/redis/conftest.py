@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.testing import ScriptedModels
-from tests.integration.redis.servers import Clustered, running
+from tests.integration.redis.servers import OPEN, Clustered, running
 
 
 @pytest.fixture(scope="session")
 def clustered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
-    """A cluster of three nodes; a test that breaks it mends it."""
-    cluster = Clustered(tmp_path_factory.mktemp("cluster"))
+    """A cluster of three nodes with the user of our example beside the usual one; a test that breaks it mends it."""
+    cluster = Clustered(tmp_path_factory.mktemp("cluster"), OPEN)
     with running(*cluster.nodes):
         cluster.form()
         yield cluster

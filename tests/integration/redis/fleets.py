@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ HERE = Path(__file__).parent
 MODEL = "openai/gpt-4o-mini"
 CREW = {"minds": ("coordinator", "agents"), "hands": ("tools",)}
 """A process with threads, and one with children that can be killed."""
-START_S, END_S = 60.0, 20.0
+START_S, END_S = 40.0, 20.0
 
 
 def definitions() -> Definitions:
@@ -54,7 +55,10 @@ class Fleet:
 
     def wait(self) -> None:
         """Wait until all serve."""
-        until(lambda: {"coordinator", "agents", "tools"} <= fleet.slots(self.client.redis).keys(), "the workers", START_S)
+        try:
+            until(lambda: {"coordinator", "agents", "tools"} <= fleet.slots(self.client.redis).keys(), "the workers", START_S)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; they said: {self.logs()}") from error
 
     def logs(self) -> str:
         """What they said."""
@@ -79,9 +83,7 @@ class Fleet:
 
     def submit(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Call the command line."""
-        command = [sys.executable, "-m", "orchestrator.cli", *words]
-        env = {**self.environment, **environment}
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60, cwd=self.folder)
+        return submit(self.folder, *words, **{**self.environment, **environment})
 
     def close(self) -> None:
         """End all."""
@@ -93,6 +95,33 @@ class Fleet:
             worker.kill()
             worker.wait()
         self.client.close()
+
+
+def submit(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Call the command line in a folder."""
+    command = [sys.executable, "-m", "orchestrator.cli", *words]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60, cwd=folder)
+
+
+class Door:
+    """A gateway or Flower, for a block."""
+
+    def __init__(self, workers: Fleet, name: str) -> None:
+        command = [sys.executable, "-m", "orchestrator.cli", name, "--port", "0", "--json"]
+        log = (workers.folder / f"{name}.log").open("wb")
+        self._process = subprocess.Popen(
+            command, env=workers.environment, stdout=subprocess.PIPE, stderr=log, text=True, cwd=workers.folder
+        )
+        log.close()
+
+    def __enter__(self) -> str:
+        assert self._process.stdout
+        return str(json.loads(self._process.stdout.readline())["url"])
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=20)
 
 
 @contextmanager

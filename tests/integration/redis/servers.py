@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import socket
 import subprocess
 import time
@@ -21,13 +23,20 @@ from orchestrator.embedded.valkey import find_server
 PATIENCE_S = 20.0
 HERE = "127.0.0.1"
 SLOTS = 16384
+PORTS = (12_000, 30_000)
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "redis"
+PASSWORD = "change-this-password"
+OPEN = (EXAMPLES / "users.acl").read_text().replace("user default off", "user default on nopass ~* &* +@all")
+"""The users of our example, and one beside them for tests."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind((HERE, 0))
-        return int(sock.getsockname()[1])
+    """A port that nobody listens on now, and that the kernel gives to no connection that is made meanwhile."""
+    while True:
+        with socket.socket() as sock, suppress(OSError):
+            port = random.randrange(*PORTS)
+            sock.bind((HERE, port))
+            return port
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
@@ -45,20 +54,22 @@ class Server:
     """One server on loopback, which can be killed and started again."""
 
     def __init__(
-        self, folder: Path, options: Mapping[str, str] | None = None, *, password: str | None = None, user: str | None = None
-    ) -> None:
+        self, folder: Path, options: Mapping[str, str] | None = None, *, file: Path | None = None, user: str | None = None,
+        password: str | None = None,
+    ) -> None:  # fmt: skip
         self.port = free_port()
         self.folder = folder / str(self.port)
         self.folder.mkdir()
         self.redis = Redis(
             HERE, self.port, username=user, password=password, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=5
         )  # fmt: skip
+        self._files = [shutil.copy(file, self.folder)] if file else []  # a copy: Sentinels have servers write it anew
         self._command = self._words({"port": str(self.port), "bind": HERE, "dir": str(self.folder), "save": "", **(options or {})})
         self.start()
 
     def _words(self, options: Mapping[str, str]) -> list[str]:
         told = {"appendonly": "yes", **options}
-        return [find_server(), *(word for name, value in told.items() for word in (f"--{name}", *value.split(" ")))]
+        return [find_server(), *self._files, *(word for name, value in told.items() for word in (f"--{name}", *value.split(" ")))]
 
     @property
     def place(self) -> str:
@@ -92,9 +103,13 @@ class Server:
 class Sentinel(Server):
     """One that watches a master and says where it is."""
 
+    def __init__(self, folder: Path, text: str) -> None:
+        self._text = text
+        super().__init__(folder)
+
     def _words(self, options: Mapping[str, str]) -> list[str]:
         file = self.folder / "sentinel.conf"  # which it writes itself
-        file.write_text("".join(f"{name} {value}\n" for name, value in options.items() if value))
+        file.write_text(f"{self._text}\nport {options['port']}\nbind {HERE}\ndir {self.folder}\n")
         return [find_server(), str(file), "--sentinel"]
 
 
@@ -113,16 +128,25 @@ def running(*servers: Server) -> Iterator[None]:
 class Watched:
     """A master, a replica, and three Sentinels that put the one in the other's place within a second or two."""
 
-    def __init__(self, folder: Path) -> None:
-        self.servers = [Server(folder)]
-        self.servers.append(Server(folder, {"replicaof": f"{HERE} {self.servers[0].port}", "repl-diskless-sync-delay": "0"}))
-        watch = {
-            "sentinel monitor": f"main {HERE} {self.servers[0].port} 2",
-            "sentinel down-after-milliseconds": "main 500",
-            "sentinel failover-timeout": "main 3000",
-        }
-        self.sentinels = [Sentinel(folder, watch) for _ in range(3)]
-        self.url = f"redis+sentinel://{','.join(each.place for each in self.sentinels)}/main"
+    def __init__(self, folder: Path, users: str) -> None:
+        file = folder / "users.acl"
+        file.write_text(users)
+        options = {"aclfile": str(file), "masteruser": "replica", "masterauth": PASSWORD}
+        self.servers = [Server(folder, options, file=EXAMPLES / "redis.conf")]
+        replica = {**options, "replicaof": f"{HERE} {self.servers[0].port}"}
+        self.servers.append(Server(folder, replica, file=EXAMPLES / "redis.conf"))
+        text = (EXAMPLES / "sentinel.conf").read_text()
+        for shown, meant in (
+            ("192.0.2.1 6379", f"{HERE} {self.servers[0].port}"),
+            ("port 26379", ""),
+            ("milliseconds main 3000", "milliseconds main 500"),
+            ("timeout main 30000", "timeout main 3000"),
+            ("# sentinel auth", "sentinel auth"),
+        ):
+            assert shown in text
+            text = text.replace(shown, meant)
+        self.sentinels = [Sentinel(folder, text) for _ in range(3)]
+        self.url = f"redis+sentinel://cantata:{PASSWORD}@{','.join(each.place for each in self.sentinels)}/main"
 
     def form(self) -> None:
         """Wait until the replica has what the master has, and each Sentinel knows all; they look every 200 ms instead of 10 s."""
@@ -157,8 +181,10 @@ class Watched:
 class Clustered:
     """Three masters without replicas, as one cluster."""
 
-    def __init__(self, folder: Path) -> None:
-        self.nodes = [Server(folder, self._options()) for _ in range(3)]
+    def __init__(self, folder: Path, users: str) -> None:
+        file = folder / "users.acl"
+        file.write_text(users)
+        self.nodes = [Server(folder, {**self._options(), "aclfile": str(file)}) for _ in range(3)]
         self.url = f"redis+cluster://{','.join(node.place for node in self.nodes)}"
 
     @staticmethod
@@ -183,8 +209,10 @@ class Clustered:
         for node in self.nodes:
             until(partial(self._is_ok, node), f"the cluster at {node.place}")
 
-    def move_slot(self, slot: int, source: Server, target: Server) -> None:
-        """Move a slot with all its keys from one node to another, as operators do."""
+    def move_slot(self, slot: int) -> tuple[Server, Server]:
+        """Move a slot with all its keys from the node that has it to another, as operators do; answers both."""
+        source = self.nodes[slot // (SLOTS // len(self.nodes) + 1)]
+        target = self.nodes[(self.nodes.index(source) + 1) % len(self.nodes)]
         names = [node.say("CLUSTER MYID") for node in (source, target)]
         target.say("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
         source.say("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
@@ -192,6 +220,7 @@ class Clustered:
             source.say("MIGRATE", HERE, target.port, "", 0, 5000, "KEYS", *keys)
         for node in (target, source, *self.nodes):
             node.say("CLUSTER SETSLOT", slot, "NODE", names[1])
+        return source, target
 
     def _is_ok(self, node: Server) -> bool:
         info = node.say("CLUSTER INFO")

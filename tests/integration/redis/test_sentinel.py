@@ -13,7 +13,7 @@ from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger, run_key
 from orchestrator.testing import ScriptedModels
 from tests.integration.redis.fleets import Fleet, serving, use_everything
-from tests.integration.redis.servers import Watched, running, until
+from tests.integration.redis.servers import OPEN, Watched, running, until
 
 STEPS = 5
 
@@ -21,7 +21,7 @@ STEPS = 5
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A master and a replica under Sentinels."""
-    watched = Watched(tmp_path_factory.mktemp("watched"))
+    watched = Watched(tmp_path_factory.mktemp("watched"), OPEN)
     with running(*watched.all):
         watched.form()
         yield watched
@@ -43,11 +43,10 @@ def test_a_run_is_accepted_when_replicas_have_it_if_they_are_waited_for(watched:
         impatient = Ledger(redis, replicas=2, patience_s=0.1)
         with pytest.raises(UnavailableError, match=r"Redis took it, but 1 of 2 replicas have it \(CANTATA_WAIT_REPLICAS\)"):
             accept(impatient, "not-confirmed")
-        redis.flushdb()
+    watched.master.redis.flushdb()
 
 
 def test_runs_go_on_when_the_master_is_killed(workers: Fleet, watched: Watched) -> None:
-    use_everything(workers, "before")
     old = watched.master
     rows = begin_rows(workers, "killed")
 
@@ -71,6 +70,8 @@ def test_runs_go_on_when_the_master_gives_way(workers: Fleet, watched: Watched) 
     check_rows(workers, "graceful", rows)
     until(lambda: watched.master is not old, "another master")
     assert workers.tracebacks() == []
+    for server in watched.servers:
+        assert [(entry["username"], entry["object"]) for entry in server.redis.acl_log()] == [], "of no user of our example"
 
 
 def accept(ledger: Ledger, run_id: str) -> None:

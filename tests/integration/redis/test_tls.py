@@ -1,8 +1,7 @@
-"""Redis behind TLS: everything goes through it, and a certificate that does not fit is told in one sentence."""
+"""Each fault of a certificate is told in one sentence. That all goes through TLS where there is none, test_acl.py shows."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import pytest
 
 from orchestrator.errors import UnavailableError
 from orchestrator.state.connection import check, connect
-from orchestrator.state.streams import Streams, connect_async
-from orchestrator.testing import ScriptedModels
-from tests.integration.redis.fleets import Fleet, serving, use_everything
+from tests.integration.redis.fleets import submit
 from tests.integration.redis.servers import Server, running
 from tests.integration.redis.tls import Authority, tls_before
 
@@ -33,47 +30,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"), "authority")
 
 
-@pytest.fixture(scope="module")
-def url(server: Server, authority: Authority) -> Iterator[str]:
-    """Redis behind TLS that asks for clients' certificates."""
-    certificate, key = authority.issue("client")
-    with tls_before(server.port, authority.issue("localhost"), clients_of=authority) as port:
-        yield f"rediss://localhost:{port}/0?ssl_ca_certs={authority.file}&ssl_certfile={certificate}&ssl_keyfile={key}"
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory, url: str, models: ScriptedModels) -> Iterator[Fleet]:
-    """A fleet whose ledger and broker are behind TLS."""
-    with serving(tmp_path_factory.mktemp("fleet"), url) as fleet:
-        yield fleet
-
-
-def test_all_that_touches_redis_goes_through_tls(workers: Fleet, url: str) -> None:
-    use_everything(workers, "tls")
-
-    assert workers.submit("status").returncode == 0
-    assert asyncio.run(events_of(url, workers.client.runs(most=1)[0].run_id))
-
-
-async def events_of(url: str, run_id: str) -> list[str]:
-    """The events of a run, as the gateway reads them."""
-    redis = connect_async(url)
-    streams = Streams(redis)
-    reading = asyncio.create_task(streams.run())
-    with streams.follow(run_id) as follower:
-        events = await follower.events(10.0)
-    streams.end()
-    await reading
-    await redis.aclose()
-    return [event.type for event in events]
-
-
-def test_a_certificate_for_another_name_is_told_in_one_sentence(server: Server, authority: Authority, workers: Fleet) -> None:
+def test_a_certificate_for_another_name_is_told_in_one_sentence(server: Server, authority: Authority, tmp_path: Path) -> None:
     with tls_before(server.port, authority.issue("elsewhere.example")) as port:
         url = f"rediss://localhost:{port}/0?ssl_ca_certs={authority.file}"
-        status = workers.submit("status", REDIS_URL=url)
-        turn = workers.submit("turn", "hello", REDIS_URL=url)
-        worker = workers.submit("worker", "tools", REDIS_URL=url)
+        status = submit(tmp_path, "status", REDIS_URL=url)
+        turn = submit(tmp_path, "turn", "hello", REDIS_URL=url)
+        worker = submit(tmp_path, "worker", "tools", REDIS_URL=url)
 
     for told in (status, turn, worker):
         assert told.returncode == UNAVAILABLE, told.stderr
@@ -95,10 +57,6 @@ def test_each_fault_of_a_certificate_has_its_sentence(
 ) -> None:
     with tls_before(server.port, authority.issue(certificate, days=days)) as port:
         assert said in fault_of(f"rediss://localhost:{port}/0?{query.format(ca=authority.file)}")
-
-
-def test_a_client_without_a_certificate_is_told_to_name_one(url: str) -> None:
-    assert "with ?ssl_certfile= and &ssl_keyfile=" in fault_of(url.partition("&")[0])
 
 
 def test_a_redis_without_tls_is_told_from_one_with_it(server: Server, tmp_path: Path) -> None:

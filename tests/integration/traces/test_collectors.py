@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import tracing
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Definitions, Tool
+from orchestrator.client import Client
+from orchestrator.testing import ScriptedModels
 from tests.integration.traces.collector import Collector
-from tests.integration.traces.conftest import HERE, PATIENCE_S, node
+from tests.integration.traces.conftest import HERE, PATIENCE_S, definitions, node
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -34,9 +34,7 @@ def slow() -> Iterator[Collector]:
 def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", slow.url)
     monkeypatch.setenv("CANTATA_LOG_FORMAT", "json")
-    definitions = Definitions(folder=str(HERE), tools={"add": Tool(function="trace_tools:add")})
-    with Client.embedded(tmp_path / "home", config=definitions, agents=1, tools=2) as client:
-        assert isinstance(client, EmbeddedClient)
+    with Client.embedded(tmp_path / "home", config=definitions(), agents=1, tools=2) as client:
         since = time.monotonic()
         for i in range(20):
             nodes = [node("one", "add", a=i, _next_node="two"), node("two", "add", a=i)]
@@ -51,6 +49,28 @@ def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Pa
     assert stopped_s < SPARE_S
     assert time.monotonic() - since < 3.0
     assert "Traceback" not in (tmp_path / "home" / "logs" / "tools.log").read_text()
+
+
+def test_nothing_is_lost_when_a_stack_stops(
+    collector: Collector, models: ScriptedModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {
+        "OPENAI_API_BASE": models.url, "OPENAI_API_KEY": "sk-test", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "60000",  # so that only the end of a process sends its spans
+    }  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with Client.embedded(tmp_path / "home", config=definitions(), agents=1, tools=1) as client:
+        models.script([{"tool_calls": [{"name": "add", "arguments": {"a": 1}}], "times": 1}, {"reply": "two"}])
+        run = client.submit_turn("What is 1 and 1?", agent="helper")
+        assert run.result(PATIENCE_S).output == "two"
+        steps = sum(bool(step.attempt) for step in run.record().steps.values())
+    tracing.stop()
+
+    spans = collector.spans(run.run_id)
+    assert sum("cantata.step.id" in span.attributes for span in spans) == steps
+    assert {span.name for span in spans} >= {"run turn", "submit turn", "invoke_agent helper", "chat gpt-4o-mini", "execute_tool add"}
+    assert len({span.attributes["cantata.worker"].partition("@")[0] for span in spans if "cantata.worker" in span.attributes}) == 3
 
 
 DOWN = """

@@ -62,7 +62,7 @@ def test_what_a_tool_logs_is_found_with_its_step(client: EmbeddedClient) -> None
 def test_a_run_without_lines_has_no_log(client: EmbeddedClient) -> None:
     run = ran(client, node("x", "slow", seconds=0))
 
-    assert Logs(client.redis, run.run_id).read() == []
+    assert list(run.logs()) == list(run.logs(follow=True)) == []
     assert not client.redis.exists(f"{run_key(run.run_id)}:logs")
 
 

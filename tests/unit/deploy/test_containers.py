@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import config
 from orchestrator.settings import VARIABLES
 from tests.acceptance.pages import blocks, lines, parse
 
@@ -169,6 +170,11 @@ def test_the_image_is_of_this_release() -> None:
 
     for name in ("docker-compose.yml", "Dockerfile", ".env.example"):
         assert set(re.findall(r"cantata:(\d[\w.]*)", (DEPLOY / name).read_text())) == {version[1]}, name
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, TOP / "tests" / "compose"], ids=lambda folder: folder.name)
+def test_the_configuration_beside_it_has_no_fault(folder: Path) -> None:
+    assert config.check_file(folder / "config" / "cantata.yaml") == []
 
 
 def lint(file: Path) -> str:

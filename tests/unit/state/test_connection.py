@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.state.connection import connect
 from orchestrator.state.address import celery_url, redis_url, without_password
+from orchestrator.state.connection import connect
 
 
 @pytest.mark.parametrize(

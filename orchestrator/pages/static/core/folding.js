@@ -3,7 +3,7 @@
 import { ofStep } from "./states.js";
 
 export const CROWD = 16; // so many steps between the same neighbours are told as one
-export const COLUMNS = [[4, 2], [24, 3], [80, 5], [Infinity, 8]]; // up to so many members: columns of chips
+const COLUMNS = [[4, 2], [24, 3], [80, 5], [Infinity, 8]]; // up to so many members: columns of chips
 export const SIZE = { step: [190, 50], group: [190, 68], chip: [140, 26], gap: 6, pad: 10, head: 44 };
 
 /**

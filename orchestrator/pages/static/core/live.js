@@ -68,7 +68,7 @@ function resolved(edge, ended, steps, need) {
 }
 
 const VOIDS = new Set(["lost", "retry", "released", "fallback", "failed", "late"]);
-export const MOST_SAID = 100_000;
+const MOST_SAID = 100_000; // characters of one attempt
 
 /**
  * What steps said while they worked: a map of step → [{attempt, text, void}], oldest first. Events for what a step said void it when its

@@ -24,7 +24,6 @@ const STEP = {
 export const RUN_STATUSES = Object.keys(RUN);
 
 const RUN_OVER = new Set(["succeeded", "failed", "cancelled", "timed_out", "exhausted"]);
-const STEP_OVER = new Set(["done", "failed", "skipped"]);
 
 /** How a run's status is shown; a word of a newer Cantata as it is. */
 export function ofRun(status) {
@@ -45,6 +44,3 @@ export function attemptOf(step) {
 
 /** Whether nothing more happens to the run. */
 export const runIsOver = (status) => RUN_OVER.has(status);
-
-/** Whether nothing more happens to the step. */
-export const stepIsOver = (state) => STEP_OVER.has(state);

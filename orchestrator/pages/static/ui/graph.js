@@ -35,6 +35,9 @@ export function GraphTab({ view, opened, onOpen, selected, onSelect, now }) {
   }, [layout]);
   const scale = zoom ?? 1;
   useFollowing(scroller, view, layout, zoom);
+  useEffect(() => {
+    if (layout?.boxes.has(selected)) show(scroller.current, layout.boxes.get(selected), scale, null);
+  }, [selected, size?.width, layout === null]); // its panel takes room
 
   const change = (step) => setZoom(ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, nearest(scale) + step))]);
   const fit = () => setZoom(fitting(layout, scroller.current));

@@ -1,6 +1,6 @@
 /** The head of a run: what was asked, how it stands, what it cost, what can be done about it, what it answered. */
 
-import { html, useState } from "../vendor/htm-preact.js";
+import { html, useRef, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
 import { age, clip, cost, duration, moment, plural, tokens, value } from "../core/format.js";
 import { runAddress } from "../core/route.js";
@@ -39,12 +39,13 @@ function Fact({ name, title, children }) {
 }
 
 function Buttons({ run, reload, go }) {
+  const key = useRef(`pages-${Date.now()}-${Math.random()}`); // a retry that is sent again, since its answer was lost, is the same run
   const cancel = async () => {
     await send(ofRun(run.run_id, "cancel"));
     reload();
   };
   const retry = async () => {
-    const made = await send(ofRun(run.run_id, "retry"), undefined, { "Idempotency-Key": `pages-${crypto.randomUUID?.() ?? Math.random()}` });
+    const made = await send(ofRun(run.run_id, "retry"), undefined, { "Idempotency-Key": key.current });
     go(runAddress(places.base, made.run_id));
   };
   if (!runIsOver(run.status)) {
@@ -57,8 +58,9 @@ function Buttons({ run, reload, go }) {
 }
 
 function Connection({ connection, fault }) {
-  const words = connection === "lost" || (fault && fault.status !== 404) ? "The connection was lost; trying again. The run goes on." : "";
-  return html`<p class="connection ${words ? "is-lost" : ""}" role="status">${connection === "gone" ? "This run is no longer kept." : words}</p>`;
+  const isLost = connection === "lost" || (fault && (fault.status === 0 || fault.status >= 500));
+  const words = isLost ? "The connection was lost; trying again. The run goes on." : fault?.message;
+  return html`<p class="connection" role="status">${connection === "gone" ? "This run is no longer kept." : words}</p>`;
 }
 
 function Ending({ run }) {
@@ -68,7 +70,7 @@ function Ending({ run }) {
   const isLong = text.length > LONG_ANSWER || text.split("\n").length > 8;
   return html`
     ${run.error && html`<div class="card bad"><h2>${run.error.code ? clip(run.error.code, 60) : "Error"}</h2><pre class="text">${clip(messageOf(run.error), 4000)}</pre></div>`}
-    ${hasAnswer && html`<div class="card answer"><h2>${runIsOver(run.status) ? "Answer" : "Answer so far"}</h2>
+    ${hasAnswer && html`<div class="card answer"><h2>Answer</h2>
       <pre class="text ${isLong && !isWhole ? "folded" : ""}">${text}</pre>
       ${isLong && html`<button type="button" class="quiet" aria-expanded=${isWhole} onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : "Show all"}</button>`}
       ${run.cut && html`<p class="muted">Cut: the whole is in the run's record.</p>`}</div>`}`;

@@ -7,6 +7,7 @@ import { ofStep } from "../core/states.js";
 import { Attempts } from "./attempts.js";
 import { Said } from "./events.js";
 import { State } from "./icons.js";
+import { Logs } from "./logs.js";
 import { messageOf } from "./row.js";
 import { Signal } from "./signal.js";
 import { Transcript } from "./transcript.js";
@@ -69,7 +70,7 @@ function Detail({ detail, said, isRunning }) {
     ${inputs && html`<${Value} name="Inputs" json=${inputs} isOpen=${!detail.transcript.length} />`}
     ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} /></section>`}
     ${info && html`<${Value} name="Recorded with its end" json=${info} />`}
-    ${detail.logs?.length > 0 && html`<${Value} name="Logs" json=${detail.logs.map((line) => value(line)).join("\n")} />`}
+    ${detail.logs.length > 0 && html`<section><h3>Logs</h3><${Logs} lines=${detail.logs} /></section>`}
     ${detail.cut && html`<p class="muted">Large values were cut; <code>submit runs show</code> has them whole.</p>`}`;
 }
 

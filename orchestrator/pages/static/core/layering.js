@@ -1,0 +1,77 @@
+/** A layout for graphs too large for dagre: a column for each rank, each node as near as it can be to those before it. Linear, pure. */
+
+/**
+ * Boxes by id, and how large the whole is: {boxes, width, height}. `nodes` are [id, [width, height]], `edges` [source, target] without
+ * cycles; `along` is the room between ranks, `aside` between neighbours in a rank.
+ */
+export function layered(nodes, edges, { isDown, along, aside, margin }) {
+  const before = new Map(nodes.map(([id]) => [id, []]));
+  const after = new Map(nodes.map(([id]) => [id, []]));
+  for (const [source, target] of edges) {
+    before.get(target).push(source);
+    after.get(source).push(target);
+  }
+  const middles = new Map(); // where on the way across a node's middle is
+  const boxes = new Map();
+  let start = margin;
+  for (const layer of layers(nodes, before, after)) {
+    const sizes = layer.map(([, [width, height]]) => (isDown ? [height, width] : [width, height]));
+    const places = placed(layer.map(([id]) => wanted(before.get(id), middles)), sizes.map(([, across]) => across), aside);
+    layer.forEach(([id], n) => {
+      const [length, across] = sizes[n];
+      middles.set(id, places[n] + across / 2);
+      boxes.set(id, { start, from: places[n], length, across });
+    });
+    start += Math.max(...sizes.map(([length]) => length)) + along;
+  }
+  return turned(boxes, { isDown, margin, length: start - along + margin });
+}
+
+/** The nodes by rank: each one after all that lead to it. */
+function layers(nodes, before, after) {
+  const left = new Map([...before].map(([id, sources]) => [id, sources.length]));
+  const rank = new Map();
+  const queue = nodes.map(([id]) => id).filter((id) => !left.get(id));
+  queue.forEach((id) => rank.set(id, 0));
+  for (let n = 0; n < queue.length; n += 1) {
+    for (const target of after.get(queue[n])) {
+      rank.set(target, Math.max(rank.get(target) ?? 0, rank.get(queue[n]) + 1));
+      left.set(target, left.get(target) - 1);
+      if (!left.get(target)) queue.push(target);
+    }
+  }
+  const found = [];
+  for (const node of nodes) (found[rank.get(node[0]) ?? 0] ??= []).push(node);
+  return found.filter(Boolean);
+}
+
+function wanted(sources, middles) {
+  const known = sources.map((id) => middles.get(id)).filter((middle) => middle !== undefined);
+  return known.length ? known.reduce((a, b) => a + b) / known.length : 0;
+}
+
+/** Where each of a rank begins: in the order of what they want, without overlap, and as a whole where they want to be. */
+function placed(middles, sizes, aside) {
+  const order = middles.map((_, n) => n).sort((a, b) => middles[a] - middles[b] || a - b);
+  const places = [];
+  let free = -Infinity;
+  let aslant = 0;
+  for (const n of order) {
+    places[n] = Math.max(free, middles[n] - sizes[n] / 2);
+    free = places[n] + sizes[n] + aside;
+    aslant += places[n] + sizes[n] / 2 - middles[n];
+  }
+  return places.map((place) => place - aslant / order.length);
+}
+
+function turned(found, { isDown, margin, length }) {
+  const least = Math.min(...[...found.values()].map(({ from }) => from));
+  let most = 0;
+  const boxes = new Map();
+  for (const [id, { start, from, length: own, across }] of found) {
+    const aside = from - least + margin;
+    most = Math.max(most, aside + across + margin);
+    boxes.set(id, isDown ? { x: aside, y: start, width: across, height: own } : { x: start, y: aside, width: own, height: across });
+  }
+  return { boxes, width: isDown ? most : length, height: isDown ? length : most };
+}

@@ -1,0 +1,71 @@
+"""`submit status` of a cluster, of a master and its replica, and of what never answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from orchestrator.cli.main import submit
+from tests.integration.redis.servers import HERE, Clustered, Server, running, until
+
+
+def status(url: str, **environment: str) -> tuple[Result, dict[str, tuple[str, str]]]:
+    """What it says, and its lines: matter → colour and text."""
+    done = CliRunner().invoke(submit, ["status", "--json"], env={"REDIS_URL": url, **environment})
+    lines = json.loads(done.stdout)["health"]["lines"] if done.stdout else []
+    return done, {line["matter"]: (line["colour"], line["said"]) for line in lines}
+
+
+def test_each_node_of_a_cluster_has_its_lines_and_its_broker_has_one(tmp_path: Path) -> None:
+    cluster, broker = Clustered(tmp_path, "user default on nopass ~* &* +@all\n"), Server(tmp_path)
+    with running(*cluster.nodes, broker):
+        cluster.form()
+
+        _, told = status(cluster.url, CANTATA_BROKER_URL=f"redis://{broker.place}")
+        broker.kill()
+        _, lost = status(cluster.url, CANTATA_BROKER_URL=f"redis://{broker.place}")
+        without, _ = status(cluster.url)
+
+    assert {(matter, colour) for matter, (colour, _) in told.items() if matter.startswith("memory")} == {
+        (f"memory {node.place}", "green") for node in cluster.nodes
+    }
+    assert "at 3 nodes" in told["Redis"][1]
+    assert told["broker"] == ("green", f"redis://{broker.place} answers")
+    assert lost["broker"][0] == "red"
+    assert (without.exit_code, "set CANTATA_BROKER_URL" in without.stderr) == (2, True)
+
+
+def test_a_master_tells_of_its_replica_which_is_refused_itself(tmp_path: Path) -> None:
+    master = Server(tmp_path)
+    replica = Server(tmp_path, {"replicaof": f"{HERE} {master.port}", "repl-diskless-sync-delay": "0"})
+    with running(master, replica):
+        until(lambda: master.redis.info("replication").get("slave0", {}).get("state") == "online", "the replica")
+
+        _, told = status(f"redis://{master.place}")
+        refused, _ = status(f"redis://{replica.place}")
+
+    assert told["replicas"] == ("green", "1 follows")
+    assert (refused.exit_code, "is a read-only replica; name its master" in refused.stderr) == (3, True)
+
+
+def test_what_never_answers_costs_seconds_and_is_told() -> None:
+    with socket.socket() as silent:
+        silent.bind((HERE, 0))
+        silent.listen()
+        since = time.monotonic()
+
+        command = [sys.executable, "-m", "orchestrator.cli", "status"]
+        url = f"redis://:geheim@{HERE}:{silent.getsockname()[1]}/0"
+        done = subprocess.run(command, env={**os.environ, "REDIS_URL": url}, capture_output=True, text=True, timeout=30, check=False)
+
+    assert time.monotonic() - since < 15
+    assert done.returncode == 3
+    assert [line for line in done.stdout.splitlines() if line.startswith("red") and "gave no answer within" in line]
+    assert "geheim" not in done.stdout + done.stderr

@@ -1,0 +1,40 @@
+"""The ledger's own tests of what lies over many keys, on a cluster: joins, sessions, forks, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from orchestrator.state.connection import connect
+from orchestrator.state.ledger import Ledger
+from tests.integration.redis.servers import Clustered
+from tests.integration.state import test_forks, test_ledger_joins, test_listing, test_sessions
+from tests.integration.state.invariants import check_all
+
+SHARED = (test_forks, test_ledger_joins, test_listing, test_sessions)
+LONG = ("ten_thousand", "any_size")
+"""Tests of size, which is no other on a cluster."""
+
+globals().update({
+    name: value
+    for module in SHARED
+    for name, value in vars(module).items()
+    if name.startswith("test_") and not any(word in name for word in LONG)
+})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def valkey(clustered: Clustered) -> Iterator[Redis]:
+    """The cluster in the place of the one Valkey of those tests."""
+    with connect(clustered.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def ledger(valkey: Redis) -> Iterator[Ledger]:
+    """A ledger without runs; what a test leaves in it must be sound."""
+    valkey.flushdb()
+    yield Ledger(valkey)
+    check_all(valkey)
