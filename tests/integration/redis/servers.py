@@ -63,7 +63,7 @@ class Server:
         self.redis = Redis(
             HERE, self.port, username=user, password=password, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=5
         )  # fmt: skip
-        self._files = [shutil.copy(file, self.folder)] if file else []  # a copy: Sentinels have servers write it anew
+        self._files = [str(shutil.copy(file, self.folder))] if file else []  # a copy: Sentinels have servers write it anew
         self._command = self._words({"port": str(self.port), "bind": HERE, "dir": str(self.folder), "save": "", **(options or {})})
         self.start()
 
