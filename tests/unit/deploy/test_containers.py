@@ -64,6 +64,11 @@ def test_without_a_secret_it_refuses_and_names_the_file(secret: str) -> None:
     assert f"{secret} is missing a value: copy deploy/.env.example to deploy/.env and fill it in" in refused.stderr
 
 
+def test_the_image_is_built_once_for_all(ours: dict[str, Any]) -> None:
+    assert {service["image"] for service in ours.values()} == {"cantata:0.1.0"}
+    assert [name for name, service in ours.items() if "build" in service] == ["coordinator"]
+
+
 def test_no_service_may_more_than_it_needs(project: dict[str, Any]) -> None:
     for name, service in project["services"].items():
         limits = service["deploy"]["resources"]["limits"]
