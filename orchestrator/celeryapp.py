@@ -21,7 +21,7 @@ from orchestrator import faultpoints
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Message, Row
 from orchestrator.state import clock
-from orchestrator.state.address import celery_url, parse
+from orchestrator.state.address import celery_url, parse, shown
 from orchestrator.state.load import Waiting
 from orchestrator.state.reasons import reason
 
@@ -70,6 +70,7 @@ class LedgerBackend(DisabledBackend):
 def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None)."""
     app = App("cantata", set_as_current=False)
+    app.own_broker = shown(broker_url or "")
     app.conf.update(_broker(broker_url or redis_url))
     app.conf.update(
         result_backend="orchestrator.celeryapp:LedgerBackend",
@@ -101,9 +102,12 @@ def _broker(url: str) -> dict[str, Any]:
             "a Redis Cluster carries no messages of Celery: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
         )
     broker = celery_url(url).removeprefix("redis+")
+    transport = TRANSPORTS.get(broker.partition(":")[0])
+    if transport is None:
+        _check_known(broker)
     settings: dict[str, Any] = {
         "broker_url": broker,
-        "broker_transport": TRANSPORTS.get(broker.partition(":")[0]),
+        "broker_transport": transport,
         "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
     }
     if broker.startswith("sentinel://"):
@@ -111,8 +115,18 @@ def _broker(url: str) -> dict[str, Any]:
     return settings
 
 
+def _check_known(url: str) -> None:
+    try:
+        Connection(url).get_transport_cls()
+    except (KeyError, ValueError, ImportError) as error:
+        raise ConfigError(f"CANTATA_BROKER_URL {shown(url)!r} is no address of a Redis or of RabbitMQ: {error.args[0]}") from error
+
+
 class App(Celery):
     """Celery that sends a message for a third of the processor time, by leaving out what only serves results and routes."""
+
+    own_broker = ""
+    """Where messages go if that is not the Redis of the runs, as it may be shown."""
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
         """Send a message. What asks for more than a canvas of ours does goes Celery's own way.
@@ -137,7 +151,7 @@ class App(Celery):
         except Exception as error:
             if not (by_celery and isinstance(error, self._broker_errors())):
                 raise
-            log.warning("not_sent", task=name, error=reason(error), note="the sweep sends it later")
+            log.warning("not_sent", task=name, error=str(_unavailable(self, error)), note="the sweep sends it later")
         return self.AsyncResult(task_id)
 
     def _broker_errors(self) -> tuple[type[BaseException], ...]:
@@ -154,8 +168,18 @@ def send(app: Celery, run_id: str, canvases: Iterable[Canvas], priority: int = 0
                 for kind, args, options in messages:
                     app.send_task(kind, args, producer=producer, **options)
     except (OperationalError, RedisError) as error:
-        raise UnavailableError(f"the broker: {reason(error)}") from error
+        raise _unavailable(app, error) from error
     faultpoints.at("canvas-sent")
+
+
+def _unavailable(app: Celery, failure: BaseException) -> UnavailableError:
+    """What is to be said of a broker that cannot be used."""
+    own = app.own_broker if isinstance(app, App) else ""
+    if not own:
+        return UnavailableError(f"the broker: {reason(failure)}")
+    if app.conf.broker_transport:
+        return UnavailableError(f"the broker: {reason(failure, own).replace('REDIS_URL', 'CANTATA_BROKER_URL')}")
+    return UnavailableError(f"the broker at {own} cannot be used ({' '.join(str(failure).split())}); start it or mend CANTATA_BROKER_URL")
 
 
 def _send_at_once(app: Celery, messages: Iterable[_Sent], producer: Any) -> bool:
@@ -238,14 +262,14 @@ def oldest_waiting_s(app: Celery, queues: Iterable[tuple[str, int]]) -> dict[tup
 def waiting(app: Celery, queues: Iterable[str]) -> dict[str, Waiting]:
     """What waits in queues. Raises UnavailableError soon if the broker is away."""
     with app.connection_for_read() as connection:
-        lost: Any = (OperationalError, *connection.connection_errors)
+        lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # the last: a refused password of RabbitMQ
         try:
             connection.ensure_connection(max_retries=1, timeout=WAITING_S)
             if connection.transport.driver_type != "redis":
                 return {queue: Waiting(_waiting(connection, queue)) for queue in queues}
             return _waiting_in_redis(connection.default_channel, list(queues))
         except lost as error:
-            raise UnavailableError(f"the broker: {reason(error)}") from error
+            raise _unavailable(app, error) from error
 
 
 def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]:

@@ -57,7 +57,9 @@ def connect(url: str, *, name: str = "cantata", single: bool = False) -> Redis:
         pool = ConnectionPool.from_url(redis_url(url), **options)
     if single:
         with suppress(RedisError):
-            return Redis(connection_pool=pool, single_connection_client=True)
+            client = Redis(connection_pool=pool, single_connection_client=True)
+            client.auto_close_connection_pool = True
+            return client
     return Redis.from_pool(pool)
 
 

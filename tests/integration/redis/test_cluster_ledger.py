@@ -1,4 +1,4 @@
-"""The ledger's own tests of what lies over many keys, on a cluster: joins, sessions, forks, lists."""
+"""The ledger's own tests of what lies over many keys, on a cluster: sessions, forks, lists."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from redis import Redis
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from tests.integration.redis.servers import Clustered
-from tests.integration.state import test_forks, test_ledger_joins, test_listing, test_sessions
+from tests.integration.state import test_forks, test_listing, test_sessions
 from tests.integration.state.invariants import check_all
 
-SHARED = (test_forks, test_ledger_joins, test_listing, test_sessions)
+SHARED = (test_forks, test_listing, test_sessions)
 LONG = ("ten_thousand", "any_size")
 """Tests of size, which is no other on a cluster."""
 
