@@ -262,7 +262,7 @@ def oldest_waiting_s(app: Celery, queues: Iterable[tuple[str, int]]) -> dict[tup
 def waiting(app: Celery, queues: Iterable[str]) -> dict[str, Waiting]:
     """What waits in queues. Raises UnavailableError soon if the broker is away."""
     with app.connection_for_read() as connection:
-        lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # the last: a refused password of RabbitMQ
+        lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # RabbitMQ refuses a password with these
         try:
             connection.ensure_connection(max_retries=1, timeout=WAITING_S)
             if connection.transport.driver_type != "redis":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -12,6 +11,7 @@ from tornado.iostream import StreamClosedError
 from orchestrator.flowerapp.faults import Refused, body_of
 from orchestrator.flowerapp.handlers import Api
 from orchestrator.flowerapp.tasks import tasks_of
+from orchestrator.formats.documents import parse
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.pages import sse
@@ -125,24 +125,26 @@ class Signal(Api):
     """POST runs/ID/signals/STEP."""
 
     async def post(self, run_id: str, step: str) -> None:
-        word = await self.desk.call(self.desk.pages.signal, None, run_id, step, self._value())
+        word = await self.desk.call(self._give, run_id, step)
         if word == "unknown":
             raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
         if word not in ("taken", "kept"):
             raise Refused(409, f"step {step!r} has had its value" if word == "over" else f"run {run_id!r} is over", code=word)
         self.answer({"run_id": run_id, "step": step, "signal": word})
 
+    def _give(self, run_id: str, step: str) -> str:
+        return self.desk.pages.signal(None, run_id, step, self._value())
+
     def _value(self) -> JsonValue:
         if len(self.request.body) > SIGNAL_BYTES:
             raise Refused(413, f"the body is larger than {SIGNAL_BYTES / 1e6:.0f} MB")
         try:
-            found = json.loads(self.request.body)
-        except (ValueError, RecursionError):
-            found = None
+            found = parse(self.request.body.decode("utf-8"), source="body").data
+        except UnicodeDecodeError as error:
+            raise Refused(400, f"the body is no text in UTF-8: byte {error.start} is wrong") from error
         if not isinstance(found, dict) or found.keys() != {"value"}:
             raise Refused(422, 'the body is a JSON object: {"value": ...}', code="bad_request")
-        value: JsonValue = found["value"]
-        return value
+        return found["value"]
 
 
 def _offset(text: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,6 +12,8 @@ from orchestrator.gateway.access import is_open
 from orchestrator.gateway.faults import Refused
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.pace import Pace
+
+PATIENCE_S = 1.0  # for a Redis that hangs, which is as good as away
 
 log = structlog.get_logger(__name__)
 
@@ -30,9 +34,10 @@ class Paced:
 async def hold(pace: Pace, tenant: str) -> None:
     """Count a request of a tenant. Raises Refused if it comes too soon."""
     try:
-        wait_s = await pace.wait_s(tenant)
-    except (RedisFailure, OSError) as error:
-        log.warning("pace_unknown", error=str(error))
+        async with asyncio.timeout(PATIENCE_S):
+            wait_s = await pace.wait_s(tenant)
+    except (RedisFailure, OSError) as error:  # the time-out is one too
+        log.warning("pace_unknown", error=str(error) or "no answer")
         return
     if wait_s:
         raise Refused(429, f"too many requests; ask again in {wait_s:.1f} s", code="rate_limited", retry_after_s=wait_s)

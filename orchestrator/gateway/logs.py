@@ -16,7 +16,7 @@ from orchestrator.state import logs
 router = APIRouter(responses=ERRORS)
 
 After = Annotated[
-    str, Query(pattern=r"^\d{1,15}-\d{1,10}$", description="the `id` of the last line that is known; only later ones are sent")
+    str, Query(pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last line that is known; only later ones are sent")
 ]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 

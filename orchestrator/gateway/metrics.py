@@ -21,6 +21,8 @@ from orchestrator import __version__, celeryapp
 from orchestrator.client import Client
 from orchestrator.errors import UnavailableError
 from orchestrator.gateway.routes import ERRORS
+from orchestrator.health.facts import Missing
+from orchestrator.health.part import Part
 from orchestrator.metrics.families import BY_NAME
 from orchestrator.metrics.place import Place
 from orchestrator.metrics.registries import page_of, registry
@@ -36,6 +38,8 @@ from orchestrator.state.reasons import reason
 log = structlog.get_logger(__name__)
 
 FRESH_S = 1.0  # what was gathered is told again for so long, however many ask
+PATIENCE_S = 4.0  # for what is gathered: those who scrape wait for 10 s, and are to hear that Redis is away
+HUNG_S = 30.0  # what takes longer hangs, as with a host that is lost; it is tried anew beside it
 MOST_NAMED = 100  # queues that are remembered since somebody asked for them
 
 QUEUE = r"[\w.-]{1,100}"
@@ -50,34 +54,47 @@ class Load(Value):
     queues: dict[str, QueueLoad] = Field(description="queue → what waits there and who works on it")
 
 
+Found = tuple[Standing, dict[str, QueueLoad]]
+"""How the fleet stands, and each queue."""
+
+
 class Watch:
     """Gathers how the fleet stands, at most once a second, and says it to Prometheus and to autoscalers. Safe to use from many threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._named = set(load.USUAL_QUEUES)
-        self._gathering = threading.Lock()
-        self._found: tuple[Standing, dict[str, QueueLoad]] | None = None
-        self._found_at = 0.0
+        self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
+        self._gathering: Part[Found] | None = None
         self.page: Page = page_of(registry(__version__, _Fleet(self)))
 
-    def standing(self, named: Iterable[str] = ()) -> tuple[Standing, dict[str, QueueLoad]]:
-        """How the fleet stands, and each queue. Raises UnavailableError."""
-        with self._gathering:
-            new = set(named) - self._named
-            taken = set(sorted(new)[: max(0, MOST_NAMED - len(self._named))])
-            if self._found is None or taken or time.monotonic() - self._found_at > FRESH_S:
-                self._named |= taken
-                self._found = self._gathered()
-                self._found_at = time.monotonic()
-            return self._found
+    def standing(self, named: Iterable[str] = ()) -> Found:
+        """How the fleet stands, and each queue. Raises UnavailableError, after seconds at most."""
+        with self._lock:
+            gathering = self._gathering_for(set(named))
+        found = gathering.wait(gathering.since + PATIENCE_S)
+        if isinstance(found, Missing):
+            raise UnavailableError(found.why)
+        return found
 
-    def _gathered(self) -> tuple[Standing, dict[str, QueueLoad]]:
+    def _gathering_for(self, named: set[str]) -> Part[Found]:
+        """What is being gathered or was a moment ago; it is begun anew if that is too old, or for queues that nobody named before."""
+        taken = set(sorted(named - self._named)[: max(0, MOST_NAMED - len(self._named))])
+        known = self._gathering
+        if known is None or taken or time.monotonic() - known.since > (FRESH_S if known.is_over else HUNG_S):
+            self._named |= taken
+            known = self._gathering = Part("Redis or the broker", self._gathered)
+        return known
+
+    def _gathered(self) -> Found:
         try:
             standing = load.standing(self._client.redis)
             served = {queue for worker in standing.workers for queue in worker.queues}
-            self._named |= {*sorted(served)[:MOST_NAMED], *_queues_in(self._client.definitions)}  # though nobody may serve them later
-            return standing, load.queues(standing, celeryapp.waiting(self._client.app, sorted(self._named | served)))
+            waited_in = load.queues_of_ready(self._client.redis)
+            with self._lock:
+                self._named |= {*sorted(served)[:MOST_NAMED], *_queues_in(self._client.definitions)}  # though nobody may serve them later
+                named = sorted({*self._named, *served, *waited_in})
+            return standing, load.queues(standing, celeryapp.waiting(self._client.app, named))
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
 

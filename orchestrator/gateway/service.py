@@ -22,13 +22,13 @@ from orchestrator.planning.mentions import mention
 from orchestrator.results import chain_response, turn_result
 from orchestrator.state import fleet, forks
 from orchestrator.state.ledger import StepRecord
+from orchestrator.state.load import USUAL_QUEUES
 from orchestrator.state.memory import MemoryBank
 from orchestrator.state.sessions import Sessions
 from orchestrator.state.streams import Streams
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 MOST_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
-QUEUES = ("coordinator", "agents", "tools")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Service:
         redis = self.client.redis
         redis.ping()
         served = {queue for worker in fleet.workers(redis) for queue in worker.queues}
-        return [fleet.unserved(queue) for queue in QUEUES if queue not in served]
+        return [fleet.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
 
 
 TurnOrChain = TypeVar("TurnOrChain", Turn, ChainRequest)

@@ -46,7 +46,7 @@ class Fleet:
 
     workers: Sequence[Worker]
     sweep_age_s: float | None
-    """Since a sweep for lost work last ended; None if none did within a day."""
+    """Since a sweep for lost work last ended; None if none ever did."""
     runs_open: int
     totals: Mapping[str, int]
     """What happened since the ledger began, such as `closed:failed`."""

@@ -73,7 +73,7 @@ def look_at_fleet(url: str) -> tuple[load.Standing, set[str]]:
     with _asking(url) as redis:
         found = load.standing(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
-        return found, {*load.USUAL_QUEUES, *served, *load.queues_asked_for(redis)}
+        return found, {*load.USUAL_QUEUES, *served, *load.queues_of_ready(redis)}
 
 
 def look_at_limits(url: str) -> Shared | Missing | None:

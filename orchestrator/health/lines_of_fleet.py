@@ -57,7 +57,7 @@ def _of_queues(fleet: Fleet, broker: str) -> list[Line]:
 
 
 def _of_queue(name: str, load: QueueLoad) -> Line:
-    since = "" if load.oldest_wait_s is None else f", the next for {duration(load.oldest_wait_s * 1000)}"
+    since = "" if load.oldest_wait_s is None else f", the oldest for {duration(load.oldest_wait_s * 1000)}"
     waits = f"{load.ready:,} waiting{since}" if load.ready else "nothing waits"
     if not load.workers:
         nobody, _, todo = unserved(name).partition(": ")

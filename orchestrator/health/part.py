@@ -24,9 +24,14 @@ class Part(Generic[T]):
         self._find = partial(find, *args, **more)
         self._found: T | None = None
         self._fault: BaseException | None = None
-        self._since = time.monotonic()
-        self._thread = threading.Thread(target=self._run, daemon=True)  # a daemon: what hangs shall not keep the command
+        self.since = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)  # a daemon: what hangs shall not keep the process
         self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has ended."""
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -37,8 +42,8 @@ class Part(Generic[T]):
     def wait(self, give_up: float) -> T | Missing:
         """What was found out by then, on the monotonic clock. Raises what the call raised, but for UnavailableError."""
         self._thread.join(max(0.0, give_up - time.monotonic()))
-        if self._thread.is_alive():
-            return Missing(f"{self._who} gave no answer within {time.monotonic() - self._since:.0f} s".strip())
+        if not self.is_over:
+            return Missing(f"{self._who} gave no answer within {time.monotonic() - self.since:.0f} s".strip())
         if isinstance(self._fault, UnavailableError):
             return Missing(str(self._fault))
         if self._fault is not None:

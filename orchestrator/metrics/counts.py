@@ -72,12 +72,12 @@ class Counts:
             cell.add(amount)
 
     def observe(self, name: str, labels: tuple[str, ...], value: float) -> None:
-        """Take a value into a histogram."""
+        """Take a value into a histogram. A time below 0, of a clock that was set back, is 0: a sum that falls reads as a restart."""
         with self._lock:
             if self._is_closed:
                 return
             cells = self._cells.get((name, labels)) or self._new(name, labels)
-            cells[0].add(value)
+            cells[0].add(max(0.0, value))
             cells[1 + bisect_left(BY_NAME[name].buckets, value)].add(1.0)
 
     def _new(self, name: str, labels: tuple[str, ...]) -> list[_Cell]:
@@ -91,7 +91,7 @@ class Counts:
 
     def _bounded(self, name: str, place: int, label: str) -> str:
         seen = self._seen.setdefault((name, place), set())
-        label = label[:LONGEST]
+        label = label[:LONGEST].encode("utf-8", "replace").decode()  # half a pair of code units would be no answer to any scrape
         if label not in seen and len(seen) >= MOST_VALUES:
             return OTHER
         seen.add(label)
@@ -119,11 +119,10 @@ def fold(folder: Path) -> None:
         kind, _, pid = file.stem.partition("_")
         if pid == GONE or _lives(int(pid)):
             continue
-        kept, gone = _File(str(folder / f"{kind}_{GONE}.db")), _File(str(file), read_mode=True)
-        for key, value, _ in gone.read_all_values():
+        kept = _File(str(folder / f"{kind}_{GONE}.db"))
+        for key, value, _, _ in _File.read_all_values_from_file(str(file)):
             kept.write_value(key, kept.read_value(key)[0] + value, 0.0)
-        for each in (kept, gone):
-            each.close()
+        kept.close()
         file.unlink()
 
 

@@ -19,8 +19,7 @@ from orchestrator.state import clock, fleet
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.ledger import SHARDS, owner_of, run_key, shard_key
 
-SWEPT_KEY = "cantata:swept"  # string: when a sweep last ended, in seconds by Redis's clock; expires a day after the last
-SWEPT_LIFE_S = 86_400
+SWEPT_KEY = "cantata:swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
 USUAL_QUEUES = ("coordinator", "agents", "tools")
 MOST_LOOKED_UP = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
 PARTS = ("runs", "finished", "ready")
@@ -34,7 +33,7 @@ class QueueLoad(Value):
     work: int = Field(description="ready and leased: what to scale workers by")
     slots: int = Field(description="steps that its workers can do at once")
     workers: int = Field(description="worker processes that serve it")
-    oldest_wait_s: float | None = Field(description="age of the message that is next; null if none waits, or it cannot be seen")
+    oldest_wait_s: float | None = Field(description="how long the oldest message has waited; null if none waits, or it cannot be seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Waiting:
 
     count: int
     oldest_s: float | None = None
-    """How long the next one has waited; None if there is none, or it cannot be seen."""
+    """How long the oldest has waited; None if there is none, or it cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,14 @@ class Standing:
     totals: Mapping[str, int]
     """What happened since the ledger began: accepted, closed:<status>, lost (leases), recovered (steps)."""
     sweep_age_s: float | None
-    """Since a sweep last ended; None if none did within a day."""
+    """Since a sweep last ended; None if none ever did."""
     memory_bytes: int
     memory_limit_bytes: int
 
 
 def swept(redis: Redis) -> None:
     """Note that a sweep has ended."""
-    redis.set(SWEPT_KEY, f"{clock.now():.3f}", ex=SWEPT_LIFE_S)
+    redis.set(SWEPT_KEY, f"{clock.now():.3f}")
 
 
 def standing(redis: Redis) -> Standing:
@@ -104,13 +103,13 @@ def queues(standing: Standing, waiting: Mapping[str, Waiting]) -> dict[str, Queu
     }  # fmt: skip
 
 
-def queues_asked_for(redis: Redis, *, each: int = 4) -> set[str]:
+def queues_of_ready(redis: Redis, *, each: int = 4) -> set[str]:
     """The queues of the steps that have waited longest in each shard: also those that nobody serves, and no configuration here names."""
     with redis.pipeline(transaction=False) as pipe:
         for key in map(shard_key, range(SHARDS)):
             pipe.zrange(f"{key}:ready", 0, each - 1)
-        steps = [step.split("|", 1) for shard in cast("list[list[str]]", pipe.execute()) for step in shard]
-    return set(_queues_of(redis, [f"{run_id}|||{step_id}" for run_id, step_id in steps]))
+        steps = [step for shard in cast("list[list[str]]", pipe.execute()) for step in shard]
+    return set(_queues_of(redis, [_run_and_step(step) for step in steps]))
 
 
 def _load(queue: str, standing: Standing, waiting: Waiting) -> QueueLoad:
@@ -148,14 +147,14 @@ def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[fleet.Worke
             counts[known[0]] = counts.get(known[0], 0) + 1
         elif len(unclear) < MOST_LOOKED_UP:
             unclear.append(lease)
-    for queue in _queues_of(redis, unclear):
+    for queue in _queues_of(redis, [_leased(lease) for lease in unclear]):
         counts[queue] = counts.get(queue, 0) + 1
     return counts
 
 
-def _queues_of(redis: Redis, leases: Sequence[str]) -> list[str]:
-    """The queues of leased steps, as their specs say; a step that has just ended with its run is left out."""
-    places = [(f"{run_key(run_id)}:steps", step_id) for run_id, _, _, step_id in (lease.split("|", 3) for lease in leases)]
+def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
+    """The queues of steps, each told with its run, as their specs say; a step that has just ended with its run is left out."""
+    places = [(f"{run_key(run_id)}:steps", step_id) for run_id, step_id in steps]
     specs = _fields(redis, places)
     shared = [(key, spec[1:]) for (key, _), spec in zip(places, specs, strict=True) if spec and spec.startswith("=")]
     texts = [spec for spec in specs if spec and not spec.startswith("=")] + [spec for spec in _fields(redis, shared) if spec]
@@ -169,6 +168,16 @@ def _fields(redis: Redis, places: Sequence[tuple[str, str]]) -> list[str | None]
         for key, field in places:
             pipe.hget(key, field)
         return cast("list[str | None]", pipe.execute())
+
+
+def _run_and_step(ready: str) -> tuple[str, str]:
+    run_id, _, step_id = ready.partition("|")
+    return run_id, step_id
+
+
+def _leased(lease: str) -> tuple[str, str]:
+    run_id, _, _, step_id = lease.split("|", 3)
+    return run_id, step_id
 
 
 def _worker_of(lease: str) -> str:

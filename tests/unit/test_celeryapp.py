@@ -7,10 +7,55 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from amqp.exceptions import AccessRefused
 from celery import Celery, Task
+from kombu import Connection
 
-from orchestrator.celeryapp import Carried, make_app, send
+from orchestrator.celeryapp import Carried, make_app, send, waiting
+from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Fan, Message, Row
+
+
+@pytest.mark.parametrize("url", ["carrier://u:geheim@host", "amqp://u:geheim@host:port:1//"])
+def test_an_address_of_no_broker_is_a_fault_that_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="CANTATA_BROKER_URL") as caught:
+        make_app("redis://localhost:1/0", url)
+
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("broker", "said"),
+    [
+        (None, "the broker: Redis cannot be reached (Error 111 connecting to 127.0.0.1:1. Connection refused); start it or mend REDIS_URL"),
+        (
+            "redis://:geheim@127.0.0.1:1/3",
+            "the broker: Redis at redis://:***@127.0.0.1:1/3 cannot be reached (Error 111 connecting to 127.0.0.1:1. Connection refused); "
+            "start it or mend CANTATA_BROKER_URL",
+        ),
+        (
+            "amqp://u:geheim@127.0.0.1:1//",
+            "the broker at amqp://u:***@127.0.0.1:1// cannot be used ([Errno 111] Connection refused); start it or mend CANTATA_BROKER_URL",
+        ),
+    ],
+)
+def test_of_a_broker_that_is_away_it_is_said_which_and_where_it_is_named(broker: str | None, said: str) -> None:
+    app = make_app("redis://127.0.0.1:1/0", broker)
+
+    with pytest.raises(UnavailableError) as caught:
+        waiting(app, ["tools"])
+
+    assert str(caught.value) == said
+
+
+def test_a_password_that_rabbitmq_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AccessRefused("ACCESS_REFUSED - Login was refused", (0, 0), "")
+
+    monkeypatch.setattr(Connection, "ensure_connection", refused)
+
+    with pytest.raises(UnavailableError, match=r"the broker at amqp://h// cannot be used .*ACCESS_REFUSED"):
+        waiting(make_app("redis://127.0.0.1:1/0", "amqp://h//"), ["tools"])
 
 
 @pytest.fixture

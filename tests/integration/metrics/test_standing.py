@@ -45,6 +45,14 @@ def test_leases_count_for_the_queue_of_their_step(ledger: Ledger, valkey: Redis)
     ledger.cancel(play.run_id)
 
 
+def test_queues_that_only_steps_name_are_found(ledger: Ledger, valkey: Redis) -> None:
+    play = Play(ledger)
+    play.plan(like("nobodys", "a|b"))
+
+    assert load.queues_of_ready(valkey) == {"nobodys"}
+    ledger.cancel(play.run_id)
+
+
 def test_runs_and_steps_are_counted_through_their_life(ledger: Ledger, valkey: Redis) -> None:
     def told() -> tuple[int, int, int, dict[str, int]]:
         found = load.standing(valkey)
@@ -98,7 +106,7 @@ def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> No
     age_s = load.standing(valkey).sweep_age_s
     assert age_s is not None
     assert 0 <= age_s < 10
-    assert valkey.ttl(load.SWEPT_KEY) > 0
+    assert valkey.ttl(load.SWEPT_KEY) == -1, "an alert that nobody sweeps goes on until somebody does"
 
 
 def test_memory_is_that_of_the_server(valkey: Redis) -> None:

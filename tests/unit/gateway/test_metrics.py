@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -43,6 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
         return {queue: Waiting(7, 1.5) if queue == "tools" else Waiting(0) for queue in named}
 
     monkeypatch.setattr("orchestrator.state.load.standing", lambda _: STANDING)
+    monkeypatch.setattr("orchestrator.state.load.queues_of_ready", lambda _: {"nobodys"})
     monkeypatch.setattr("orchestrator.celeryapp.waiting", waiting)
     return asked
 
@@ -85,6 +88,10 @@ def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_f
     assert "night" in watch.load().queues, "and from then on"
 
 
+def test_a_queue_is_told_of_that_only_steps_name(watch: Watch) -> None:
+    assert watch.load().queues["nobodys"].workers == 0
+
+
 def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(watch: Watch, asked: list[Sequence[str]]) -> None:
     assert watch.load_page("queue=cantata%3Aworkers&queue=gpu&queue=", "").status == 200
 
@@ -122,6 +129,32 @@ def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch
     assert exported(watch).keys() == {"cantata_redis_up", "cantata_build_info"}
     assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
     assert watch.load_page("", "").status == 503
+
+
+def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
+    watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, tries = threading.Event(), list[float]()
+
+    def hangs(_: object) -> Standing:
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            assert free.wait(20)
+        return STANDING
+
+    monkeypatch.setattr("orchestrator.state.load.standing", hangs)
+    monkeypatch.setattr(metrics, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(metrics, "FRESH_S", 0.0)
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="gave no answer"):
+            watch.standing()
+    assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
+    assert len(tries) == 1, "whoever asks meanwhile begins nothing"
+
+    monkeypatch.setattr(metrics, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(metrics, "HUNG_S", 0.0)
+    assert watch.standing()[0] == STANDING, "though the first still hangs"
+    free.set()
 
 
 def test_queues_of_nobody_and_nothing_are_none() -> None:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator import metrics
 from orchestrator.metrics.counts import GONE, MOST_VALUES, OTHER, Counts, files, fold
 from orchestrator.metrics.families import FAMILIES
+from orchestrator.metrics.registries import page_of, registry
 from orchestrator.metrics.worker import _Counted
 from orchestrator.models.values import Usage
 
@@ -144,6 +145,28 @@ def test_a_process_goes_on_with_what_a_dead_one_of_its_id_had_counted(counts: Co
     later.close()
 
     assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 2
+
+
+def test_a_process_killed_before_it_counted_disturbs_nobody(counts: Counts, tmp_path: Path) -> None:
+    counts.add("cantata_steps_total", ("tool.call", "done"))
+    (tmp_path / f"counter_{2**22 + 1}.db").write_bytes(bytes(2**16))  # made, and nothing written to it yet
+
+    assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 1
+    assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {GONE, str(os.getpid())}
+
+
+def test_a_clock_that_was_set_back_takes_nothing_from_a_sum(counts: Counts, tmp_path: Path) -> None:
+    for took_s in (2.0, -5.0):
+        metrics.step_ended("tool.call", "done", took_s)
+
+    assert shown(tmp_path)("cantata_step_duration_seconds_sum", kind="tool.call") == 2.0
+    assert shown(tmp_path)("cantata_step_duration_seconds_count", kind="tool.call") == 2
+
+
+def test_a_label_that_is_no_text_is_shown_as_well_as_can_be(counts: Counts, tmp_path: Path) -> None:
+    counts.add("cantata_model_cost_usd_total", ("half\ud800",), 1.0)
+
+    assert b'model="half?"' in page_of(registry("1", _Counted(tmp_path)))("", "").body
 
 
 def test_a_file_that_is_just_being_made_disturbs_nobody(counts: Counts, tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""A tenant's pace, where Redis does not tell it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator.gateway import bounds
+from orchestrator.gateway.faults import Refused
+
+
+class Paces:
+    """Answers with a time to wait, or never."""
+
+    def __init__(self, answer_s: float | None) -> None:
+        self._answer_s = answer_s
+
+    async def wait_s(self, tenant: str) -> float:
+        if self._answer_s is None:
+            await asyncio.Event().wait()
+        return self._answer_s or 0.0
+
+
+def hold(pace: Any) -> None:
+    asyncio.run(asyncio.wait_for(bounds.hold(pace, "acme"), 20))
+
+
+def test_who_comes_too_soon_is_refused() -> None:
+    hold(Paces(0.0))
+    with pytest.raises(Refused, match="too many requests"):
+        hold(Paces(0.5))
+
+
+def test_nobody_is_held_back_while_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "PATIENCE_S", 0.01)
+
+    hold(Paces(None))
