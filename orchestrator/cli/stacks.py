@@ -42,7 +42,7 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
     if stack.gateway_url:
-        click.echo(f"gateway: {stack.gateway_url}")
+        click.echo(f"gateway and run pages: {stack.gateway_url}")
     if os.environ.get("REDIS_URL"):
         click.echo("REDIS_URL is set, so commands here talk to that Redis, not to this stack", err=True)
     return 0
@@ -114,7 +114,7 @@ def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
     if stack.gateway_url:
-        click.echo(f"gateway: {stack.gateway_url}")
+        click.echo(f"gateway and run pages: {stack.gateway_url}")
     if workers:
         click.echo("workers that take work now:")
     for worker in workers:

@@ -496,7 +496,7 @@ def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folde
 
     with urlopen(f"{address}/ready") as answer:
         assert json.loads(answer.read()) == {"status": "ok"}
-    assert f"gateway: {address}" in kept.submit("status").stdout
+    assert f"gateway and run pages: {address}" in kept.submit("status").stdout
 
 
 def test_up_told_twice_changes_nothing(kept: Folder) -> None:
