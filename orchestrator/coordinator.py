@@ -13,7 +13,7 @@ import structlog
 from celery import Celery
 
 from orchestrator import faultpoints, tracing
-from orchestrator.celeryapp import oldest_waiting_s, send
+from orchestrator.celeryapp import send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import START, Outcome, Spec
@@ -21,6 +21,7 @@ from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
 from orchestrator.planning.strategies import chain_specs, chains, turns
+from orchestrator.queues import oldest_waiting_s
 from orchestrator.state import fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready, owner_of
@@ -78,8 +79,7 @@ class Sweeper(threading.Thread):
             try:
                 if self._holds_lock():
                     self._expire_leases_of_the_dead()
-                    if time.monotonic() >= self._sweeps_from:
-                        sweep_once(self._app, self._ledger)
+                    if time.monotonic() >= self._sweeps_from and sweep_once(self._app, self._ledger):
                         load.swept(self._ledger.redis)
             except (CantataError, RedisFailure, OSError) as error:
                 outages.tell(log, "sweep_failed", error)
@@ -126,8 +126,9 @@ def _owner(lease: str) -> str:
     return owner_of(lease.split("|")[2])
 
 
-def sweep_once(app: Celery, ledger: Ledger) -> int:
-    """Mend every shard and send what that made ready; answers how many steps were sent."""
+def sweep_once(app: Celery, ledger: Ledger) -> bool:
+    """Mend every shard and send what that made ready; answers whether no shard had to be left out."""
+    is_whole = True
     now: list[tuple[str, Ready]] = []
     overdue: list[tuple[str, Ready, float]] = []
     for swept in ledger.sweep_all():
@@ -141,10 +142,11 @@ def sweep_once(app: Celery, ledger: Ledger) -> int:
         for run_id in swept.ended:
             _tell_of_end(ledger, run_id)
         if swept.fault:
+            is_whole = False
             log.error("shard_not_swept", error=swept.fault)
     now += _lost_messages(app, ledger, overdue)
     send_ready(app, now)
-    return len(now)
+    return is_whole
 
 
 def _tell_of_end(ledger: Ledger, run_id: str) -> None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from orchestrator.errors import MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.runlog.secrets import redact, secrets_in
+from orchestrator.runlog.secrets import beginning, secrets_in
 from orchestrator.state.ledger import Begun, to_json
 
 _json = TypeAdapter[JsonValue](JsonValue)
@@ -60,9 +60,8 @@ def waits(begun: Begun, wait: MustWait) -> Record:
 
 
 def _told(message: str) -> str:
-    """A message as it can be recorded: in UTF-8 (a file's name may be none), without the secrets of this process, and no book."""
-    text = redact(message.encode("utf-8", "replace").decode(), secrets_in(environ))
-    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}… ({len(text)} characters)"
+    """A message as it can be recorded: without the secrets of this process, and no book."""
+    return beginning(message, secrets_in(environ), most=MOST_TOLD)
 
 
 def _pause_s(failures: int) -> float:

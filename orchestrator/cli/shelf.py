@@ -24,7 +24,8 @@ from orchestrator.models.wire import RUN_OVER
 from orchestrator.results import describe_turn
 from orchestrator.state import events, listing, logs
 from orchestrator.state.ledger import RunRecord, StepRecord
-from orchestrator.state.listing import RunSummary, Wanted
+from orchestrator.state.listing import Wanted
+from orchestrator.state.summaries import RunSummary
 
 MOST_ROWS = 1000  # of a tree that is painted once
 WIDTH = 160  # where no terminal says how wide it is

@@ -18,6 +18,7 @@ from orchestrator.pages import sse
 from orchestrator.state import events
 
 MOST_LISTED, USUAL = 200, 50
+LONGEST_KEY = 200  # characters, as with the gateway
 SIGNAL_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
 
 
@@ -117,8 +118,14 @@ class Retry(Api):
     """POST runs/ID/retry."""
 
     async def post(self, run_id: str) -> None:
+        key = self._key()
+        self.answer({"run_id": await self.desk.call(self.desk.pages.retry, None, run_id, key=key and f"flower\nretry\n{key}")}, 202)
+
+    def _key(self) -> str | None:
         key = self.request.headers.get("Idempotency-Key")
-        self.answer({"run_id": await self.desk.call(self.desk.pages.retry, None, run_id, key=key)}, 202)
+        if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+            raise Refused(422, f"Idempotency-Key has 1 to {LONGEST_KEY} characters, not {len(key)}", code="bad_request")
+        return key
 
 
 class Signal(Api):

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import Field, StringConstraints
 
-from orchestrator import __version__, celeryapp
+from orchestrator import __version__
 from orchestrator.client import Client
 from orchestrator.errors import UnavailableError
 from orchestrator.gateway.routes import ERRORS
@@ -27,9 +27,10 @@ from orchestrator.metrics.families import BY_NAME
 from orchestrator.metrics.place import Place
 from orchestrator.metrics.registries import page_of, registry
 from orchestrator.metrics.server import Answer, Page, Server
-from orchestrator.models.definitions import Definitions
+from orchestrator.models.definitions import QUEUE, Definitions
 from orchestrator.models.values import Value
 from orchestrator.models.wire import RUN_OVER
+from orchestrator.queues import waiting
 from orchestrator.state import load
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.load import QueueLoad, Standing
@@ -41,8 +42,7 @@ FRESH_S = 1.0  # what was gathered is told again for so long, however many ask
 PATIENCE_S = 4.0  # for what is gathered: those who scrape wait for 10 s, and are to hear that Redis is away
 HUNG_S = 30.0  # what takes longer hangs, as with a host that is lost; it is tried anew beside it
 MOST_NAMED = 100  # queues that are remembered since somebody asked for them
-
-QUEUE = r"[\w.-]{1,100}"
+REMEMBERED_S = 600.0  # since somebody last did: who scales by a queue asks every few seconds or minutes
 
 Queue = Annotated[str, StringConstraints(pattern=f"^{QUEUE}$")]
 Queues = Annotated[list[Queue], Query(max_length=MOST_NAMED, description="queues to tell of though nobody serves them")]
@@ -64,6 +64,7 @@ class Watch:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._named = set(load.USUAL_QUEUES)
+        self._asked: dict[str, float] = {}
         self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
         self._gathering: Part[Found] | None = None
         self.page: Page = page_of(registry(__version__, _Fleet(self)))
@@ -79,10 +80,12 @@ class Watch:
 
     def _gathering_for(self, named: set[str]) -> Part[Found]:
         """What is being gathered or was a moment ago; it is begun anew if that is too old, or for queues that nobody named before."""
-        taken = set(sorted(named - self._named)[: max(0, MOST_NAMED - len(self._named))])
+        now = time.monotonic()
+        asked = {queue: at for queue, at in self._asked.items() if now - at < REMEMBERED_S}
+        taken = sorted(named - self._named - asked.keys())[: max(0, MOST_NAMED - len(asked))]
+        self._asked = asked | dict.fromkeys([*(named & asked.keys()), *taken], now)
         known = self._gathering
-        if known is None or taken or time.monotonic() - known.since > (FRESH_S if known.is_over else HUNG_S):
-            self._named |= taken
+        if known is None or taken or now - known.since > (FRESH_S if known.is_over else HUNG_S):
             known = self._gathering = Part("Redis or the broker", self._gathered)
         return known
 
@@ -93,8 +96,8 @@ class Watch:
             waited_in = load.queues_of_ready(self._client.redis)
             with self._lock:
                 self._named |= {*sorted(served)[:MOST_NAMED], *_queues_in(self._client.definitions)}  # though nobody may serve them later
-                named = sorted({*self._named, *served, *waited_in})
-            return standing, load.queues(standing, celeryapp.waiting(self._client.app, named))
+                named = sorted({*self._named, *self._asked, *served, *waited_in})
+            return standing, load.queues(standing, waiting(self._client.app, named))
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
 

@@ -29,7 +29,8 @@ def gather(
     store, fleet, shared = Part(redis, look_at_store, url), Part(redis, look_at_fleet, url), Part(redis, look_at_limits, url)
     named = [(name, address) for name, address in (("gateway", gateway_url), ("Flower", flower_url)) if address]
     doors = [Part("", ask, name, address) for name, address in named]
-    from orchestrator.celeryapp import make_app, waiting  # noqa: PLC0415  # Celery takes a second to load, in which the others answer
+    from orchestrator.celeryapp import make_app  # noqa: PLC0415  # Celery takes a second to load, in which the others answer
+    from orchestrator.queues import waiting  # noqa: PLC0415  # likewise
 
     give_up = time.monotonic() + patience_s
     app, standing = make_app(url, broker_url), fleet.wait(give_up)

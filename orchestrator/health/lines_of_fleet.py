@@ -46,7 +46,8 @@ def _of_sweep(fleet: Fleet) -> Line:
         return green("sweep", f"{duration(age_s * 1000)} ago")
     since = "nobody has swept yet" if age_s is None else f"nobody has swept for {duration(age_s * 1000)}"
     said = f"{since}: timers do not fire, and what was lost is not found again"
-    return red("sweep", said, "look for sweep_failed in the logs of the workers" if fleet.workers else "start a worker: each can sweep")
+    todo = "look for sweep_failed and shard_not_swept in the logs of the workers" if fleet.workers else "start a worker: each can sweep"
+    return red("sweep", said, todo)
 
 
 def _of_queues(fleet: Fleet, broker: str) -> list[Line]:

@@ -14,6 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import structlog
 from prometheus_client import mmap_dict, utils
 
 from orchestrator.metrics.families import BY_NAME, Family
@@ -22,6 +23,10 @@ MOST_VALUES = 200  # of one label: what users name (models, queues) is not ours 
 OTHER = "other"
 LONGEST = 120  # characters of a label's value
 GONE = "0"  # in place of a process id: what those counted that are gone
+FIRST_BYTES = 1 << 16  # of a file, which doubles when it is full
+ENTRY_BYTES = 28  # of a number beside its key: the key's length, padding, the number, a time
+
+log = structlog.get_logger(__name__)
 
 Series = tuple[str, tuple[str, ...]]
 
@@ -36,6 +41,8 @@ class _Cell:
     __slots__ = ("_file", "_place", "_value")
 
     def __init__(self, file: Any, key: str) -> None:
+        """Raises OSError if the disk is full."""
+        _make_room(file, key)
         self._file = file
         self._value = file.read_value(key)[0]
         self._place = slice(file._positions[key], file._positions[key] + 8)  # the file's own `write_value` looks it up each time
@@ -50,11 +57,12 @@ class Counts:
     """What one process counted. Safe to use from many threads; a forked child makes its own in the same folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = {kind: _File(str(folder / f"{kind}_{os.getpid()}.db")) for kind in ("counter", "histogram")}
+        """Raises OSError if the disk is full; one that fills later costs the series that are new, and nothing else."""
+        self._files = {kind: _opened(folder / f"{kind}_{os.getpid()}.db") for kind in ("counter", "histogram")}
         self._lock = threading.Lock()
         self._cells: dict[Series, list[_Cell]] = {}
         self._seen: dict[tuple[str, int], set[str]] = {}
-        self._is_closed = False
+        self._is_closed = self._is_full = False
 
     def close(self) -> None:
         """Close its files; what is counted from now on is lost."""
@@ -68,25 +76,34 @@ class Counts:
         with self._lock:
             if self._is_closed:
                 return
-            (cell,) = self._cells.get((name, labels)) or self._new(name, labels)
-            cell.add(amount)
+            for cell in self._cells.get((name, labels)) or self._new(name, labels):
+                cell.add(amount)
 
     def observe(self, name: str, labels: tuple[str, ...], value: float) -> None:
         """Take a value into a histogram. A time below 0, of a clock that was set back, is 0: a sum that falls reads as a restart."""
         with self._lock:
             if self._is_closed:
                 return
-            cells = self._cells.get((name, labels)) or self._new(name, labels)
-            cells[0].add(max(0.0, value))
-            cells[1 + bisect_left(BY_NAME[name].buckets, value)].add(1.0)
+            if cells := self._cells.get((name, labels)) or self._new(name, labels):
+                cells[0].add(max(0.0, value))
+                cells[1 + bisect_left(BY_NAME[name].buckets, value)].add(1.0)
 
     def _new(self, name: str, labels: tuple[str, ...]) -> list[_Cell]:
-        """The cells of a series that is new here; they are shown from now on, as 0, or as what a dead process of the same id counted."""
+        """The cells of a series that is new here; they are shown from now on, as 0, or as what a dead process of the same id counted.
+
+        None while the disk has no room for them.
+        """
         bounded = tuple(self._bounded(name, place, label) for place, label in enumerate(labels))
         if bounded != labels:
             return self._cells.get((name, bounded)) or self._new(name, bounded)
         family = BY_NAME[name]
-        cells = self._cells[name, labels] = [_Cell(self._files[family.kind], key) for key in _keys(family, labels)]
+        try:
+            cells = self._cells[name, labels] = [_Cell(self._files[family.kind], key) for key in _keys(family, labels)]
+        except OSError as error:
+            if not self._is_full:
+                log.warning("not_counted", metric=name, error=str(error), note="make room where temporary files are, or set TMPDIR")
+            self._is_full = True
+            return []
         return cells
 
     def _bounded(self, name: str, place: int, label: str) -> str:
@@ -96,6 +113,25 @@ class Counts:
             return OTHER
         seen.add(label)
         return label
+
+
+def _opened(path: Path) -> Any:
+    """A file for numbers, with room on the disk: to write to a mapped page that finds none kills the process. Raises OSError."""
+    with path.open("ab") as file:
+        if not file.tell():
+            _reserve(file.fileno(), FIRST_BYTES)
+    return _File(str(path))
+
+
+def _make_room(file: Any, key: str) -> None:
+    """See that the disk has room for one more number in a file. Raises OSError."""
+    if key not in file._positions and file._used + len(key.encode()) + ENTRY_BYTES > file._capacity:
+        _reserve(file._f.fileno(), 2 * file._capacity)  # to which it will grow
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):  # elsewhere the room is only hoped for
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def _keys(family: Family, labels: tuple[str, ...]) -> list[str]:
@@ -114,15 +150,24 @@ def files(folder: Path) -> list[Path]:
 
 
 def fold(folder: Path) -> None:
-    """Move what processes counted that are gone into a file for them all, so that a worker may replace any number of children."""
+    """Move what processes counted that are gone into a file for them all, so that a worker may replace any number of children.
+
+    Raises OSError if the disk is full; what was not moved stays where it is.
+    """
     for file in files(folder):
         kind, _, pid = file.stem.partition("_")
         if pid == GONE or _lives(int(pid)):
             continue
-        kept = _File(str(folder / f"{kind}_{GONE}.db"))
-        for key, value, _, _ in _File.read_all_values_from_file(str(file)):
-            kept.write_value(key, kept.read_value(key)[0] + value, 0.0)
-        kept.close()
+        counted = [(key, value) for key, value, _, _ in _File.read_all_values_from_file(str(file))]
+        kept = _opened(folder / f"{kind}_{GONE}.db")
+        try:
+            for key, _ in counted:  # room for all of it, before any of it is added
+                _make_room(kept, key)
+                kept.read_value(key)
+            for key, value in counted:
+                kept.write_value(key, kept.read_value(key)[0] + value, 0.0)
+        finally:
+            kept.close()
         file.unlink()
 
 

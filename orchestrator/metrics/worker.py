@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import structlog
 from prometheus_client import Metric, multiprocess
 from prometheus_client.registry import Collector
 
 from orchestrator import metrics
+from orchestrator.errors import UnavailableError
 from orchestrator.metrics.counts import Counts, files, fold
 from orchestrator.metrics.folder import Folder
 from orchestrator.metrics.place import Place
@@ -19,6 +22,8 @@ from orchestrator.metrics.server import Server
 
 BUDGETS = ("run", "tenant", "day")  # shown as 0 from the start: an alert sees the first refusal only as a rise
 
+log = structlog.get_logger(__name__)
+
 _merged: Any = multiprocess.MultiProcessCollector.merge  # it has no types
 
 
@@ -26,14 +31,17 @@ class WorkerMetrics:
     """Counts in this process, and serves what it and its forked children counted."""
 
     def __init__(self, place: Place, version: str) -> None:
-        """Start. Raises UnavailableError if the place cannot be had."""
-        self._folder = Folder()
+        """Start. Raises UnavailableError if the place cannot be had, or no folder for what is counted."""
+        try:
+            self._folder = Folder()
+            self._counts = Counts(self._folder.path)
+        except OSError as error:
+            raise UnavailableError(f"metrics need a little room for temporary files: {error}; name a folder with room in TMPDIR") from error
         try:
             self._server = Server(place, {"/metrics": page_of(registry(version, _Counted(self._folder.path)))})
         except BaseException:
             self._folder.remove()
             raise
-        self._counts = Counts(self._folder.path)
         for budget in BUDGETS:
             self._counts.add("cantata_budget_refusals_total", (budget,), 0.0)
         metrics.count_with(self._counts)
@@ -42,7 +50,11 @@ class WorkerMetrics:
     def child_started(self) -> None:
         """In a forked child: count on its own."""
         self._server.forget()
-        metrics.count_with(Counts(self._folder.path))  # with a lock of its own: its parent's may have been held when it was forked
+        metrics.count_with(None)
+        try:
+            metrics.count_with(Counts(self._folder.path))  # with a lock of its own: its parent's may have been held when it was forked
+        except OSError as error:
+            log.warning("not_counted", error=str(error), note="this process counts nothing; make room where temporary files are")
 
     def close(self) -> None:
         """Stop; what was counted is gone."""
@@ -61,5 +73,6 @@ class _Counted(Collector):
 
     def collect(self) -> Iterable[Metric]:
         with self._reading:
-            fold(self._folder)
+            with suppress(OSError):  # a full disk: what was not moved is read where it is
+                fold(self._folder)
             return list(_merged([str(file) for file in files(self._folder)]))

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from orchestrator.models.graph import START, STEP_OVER, StepState
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
-from orchestrator.pages.folding import Folded
+from orchestrator.pages.folding import Folded, Items
 from orchestrator.pages.names import name_of
 from orchestrator.pages.views import EdgeView, MapView, StepView
 from orchestrator.planning.strategies.chain_ids import GATHER
@@ -62,6 +62,7 @@ class Drawing:
             crashes=cell.crashes,
             worker=at.worker or (str(info["by"]) if info.get("by") else None),
             ready_at=_seconds(ready_ms),
+            first_at=_seconds(at.first_ms),
             started_at=_seconds(at.started_ms),
             ended_at=_seconds(ended) if ended else closed if is_over else None,
             error=ErrorInfo.model_validate(error) if error else None,
@@ -118,8 +119,14 @@ class Drawing:
         for owner, items in self.folded.maps.items():
             gather = f"{owner}/{GATHER}"
             if owner in self.shown and gather in self.shown and items.total > self.folded.limits[owner]:
-                is_over = not (items.counts["waiting"] or items.counts["running"])
-                yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=True if is_over else None)
+                yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items))
+
+    def _is_gathered(self, gather: str, items: Items) -> bool | None:
+        """Whether the items led to their gather: not where it never began, since one of them failed or the run was ended."""
+        cell = self.snapshot.cells[gather]
+        if cell.word in ("failed", "skipped"):
+            return cell.attempt > 0
+        return None if items.counts["waiting"] or items.counts["running"] else True
 
     def _growers(self) -> dict[str, str]:
         """Step → the one that grew it; what the plan began with is not in it."""

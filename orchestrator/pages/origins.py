@@ -28,6 +28,14 @@ def is_asked_here(host: str) -> bool:
 def other_page(headers: Mapping[str, str]) -> str | None:
     """The page that sends a request, if a browser says that it is not ours: its own address stands in `Origin`."""
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
+    if origin is not None and _netloc(origin) != headers.get("host", ""):
         return f"a page of {origin!r}"
     return None if headers.get("sec-fetch-site", "none") in ("none", "same-origin") else "another page"
+
+
+def _netloc(origin: str) -> str | None:
+    """The host and port of an origin; None if it is no address."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import cast
 
 from orchestrator.client import Client
 from orchestrator.errors import UnknownRunError
@@ -23,13 +22,14 @@ from orchestrator.state import listing, story
 from orchestrator.state.ledger import StepRecord
 from orchestrator.state.listing import RunList, Wanted
 from orchestrator.state.logs import Logs
+from orchestrator.state.outputs import beginnings
 from orchestrator.state.story import Moments, Snapshot
 
 MOST_STEPS = 2000
 """Steps of a graph that are told: those that began last, if there are more."""
 
-MOST_INPUTS = 100
-"""Inputs of a step that are told."""
+MOST_VALUES = 100
+"""Inputs of a step, and answers of a run, that are told."""
 MOST_LINES = 200
 """Lines of a step's log that are told."""
 TOLD = frozenset({"error", "usage", "model", transcripts.PROMPT})
@@ -80,7 +80,7 @@ class Pages:
         return StepDetail(
             step=view,
             params={name: scissors.value(value) for name, value in record.spec.params.items()},
-            inputs={name: scissors.value(value) for name, value in self._inputs(snapshot, record).items()},
+            inputs=self._inputs(snapshot, record, scissors),
             given=scissors.value(story.given(self._ledger, run_id, step_id)),
             output=scissors.value(record.output),
             info={name: scissors.value(value) for name, value in record.info.items() if name not in TOLD},
@@ -120,33 +120,39 @@ class Pages:
         request: JsonValue = snapshot.request
         if not snapshot.is_cut:
             request = json.loads(snapshot.request)
-        answer = scissors.value(self._answer(snapshot))
+        answer = scissors.value(self._answer(snapshot, scissors))
         return RunDetail(
             **dict(snapshot.run), request=request, answer=answer, forked_from=snapshot.run.labels.get(FORKED_FROM),
             cut=snapshot.is_cut or scissors.has_cut,
         )  # fmt: skip
 
-    def _answer(self, snapshot: Snapshot) -> JsonValue:
+    def _answer(self, snapshot: Snapshot, scissors: Scissors) -> JsonValue:
         """The output of a run that is over: of its last step, or of several by name."""
         if snapshot.run.status not in RUN_OVER:
             return None
-        ends = {name: snapshot.answering(name) for name in snapshot.terminals}
-        if snapshot.run.kind == "turn":
-            ends = dict(list(ends.items())[-1:])
-        records = self._ledger.records(snapshot.run.run_id, list(ends.values())) if ends else {}
-        came = {name: records[end].output for name, end in ends.items() if end in records and records[end].state == "done"}
-        if not came and snapshot.run.kind == "turn":
-            return next((record.info.get("last_output") for record in records.values()), None)
-        return next(iter(came.values())) if len(came) == 1 else cast(JsonValue, came or None)
+        is_turn = snapshot.run.kind == "turn"
+        ends = {name: snapshot.answering(name) for name in (snapshot.terminals[-1:] if is_turn else snapshot.terminals)}
+        done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].word == "done"}
+        came = self._outputs(snapshot, done, scissors)
+        if is_turn and not came:
+            infos = self._ledger.infos(snapshot.run.run_id, list(ends.values())) if ends else []
+            return infos[0].get("last_output") if infos else None
+        return next(iter(came.values())) if len(came) == 1 else came or None
 
-    def _inputs(self, snapshot: Snapshot, record: StepRecord) -> Mapping[str, JsonValue]:
+    def _inputs(self, snapshot: Snapshot, record: StepRecord, scissors: Scissors) -> dict[str, JsonValue]:
         """What a step reads, by name."""
         if record.step_id == START:
             return {}
-        reads = dict(list(record.spec.reads.items())[:MOST_INPUTS])
-        sources = [ref.removeprefix(RAW) if ref.startswith(RAW) else snapshot.answering(ref) for ref in reads.values()]
-        outputs = self._ledger.outputs(snapshot.run.run_id, sources) if sources else []
-        return {name: json.loads(text) if text else None for name, text in zip(reads, outputs, strict=True)}
+        refs = record.spec.reads.items()
+        sources = {name: ref.removeprefix(RAW) if ref.startswith(RAW) else snapshot.answering(ref) for name, ref in refs}
+        return self._outputs(snapshot, sources, scissors)
+
+    def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], scissors: Scissors) -> dict[str, JsonValue]:
+        """What steps gave, by the names they are known by here: of each the beginning, and the first of many."""
+        names = list(sources)[:MOST_VALUES]
+        found = beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
+        scissors.has_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
+        return {name: scissors.value(each.value) for name, each in zip(names, found, strict=True)}
 
     def _transcript(self, snapshot: Snapshot, record: StepRecord) -> Sequence[MessageView]:
         """What was said in a step that asked a model."""

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 from orchestrator.models.graph import StepState
 from orchestrator.models.values import ErrorInfo, Usage, Value
 from orchestrator.runlog.lines import Line
-from orchestrator.state.listing import RunSummary
+from orchestrator.state.summaries import RunSummary
 
 AttemptEnd = Literal["done", "failed", "late", "skipped", "retry", "waits", "lost", "released", "refused", "uncertain", "grown", "closed"]
 
@@ -38,6 +38,7 @@ class StepView(Value):
     crashes: int = Field(description="attempts whose worker died")
     worker: str | None = Field(default=None, description="who did it last")
     ready_at: float | None = Field(default=None, description="when it was first ready")
+    first_at: float | None = Field(default=None, description="when its first attempt began")
     started_at: float | None = Field(default=None, description="when its last attempt began")
     ended_at: float | None = Field(default=None, description="when it was over")
     error: ErrorInfo | None = Field(default=None, description="why it failed, or why its last attempt did")

@@ -17,11 +17,12 @@ import structlog
 from structlog.stdlib import ProcessorFormatter
 
 from orchestrator.runlog import names
-from orchestrator.runlog.lines import told
+from orchestrator.runlog.lines import event_of, told
 from orchestrator.runlog.secrets import redact, secrets_in
 
 LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"
 OFF = logging.CRITICAL + 1
+OURS = ("orchestrator.", "workers.")
 SECRETS_FRESH_S = 5.0
 QUIET = (
     "LiteLLM", "LiteLLM Proxy", "LiteLLM Router", "amqp", "anyio", "asyncio", "celery", "concurrent", "httpcore", "httpx", "kombu",
@@ -120,7 +121,7 @@ class _HandedOn(logging.Handler):
         if sink is None:
             return
         bound = names.now()
-        if not bound and not (isinstance(record.msg, dict) and "run" in record.msg):
+        if not bound and "run" not in (event_of(record) or ()):
             return
         try:
             line = told(record, bound)
@@ -152,8 +153,12 @@ def _level(variable: str, usual: int) -> int:
     return OFF if named == "OFF" else logging.getLevelNamesMapping().get(named, usual)
 
 
-def _named(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _named(logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Only we may tell of another step than the one that is done here: what a tool calls `run`, say, is kept as `said_run`."""
+    is_ours = str(getattr(logger, "name", "")).startswith(OURS)
     for name, value in names.now().items():
+        if not is_ours and event.get(name, value) != value:
+            event[f"said_{name}"] = event.pop(name)
         event.setdefault(name, value)
     return event
 

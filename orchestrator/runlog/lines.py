@@ -13,7 +13,7 @@ from pydantic import Field
 
 from orchestrator.models.values import JsonValue, Value
 from orchestrator.runlog.names import Names
-from orchestrator.runlog.secrets import redact
+from orchestrator.runlog.secrets import beginning
 
 LINE_BYTES = 4096
 TEXT_BYTES = (2000, 500, 100)  # of one text in a line, the first of these by which the line fits
@@ -36,14 +36,19 @@ class Line(Value):
     fields: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+def event_of(record: logging.LogRecord) -> dict[str, Any] | None:
+    """The event in a record that structlog made; None in that of anybody else, who may log a dict too."""
+    return record.msg if isinstance(record.msg, dict) and hasattr(record, "_logger") else None
+
+
 def told(record: logging.LogRecord, names: Names) -> dict[str, Any]:
-    """What a record says, under the names of `Line`, and the run under `run`: ours is a dict, that of anybody else a text."""
-    ours = record.msg if isinstance(record.msg, dict) else None
+    """What a record says, under the names of `Line`, and the run under `run`: an event has fields, anything else is a text."""
+    ours = event_of(record)
     said = {**names, **(ours or {})}
     fields = {key: value for key, value in said.items() if key not in OWN}
     if error := _error_of(record, ours):
         fields["exception"] = "".join(traceback.format_exception(error))
-    line = {key: said[key] for key in ("run", "step", "attempt", "worker") if key in said}
+    line: dict[str, Any] = {key: said[key] for key in ("run", "step", "attempt", "worker") if key in said}
     line |= {"at": record.created, "level": record.levelname.lower(), "event": ours["event"] if ours else record.getMessage()}
     return {**line, **({} if ours else {"logger": record.name}), **({"fields": fields} if fields else {})}
 
@@ -90,5 +95,4 @@ def _text(value: object, secrets: Sequence[str], most: int) -> str:
         text = str(value)
     except Exception as error:  # noqa: BLE001  # whatever a foreign object raises: a line must not harm the step that says it
         text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
-    text = redact(text.encode("utf-8", "replace").decode(), secrets)
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+    return beginning(text, secrets, most=most)

@@ -9,6 +9,7 @@ from orchestrator.models.values import JsonValue
 
 SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)(_?\d+)?$", re.IGNORECASE)
 SECRET_SIZE = 8  # shorter values are numbers and words, and would tear holes in every text
+LOOKED_THROUGH = 50_000  # characters of a text of which the beginning is told: a process does nothing else meanwhile
 SECRET_TEXTS = (
     (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|pplx|ghp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"), "***"),
     (re.compile(r"\b(bearer|basic)\s+(?!\*)[^\s\"',}]+", re.IGNORECASE), r"\1 ***"),
@@ -32,6 +33,12 @@ def redact(text: str, secrets: Sequence[str]) -> str:
     for pattern, instead in SECRET_TEXTS:
         text = pattern.sub(instead, text)
     return text
+
+
+def beginning(text: str, secrets: Sequence[str], *, most: int) -> str:
+    """At most so many characters of a text, in UTF-8 (a file's name may be none) and without secrets; if it has more, also how many."""
+    shown = redact(text[:LOOKED_THROUGH].encode("utf-8", "replace").decode(), secrets)
+    return shown if len(text) <= LOOKED_THROUGH and len(shown) <= most else f"{shown[:most]}… ({len(text)} characters)"
 
 
 def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[str]:

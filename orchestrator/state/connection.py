@@ -11,7 +11,7 @@ from typing import Any, cast
 from redis import ConnectionPool, Redis, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection, SentinelManagedSSLConnection
 
@@ -21,14 +21,17 @@ from orchestrator.state.cluster import Cluster, redis_error
 from orchestrator.state.reasons import reason
 
 __all__ = [
-    "Redis", "RedisFailure", "Trust", "check", "connect", "master_connection", "reason", "redis_url", "sentinel_options", "sentinel_pool",
-    "shown", "without_password",
+    "Redis", "RedisFailure", "RedisRefusal", "Trust", "check", "connect", "master_connection", "reason", "redis_url", "sentinel_options",
+    "sentinel_pool", "shown", "without_password",
 ]  # fmt: skip
 
 UnixDomainSocketConnection.port = 0  # type: ignore[attr-defined]  # redis-py 8.1 asks one that breaks for it, and fails since there is none
 
 RedisFailure = RedisError
 """Whatever Redis may raise, for those who only log it."""
+
+RedisRefusal = ResponseError
+"""What Redis answers to a command that it does not do."""
 
 OLDEST_REDIS = 7  # XADD with `0-*` ids
 CHILD_PATIENCE_S = 30.0  # a worker's child that begins while a cluster is away waits for it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import cast
 
 from pydantic import Field
@@ -14,7 +15,7 @@ from orchestrator.models.values import Value
 from orchestrator.state import clock
 from orchestrator.state.cluster import Cluster
 
-WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and is removed by a sweep
+WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
 COSTS_KEY = "cantata:costs"  # hash: work -> mean milliseconds of a step of it; expires a day after the last step
 STALE_S = 5.0
 SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
@@ -57,7 +58,8 @@ def workers(redis: Redis) -> list[Worker]:
     known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may tell more
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
-        redis.hdel(WORKERS_KEY, *stale)
+        with suppress(ResponseError):  # a Redis that takes no writes now still tells who works
+            redis.hdel(WORKERS_KEY, *stale)
     return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
 
 

@@ -7,66 +7,37 @@ accepted meanwhile move nothing.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast, get_args
-from urllib.parse import quote, unquote
+from typing import get_args
+from urllib.parse import quote
 
 from pydantic import Field
 
 from orchestrator.errors import ConfigError, UnknownRunError
-from orchestrator.models.values import JsonValue, Usage, Value
+from orchestrator.models.values import Value
 from orchestrator.models.wire import RunStatus
 from orchestrator.state.ledger import SHARDS, Ledger, run_key, shard_key
 from orchestrator.state.scripts import Scripts
+from orchestrator.state.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 
 LOOKS = 500  # runs that one call looks at in one shard: a few milliseconds
 ROUND_LOOKS = 12_800  # runs that are looked at in one round trip
 MOST_LOOKS = 25_600  # and for one page, but for its last round
 MOST_ROUNDS = 8
 MOST_WORDS = 8  # that Redis looks for; what it finds is held against the whole text
-LONGEST_ESCAPE = 6  # characters, such as \u00e4
-REQUEST_BYTES = 600  # of a request that are read: a title is in them
-LONGEST_TITLE = 120  # characters
 LONGEST_SEARCH = 200  # characters
-FIELDS = (
-    "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
-    "labels", "session", "count", "left",
-)  # fmt: skip
+ANY_RUN = "~"  # behind every run's id: the place of the newest run of a moment
 
 _STATUSES = frozenset(get_args(RunStatus))
 _KINDS = ("turn", "chain")
 _PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
-_TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
-_CHAIN = re.compile(r'"chain_id":"((?:[^"\\]|\\.)*)"')
-_NODE = re.compile(r'"node_id":"((?:[^"\\]|\\.)*)"')
-_MADE_UP = re.compile(r"[0-9a-f]{8}")
 
 Place = tuple[int, str]
 """When a run was accepted (ms), and its id: the order of the list, which begins with the greatest."""
 
 _scripts = Scripts("reading")
-
-
-class RunSummary(Value):
-    """A run as lists show it."""
-
-    run_id: str = Field(description="the run")
-    kind: str = Field(description="turn or chain")
-    status: RunStatus = Field(description="how it stands")
-    created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
-    closed_at: float | None = Field(default=None, description="when it ended")
-    now: float = Field(default=0.0, description="Redis's clock when it was read")
-    title: str = Field(default="", description="what was asked, in a line: the text of a turn, the name and nodes of a chain")
-    labels: dict[str, str] = Field(default_factory=dict, description="what was said of it when it was submitted")
-    session: str | None = Field(default=None, description="the conversation that a turn belongs to")
-    error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
-    usage: Usage = Field(default_factory=Usage, description="what it consumed")
-    count: int = Field(default=0, description="its steps so far")
-    left: int = Field(default=0, description="those that are not over; of a run that was ended, at its end")
 
 
 class RunList(Value):
@@ -141,6 +112,7 @@ class _Search:
         self._ledger = ledger
         self._wanted = wanted
         self._most = most
+        self._start = start
         self._fronts = [_Front(shard, start) for shard in range(SHARDS)]
         self._found: list[tuple[Place, RunSummary]] = []
         self._looks = self._rounds = 0
@@ -158,6 +130,8 @@ class _Search:
     def page(self) -> RunList:
         """What was found, as far as it is sure."""
         bound = self._bound()
+        if bound is not None and self._wanted.tenant is not None:
+            bound = self._told(bound)
         sure = [found for found in self._found if bound is None or found[0] >= bound]
         if len(sure) > self._most:
             sure = sure[: self._most]
@@ -166,6 +140,12 @@ class _Search:
 
     def _bound(self) -> Place | None:
         return max((front.place for front in self._fronts if front.is_open and front.place), default=None)
+
+    def _told(self, bound: Place) -> Place:
+        """The bound as a tenant may know it: without the id of another's run, so before all that was accepted at that moment."""
+        moment = bound[0], ANY_RUN
+        is_own = any(place == bound for place, _ in self._found)
+        return bound if is_own or (self._start is not None and moment >= self._start) else moment
 
     def _behind(self) -> list[_Front]:
         """The shards to look on in: those that are not as far as the page goes, or lie behind the others."""
@@ -242,53 +222,3 @@ def _text_of(place: Place) -> str:
 def _row(row: Sequence[str | None], now: float) -> tuple[Place, RunSummary]:
     run_id, at, request, *values = row
     return (int(at or 0), str(run_id)), summary_of(str(run_id), request or "", values, now)
-
-
-def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
-    """A run of which FIELDS, and the beginning of its request, were read."""
-    row = dict(zip(FIELDS, values, strict=True))
-    return RunSummary(
-        run_id=run_id,
-        kind=row["kind"] or "",
-        status=cast(RunStatus, row["status"]),
-        created_at=int(row["created_at"] or 0) / 1000,
-        closed_at=int(row["closed_at"]) / 1000 if row["closed_at"] else None,
-        now=now,
-        title=title_of(row["kind"] or "", request[:REQUEST_BYTES]),
-        labels=json.loads(row["labels"] or "{}"),
-        session=unquote(row["session"].partition("/")[2]) if row["session"] else None,
-        error=json.loads(row["error"] or "{}").get("error"),
-        usage=Usage(
-            input_tokens=int(row["input_tokens"] or 0),
-            output_tokens=int(row["output_tokens"] or 0),
-            cost_usd=float(row["cost_usd"]) if row["cost_usd"] else None,
-            model_calls=int(row["model_calls"] or 0),
-            tool_calls=int(row["tool_calls"] or 0),
-        ),
-        count=int(row["count"] or 0),
-        left=int(row["left"] or 0),
-    )
-
-
-def title_of(kind: str, request: str) -> str:
-    """What was asked, in a line, from the beginning of a request as JSON text, which may be cut anywhere."""
-    if kind != "chain":
-        match = _TEXT.search(request)
-        return _line(_unescaped(match[1]) if match else "")
-    chain = _CHAIN.search(request)
-    name = _unescaped(chain[1]) if chain else ""
-    nodes = ", ".join(map(_unescaped, _NODE.findall(request)))
-    return _line(": ".join(part for part in ("" if _MADE_UP.fullmatch(name) else name, nodes) if part) or name)
-
-
-def _unescaped(text: str) -> str:
-    """A JSON string without its quotes; an escape that was cut is left out."""
-    for end in range(len(text), max(0, len(text) - LONGEST_ESCAPE), -1):
-        with suppress(ValueError):
-            return str(json.loads(f'"{text[:end]}"', strict=False))
-    return ""
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 1]}…"

@@ -1,7 +1,7 @@
 """How much there is to do, and how it stands: for those who watch the fleet, and those who scale it.
 
 A few hundred commands in one round trip, whatever the number of runs; nothing is searched for. What waits in the broker is told by
-`celeryapp.waiting`.
+`queues.waiting`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Standing:
 
 
 def swept(redis: Redis) -> None:
-    """Note that a sweep has ended."""
+    """Note that a sweep of all shards has ended."""
     redis.set(SWEPT_KEY, f"{clock.now():.3f}")
 
 

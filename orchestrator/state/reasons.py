@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 
@@ -48,10 +49,13 @@ OF_CLASSES: dict[type[Exception], str] = {
     ReadOnlyError: "Redis has become a read-only replica; name its master in REDIS_URL",
 }
 CLIENTS_CERTIFICATE = "; if it asks for a client's certificate, name one with ?ssl_certfile= and &ssl_keyfile="
-OF_TEXTS = {
+OF_CODES = {
     "OOM": FULL,
     "MISCONF": "Redis cannot write to its disk and refuses writes; free the disk it writes to",
     "NOREPLICAS": "{redis} has fewer replicas than its min-replicas-to-write asks for, and refuses writes; start them",
+}
+CODE = re.compile(r"(?:^|: ?-?)([A-Z]{2,}) ")  # before its words; Redis says before it in which script, redis-py in which command of many
+OF_TEXTS = {
     "DB index is out of range": "{redis} has no database of this number; name another in REDIS_URL, or raise its setting 'databases'",
     "cluster support disabled": "{redis} is no Redis Cluster; name it with redis:// in REDIS_URL",
 }
@@ -71,9 +75,8 @@ def reason(failure: BaseException, place: str = "") -> str:
         for kind, sentence in OF_CLASSES.items():
             if isinstance(error, kind):
                 return sentence.format(redis=redis, place=place or "REDIS_URL", text=_short(error))
-        for beginning, sentence in OF_TEXTS.items():
-            if beginning in str(error):
-                return sentence.format(redis=redis)
+        if (found := _of_text(str(error))) is not None:
+            return found.format(redis=redis)
     if place.startswith("rediss") and any(isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)):
         return f"{redis} cannot be asked, since a file for TLS cannot be read; mend ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
     hint = CLIENTS_CERTIFICATE if place.startswith("rediss") and "closed" in str(failure) else ""
@@ -87,6 +90,12 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
         yield failure
         seen.append(failure)
         failure = failure.__cause__ or failure.__context__
+
+
+def _of_text(text: str) -> str | None:
+    """The sentence for what Redis said; None if it is nothing we know."""
+    codes = (OF_CODES[code] for code in CODE.findall(text) if code in OF_CODES)
+    return next(codes, None) or next((sentence for part, sentence in OF_TEXTS.items() if part in text), None)
 
 
 def _short(error: BaseException) -> str:

@@ -35,8 +35,15 @@ class Scripts:
         except NoScriptError:
             return redis.eval(text, 1, key, *args)
 
-    def call_each(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]]) -> list[Any]:
-        """What a script replies to each key and its arguments, in one round trip."""
+    def call_each(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]], *, at_once: int = 1000) -> list[Any]:
+        """What a script replies to each key and its arguments.
+
+        So many calls go `at_once`, in one round trip; meanwhile a server turns to nobody else.
+        """
+        parts = [calls[start : start + at_once] for start in range(0, len(calls), at_once)]
+        return [reply for part in parts for reply in self._call_all(redis, name, part)]
+
+    def _call_all(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]]) -> list[Any]:
         sha, text = self._known[name]
 
         def ask() -> list[Any]:

@@ -13,13 +13,14 @@ from orchestrator.errors import UnknownRunError
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent
 from orchestrator.state.ledger import Ledger, run_key, shard_key, shard_of
-from orchestrator.state.listing import FIELDS, RunSummary, summary_of
 from orchestrator.state.scripts import Scripts
+from orchestrator.state.summaries import FIELDS, RunSummary, summary_of
 
 REQUEST_BYTES = 20_000  # of what was asked that are read
 LOOKS = 1000  # events that one call looks at: some milliseconds
+CALLS_AT_ONCE = 8
 MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
-MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 5000  # whose moments are kept in this process: some megabytes
+MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
 
 KINDS = frozenset({"started", "done", "failed", "late", "skipped", "grown"})
 """Events that tell when a step began or ended."""
@@ -198,12 +199,13 @@ class Timeline:
             for i in range(0, len(rows), 4):
                 kind, step_id, worker, at = rows[i : i + 4]
                 found[step_id] = found.get(step_id, NEVER).after(kind, worker, int(at))
-        if len(found) <= MOST_KEPT_STEPS:
-            with self._changing:
-                self._kept[key] = offset, found
-                self._kept.move_to_end(key)
-                while len(self._kept) > MOST_KEPT_RUNS:
-                    self._kept.popitem(last=False)
+        if len(found) > MOST_KEPT_STEPS:
+            return found
+        with self._changing:
+            self._kept[key] = offset, found
+            self._kept.move_to_end(key)
+            while len(self._kept) > MOST_KEPT_RUNS or sum(len(each) for _, each in self._kept.values()) > MOST_KEPT_STEPS:
+                self._kept.popitem(last=False)
         return found
 
 
@@ -241,4 +243,4 @@ def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: in
     key = shard_key(shard_of(run_id))
     starts = range(max(begin, end - MOST_EVENTS + 1), end + 1, LOOKS)
     calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, end)), *rest)) for start in starts]
-    return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls))) if calls else []
+    return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))

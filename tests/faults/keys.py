@@ -21,7 +21,7 @@ LASTING = re.compile(
     r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions)"  # a shard's; their entries are looked at one by one
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces)"  # what is remembered for good
-    r"|cantata:workers"  # the fleet's: an entry goes when its worker is stale
+    r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
     r"|_kombu\.binding.+|unacked|unacked_index|unacked_mutex"  # the broker's
     r"|(coordinator|agents|tools)(\x06\x16\d)?|.+\.celery\.pidbox"  # its queues, which are gone when they are empty
 )

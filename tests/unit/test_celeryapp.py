@@ -11,9 +11,10 @@ from amqp.exceptions import AccessRefused
 from celery import Celery, Task
 from kombu import Connection
 
-from orchestrator.celeryapp import Carried, make_app, send, waiting
+from orchestrator.celeryapp import Carried, make_app, send
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Fan, Message, Row
+from orchestrator.queues import waiting
 
 
 @pytest.mark.parametrize("url", ["carrier://u:geheim@host", "amqp://u:geheim@host:port:1//"])

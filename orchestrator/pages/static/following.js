@@ -67,8 +67,12 @@ function makeDesk(runId, setState, openMaps) {
     async earlier() {
       const { first } = current.story;
       if (first === null || first <= 1) return;
-      const events = await between(runId, Math.max(0, first - 1 - EARLIER), first);
-      set({ story: preceded(current.story, events) });
+      try {
+        const events = await between(runId, Math.max(0, first - 1 - EARLIER), first);
+        set({ story: preceded(current.story, events), fault: null });
+      } catch (fault) {
+        set({ fault });
+      }
     },
     end() {
       ended = true;

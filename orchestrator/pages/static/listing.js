@@ -36,7 +36,7 @@ export function useRuns(filter) {
 function makeDesk(query, setState) {
   const ending = new AbortController();
   let current = unread;
-  let cursors = []; // where each page but the first that was read begins
+  let cursors = []; // where each page but the first begins, and the ids of its runs
   let isBusy = false;
   let turn = 0;
   const set = (change) => {
@@ -89,10 +89,10 @@ function makeDesk(query, setState) {
   async function refreshOthers() {
     const looked = Math.floor(scrollY / (document.documentElement.scrollHeight / (cursors.length + 1)));
     turn += 1;
-    for (const [place, before] of cursors.entries()) {
+    const open = new Set(current.list.filter((run) => !runIsOver(run.status)).map((run) => run.run_id));
+    for (const [place, { before, ids }] of cursors.entries()) {
       const isDue = Math.abs(place + 1 - looked) <= 1 || turn % cursors.length === place;
-      const some = current.list.slice((place + 1) * PAGE, (place + 2) * PAGE);
-      if (isDue && some.some((run) => !runIsOver(run.status))) {
+      if (isDue && ids.some((id) => open.has(id))) {
         set({ list: merged(current.list, await page(before), { isFirst: false }) });
       }
     }
@@ -105,7 +105,7 @@ function makeDesk(query, setState) {
       if (!before) return;
       set({ isReading: true });
       const found = await page(before);
-      cursors.push(before);
+      cursors.push({ before, ids: found.runs.map((run) => run.run_id) });
       set({ list: merged(current.list, found, { isFirst: false }), next: found.next, isReading: false });
     }),
     refresh: () => alone(async () => {

@@ -182,6 +182,27 @@ def test_a_run_is_cancelled_and_done_anew(desk: Desk, http: httpx.Client) -> Non
     assert http.post(f"/runs/api/runs/{answer.json()['run_id']}/retry").status_code == 422  # it succeeded
 
 
+def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(desk: Desk, http: httpx.Client) -> None:
+    cancelled = []
+    for _ in range(2):
+        with desk.held() as (run, let_go):
+            run.cancel()
+            let_go()
+        cancelled.append(run.run_id)
+    of_the_api = desk.client.retry(cancelled[0], idempotency_key="again")
+
+    first, again, other = (
+        http.post(f"/runs/api/runs/{run_id}/retry", headers={"Idempotency-Key": "again"}).json()["run_id"]
+        for run_id in (cancelled[0], cancelled[0], cancelled[1])
+    )
+
+    assert first == again
+    assert len({first, other, of_the_api.run_id}) == 3
+    assert {desk.client.run(run_id).wait(PATIENCE_S).status for run_id in (first, other, of_the_api.run_id)} == {"succeeded"}
+    too_long = http.post(f"/runs/api/runs/{cancelled[0]}/retry", headers={"Idempotency-Key": "k" * 201})
+    assert (too_long.status_code, too_long.json()["error"]["code"]) == (422, "bad_request")
+
+
 def test_a_waiting_step_is_given_its_value_once(desk: Desk, http: httpx.Client) -> None:
     run = desk.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
     path = f"/runs/api/runs/{run.run_id}/signals/ask"
@@ -198,7 +219,7 @@ def test_a_waiting_step_is_given_its_value_once(desk: Desk, http: httpx.Client) 
 # Who may
 
 
-@pytest.mark.parametrize("headers", [ORIGIN, SAME_SITE, {"Host": "rebound.example"}])
+@pytest.mark.parametrize("headers", [ORIGIN, {"Origin": "http://["}, SAME_SITE, {"Host": "rebound.example"}])
 def test_another_page_gets_nothing_and_changes_nothing(headers: dict[str, str], desk: Desk, http: httpx.Client) -> None:
     with desk.held() as (run, _):
         refused = [http.get("/runs/api/runs", headers=headers), http.post(f"/runs/api/runs/{run.run_id}/cancel", headers=headers)]

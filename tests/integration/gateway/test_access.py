@@ -95,6 +95,7 @@ def test_tokens_are_never_in_the_log(guarded: Gateway, desk: Desk) -> None:
 PAGES = [
     {"Origin": "http://evil.example"},
     {"Origin": "null"},
+    {"Origin": "http://["},
     {"Host": "evil.example"},
     {"Host": "evil.example", "Origin": "http://evil.example"},
     {"Sec-Fetch-Site": "cross-site"},

@@ -225,7 +225,7 @@ def test_routers_and_synthesizers_have_transcripts(client: httpx.Client, models:
 
 
 def test_large_values_are_cut(client: httpx.Client) -> None:
-    run_id = ended(client, "/turns", {"text": "x" * 30_000, "agent": "echo"})
+    run_id = ended(client, "/turns", {"text": "x" * 100_000, "agent": "echo"})
 
     found, run = step(client, run_id, "echo"), graph(client, run_id)["run"]
 

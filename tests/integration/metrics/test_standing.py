@@ -6,13 +6,14 @@ import time
 
 from redis import Redis
 
-from orchestrator import celeryapp
+from orchestrator import celeryapp, queues
 from orchestrator.celeryapp import make_app
+from orchestrator.coordinator import sweep_once
 from orchestrator.models.graph import START, Graph, Items, Step
 from orchestrator.planning.canvas import Fan, Message
 from orchestrator.state import fleet, load
 from orchestrator.state.fleet import Worker
-from orchestrator.state.ledger import Begun, Ledger
+from orchestrator.state.ledger import Begun, Ledger, shard_key
 from orchestrator.state.load import Waiting
 from tests.integration.state.play import Play
 
@@ -98,6 +99,19 @@ def test_a_step_that_was_sent_knows_how_long_it_waited(ledger: Ledger) -> None:
     ledger.cancel(play.run_id)
 
 
+def test_who_works_is_told_by_a_redis_that_takes_no_writes(valkey: Redis) -> None:
+    serve(valkey, "one@h", "tools")
+    long_gone = Worker(name="old@h", queues=("tools",), concurrency=1, pid=1, host="h", version="1", started_at=0.0, seen_at=1.0)
+    valkey.hset(fleet.WORKERS_KEY, long_gone.name, long_gone.model_dump_json())
+    valkey.config_set("min-replicas-to-write", 1)
+    try:
+        assert [worker.name for worker in fleet.workers(valkey)] == ["one@h"]
+    finally:
+        valkey.config_set("min-replicas-to-write", 0)
+    fleet.workers(valkey)
+    assert valkey.hkeys(fleet.WORKERS_KEY) == ["one@h"], "those long gone go once they can"
+
+
 def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> None:
     assert load.standing(valkey).sweep_age_s is None
 
@@ -107,6 +121,18 @@ def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> No
     assert age_s is not None
     assert 0 <= age_s < 10
     assert valkey.ttl(load.SWEPT_KEY) == -1, "an alert that nobody sweeps goes on until somebody does"
+
+
+def test_a_sweep_that_had_to_leave_a_shard_out_is_not_whole(ledger: Ledger, valkey: Redis) -> None:
+    app = make_app(f"unix://{valkey.connection_pool.connection_kwargs['path']}", "memory://")
+    assert sweep_once(app, ledger)
+
+    valkey.set(f"{shard_key(3)}:due", "no sorted set")
+    try:
+        assert not sweep_once(app, ledger), "so that its age tells that timers of this shard do not fire"
+    finally:
+        valkey.delete(f"{shard_key(3)}:due")
+        app.close()
 
 
 def test_memory_is_that_of_the_server(valkey: Redis) -> None:
@@ -124,7 +150,7 @@ def test_messages_of_all_priorities_are_counted_and_the_oldest_is_seen(ledger: L
             celeryapp.send(app, "run", [Fan((Message("work", "tools", ("a",)),))], priority)
         valkey.hset("no-queue", "field", "value")
 
-        found = celeryapp.waiting(app, ["tools", "agents", "no-queue"])
+        found = queues.waiting(app, ["tools", "agents", "no-queue"])
 
         assert found["tools"].count == 4
         assert found["tools"].oldest_s is not None
@@ -141,6 +167,6 @@ def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valke
     try:
         celeryapp.send(app, "run", [Fan((Message("work", "only-here", ("a",)),))])  # all of this process share what lies in memory
 
-        assert celeryapp.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
+        assert queues.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
     finally:
         app.close()

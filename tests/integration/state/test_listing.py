@@ -8,8 +8,9 @@ from redis import Redis
 from orchestrator.errors import UnknownRunError
 from orchestrator.state import listing
 from orchestrator.state.ledger import Ledger, Place, run_key, shard_key, shard_of
-from orchestrator.state.listing import RunSummary, Wanted, every, find
+from orchestrator.state.listing import Wanted, every, find
 from orchestrator.state.sessions import scoped, shard_of_session
+from orchestrator.state.summaries import RunSummary
 
 
 def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:
@@ -99,6 +100,22 @@ def test_what_is_rare_is_found_in_bounded_steps(ledger: Ledger, monkeypatch: pyt
 
     assert [run_id for page in found for run_id in page] == ["run-300", "run-3"]
     assert len(found) > 3, "a page may be short, or empty, though more follow"
+
+
+def test_a_place_in_the_list_tells_nothing_of_other_tenants(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "ROUND_LOOKS", 192)
+    monkeypatch.setattr(listing, "MOST_LOOKS", 192)
+    mine = [accept(ledger, f"{number}-mine", tenant="me") for number in range(10)]
+    yours = [accept(ledger, f"{number}-yours", tenant="you") for number in range(590)]
+    for number, run_id in enumerate(sorted(mine + yours)):
+        backdate(ledger, run_id, 1000 + number // 2)  # two at each moment
+
+    found, before = [], None
+    while (page := find(ledger, Wanted("me"), before=before, most=3)).next is not None:
+        found += ids(page.runs)
+        before = page.next
+        assert "yours" not in before
+    assert sorted([*found, *ids(page.runs)]) == sorted(mine)
 
 
 def test_a_busy_session_hides_no_others(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, col
         }  # fmt: skip
         for name, value in environment.items():
             patch.setenv(name, value)
+        tracing.stop()  # what tests before it in this process settled, when no collector was named
         with Client.embedded(tmp_path_factory.mktemp("traced"), config=definitions(), agents=1, tools=2) as client:
             yield client
         tracing.stop()

@@ -170,6 +170,14 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "tools: {t: {function: word_count}}",
             "tools.t.function: expected module:name, importable from the configuration's folder; found 'word_count'",
         ),
+        (
+            "tools: {t: {function: 'text_tools:word_count', queue: 'gpu:large'}}",
+            "tools.t.queue: a queue's name has letters from A to Z, digits and . _ -, at most 100 of them; found 'gpu:large'",
+        ),
+        (
+            f"agents: {{a: {{queue: {'q' * 101}}}}}",
+            "agents.a.queue: a queue's name has letters from A to Z, digits and . _ -, at most 100 of them; found 101 characters",
+        ),
         ("tools: {t: {}}", "tools.t: a tool is either a 'function' or an 'mcp' server, or it 'asks' people"),
         (
             "tools: {t: {function: 'text_tools:word_count', mcp: {command: [x]}}}",

@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
     monkeypatch.setattr("orchestrator.state.load.standing", lambda _: STANDING)
     monkeypatch.setattr("orchestrator.state.load.queues_of_ready", lambda _: {"nobodys"})
-    monkeypatch.setattr("orchestrator.celeryapp.waiting", waiting)
+    monkeypatch.setattr("orchestrator.gateway.metrics.waiting", waiting)
     return asked
 
 
@@ -118,6 +118,24 @@ def test_the_number_of_queues_that_can_be_asked_for_is_bounded(watch: Watch, ask
     asked.clear()
     watch.load(["one-more"])
     assert asked == [], "it is not looked for, however often it is asked for"
+
+
+def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
+    watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("orchestrator.gateway.metrics.time.monotonic", lambda: now[0])
+    watch.load(["night", *(f"q{number}" for number in range(metrics.MOST_NAMED - 1))])
+    now[0] += metrics.REMEMBERED_S * 0.6
+    watch.load(["night", "late"])
+    assert "night" in asked[-1]
+    assert "late" not in asked[-1], "there is no room"
+
+    now[0] += metrics.REMEMBERED_S * 0.6
+    watch.load(["late"])
+
+    assert {"night", "late", "studio", "coordinator"} <= set(asked[-1])
+    assert "q7" not in asked[-1]
 
 
 def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -153,6 +154,29 @@ def test_a_process_killed_before_it_counted_disturbs_nobody(counts: Counts, tmp_
 
     assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 1
     assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {GONE, str(os.getpid())}
+
+
+def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    counts.add("cantata_steps_total", ("tool.call", "done"))
+    in_child(tmp_path, "counts.add('cantata_steps_total', ('tool.call', 'done'))")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        for number in range(MOST_VALUES):
+            counts.observe("cantata_model_call_duration_seconds", (f"model-{number}",), 1.0)
+        counts.add("cantata_steps_total", ("tool.call", "done"))
+        value = shown(tmp_path)
+        assert value("cantata_steps_total", kind="tool.call", status="done") == 3, "those of the dead are read where they lie"
+        assert value("cantata_model_call_duration_seconds_count", model="model-0") == 1
+        assert not value("cantata_model_call_duration_seconds_count", model=f"model-{MOST_VALUES - 1}")
+        with pytest.raises(OSError, match="No space"):
+            Counts(tmp_path / "..")
+
+    counts.observe("cantata_model_call_duration_seconds", (f"model-{MOST_VALUES - 1}",), 1.0)
+    assert value("cantata_model_call_duration_seconds_count", model=f"model-{MOST_VALUES - 1}") == 1, "once there is room"
+    assert value("cantata_steps_total", kind="tool.call", status="done") == 3
 
 
 def test_a_clock_that_was_set_back_takes_nothing_from_a_sum(counts: Counts, tmp_path: Path) -> None:

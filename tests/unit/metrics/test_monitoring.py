@@ -129,6 +129,14 @@ def test_a_summary_names_labels_that_its_alert_has(rule: dict[str, Any]) -> None
     assert named <= (first.groups[0][1] if first.groups else set())
 
 
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "/ sum" in rule["expr"]], ids=lambda rule: rule["alert"])
+def test_a_share_of_few_wakes_nobody(rule: dict[str, Any]) -> None:
+    share, _, least = rule["expr"].partition("\n  and ") if "\n  and " in rule["expr"] else rule["expr"].partition("\nand ")
+
+    assert "> 0." in share
+    assert re.search(r"increase\(.*\) > 10$", least.strip())
+
+
 def test_rules_have_names_of_their_own_and_groups_too() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
     assert [group.keys() for group in GROUPS] == [{"name", "rules"}] * len(GROUPS)

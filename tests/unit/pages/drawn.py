@@ -9,8 +9,8 @@ from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunStatus
 from orchestrator.pages.folding import fold
 from orchestrator.pages.graphs import Drawing
-from orchestrator.state.listing import RunSummary
 from orchestrator.state.story import Cell, Moments, Parts, Snapshot
+from orchestrator.state.summaries import RunSummary
 
 Facts = Mapping[str, Mapping[str, Any]] | None
 
@@ -18,10 +18,12 @@ AT = 1000.0  # when the run was accepted, in seconds
 
 
 def snapshot(
-    words: Mapping[str, str], *, names: Mapping[str, str] | None = None, status: RunStatus = "running", closed_at: float | None = None
-) -> Snapshot:
-    """A run whose steps stand so; one that runs or is done began once."""
-    cells = {step_id: Cell(word, int(word in ("running", "done", "failed")), 0, 0, "-") for step_id, word in words.items()}
+    words: Mapping[str, str], *, names: Mapping[str, str] | None = None, status: RunStatus = "running", closed_at: float | None = None,
+    attempts: Mapping[str, int] | None = None,
+) -> Snapshot:  # fmt: skip
+    """A run whose steps stand so; one that runs, is done or failed began once, if `attempts` says nothing else."""
+    usual = {step_id: int(word in ("running", "done", "failed")) for step_id, word in words.items()} | dict(attempts or {})
+    cells = {step_id: Cell(word, usual[step_id], 0, 0, "-") for step_id, word in words.items()}
     run = RunSummary(run_id="run", kind="chain", status=status, created_at=AT, closed_at=closed_at)
     return Snapshot(run=run, request="{}", is_cut=False, offset=1, cells=cells, names=names or {}, terminals=())
 

@@ -77,6 +77,12 @@ def test_a_folded_map_leads_to_its_gather() -> None:
     assert {step.id: step.map for step in opened.steps()}["m/1"] == "m"
 
 
+def test_items_of_which_one_failed_do_not_lead_to_their_gather() -> None:
+    run = snapshot({"m": "done", "m/@gather": "failed", "m/0": "failed", "m/1": "skipped"}, attempts={"m/@gather": 0})
+
+    assert ("m", "m/@gather", "done", False) in edges_of(drawing(run))
+
+
 def test_a_step_is_ready_when_the_last_before_it_is_over_and_waits_till_it_begins() -> None:
     run = snapshot({"@start": "done", "a": "done", "b": "done", "end": "running", "later": "waiting"})
     edges = {"a": [("end", "done", True)], "b": [("end", "done", True)], "end": [("later", "done", True)]}
@@ -85,7 +91,8 @@ def test_a_step_is_ready_when_the_last_before_it_is_over_and_waits_till_it_begin
     steps = {step.id: step for step in drawing(run, edges=edges, at=at).steps()}
 
     assert (steps["@start"].ready_at, steps["a"].ready_at) == (AT, AT + 0.008)
-    assert (steps["end"].ready_at, steps["end"].started_at, steps["end"].ended_at) == (AT + 0.09, AT + 0.25, None)
+    assert (steps["end"].ready_at, steps["end"].first_at, steps["end"].started_at) == (AT + 0.09, AT + 0.1, AT + 0.25)
+    assert steps["end"].ended_at is None
     assert (steps["later"].ready_at, steps["later"].started_at) == (None, None)
     assert list(steps) == ["@start", "a", "b", "end", "later"], "in the order they began"
 

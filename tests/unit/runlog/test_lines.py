@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from orchestrator.runlog.lines import LINE_BYTES, Line, text_of, told
+from orchestrator.runlog.secrets import LOOKED_THROUGH
 
 
 def record(message: Any, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
     info = (type(error), error, error.__traceback__) if error else None
-    return logging.LogRecord("tool", logging.WARNING, __file__, 1, message, arguments, info)
+    made = logging.LogRecord("tool", logging.WARNING, __file__, 1, message, arguments, info)
+    if isinstance(message, dict) and "event" in message:
+        made._logger = None  # as structlog marks what it made
+    return made
 
 
 def kept(line: dict[str, Any], *secrets: str) -> Line:
@@ -36,6 +40,20 @@ def test_an_event_of_ours_has_fields_and_says_itself_whose_it_is() -> None:
     assert line.pop("run") == "other"
     found = kept(line)
     assert (found.event, found.step, found.logger, found.fields) == ("lost", "t", None, {"count": 3})
+
+
+def test_a_dict_that_a_library_logs_is_a_text() -> None:
+    line = told(record({"run": "mine", "count": 3}), {"run": "r"})
+
+    assert line.pop("run") == "r"
+    assert kept(line).event == "{'run': 'mine', 'count': 3}"
+
+
+def test_of_a_huge_text_only_the_beginning_is_looked_through() -> None:
+    found = kept({"at": 1.0, "level": "info", "event": "hunter2hunter2 " + "z" * LOOKED_THROUGH}, "hunter2hunter2")
+
+    assert found.event.startswith("*** zzz")
+    assert found.event.endswith(f"({LOOKED_THROUGH + 15} characters)")
 
 
 def test_an_error_is_told_with_its_traceback() -> None:

@@ -106,6 +106,21 @@ def test_names_go_with_tasks_and_end_with_the_block(kept: Kept) -> None:
     assert kept.events == ["later, in its context"]
 
 
+def test_a_tool_cannot_speak_for_another_run(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    runlog.configure_logs(for_runs=True)
+    with names.bound({"run": "r", "step": "s"}):
+        logger().warning("from a tool", run="q", step=7, other=1)
+        logging.getLogger("theirs").warning({"run": "q", "n": 1})
+        structlog.get_logger("workers.runtime").info("ours", run="q", step="t")
+    logging.getLogger("theirs").warning({"run": "q"})
+
+    assert [(run_id, line["event"], line["step"]) for run_id, line in kept.lines] == [
+        ("r", "from a tool", "s"), ("r", "{'run': 'q', 'n': 1}", "s"), ("q", "ours", "t"),
+    ]  # fmt: skip
+    assert kept.lines[0][1]["fields"] == {"said_run": "q", "said_step": 7, "other": 1}
+    assert json.loads(capsys.readouterr().err.splitlines()[0])["run"] == "r"
+
+
 def test_a_wrong_message_harms_nobody(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
     runlog.configure_logs(for_runs=True)
     root = logging.getLogger()

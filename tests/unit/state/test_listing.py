@@ -9,7 +9,8 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.models.values import JsonValue
 from orchestrator.state import listing
-from orchestrator.state.listing import RunSummary, Wanted, title_of, wanted_in
+from orchestrator.state.listing import Wanted, wanted_in
+from orchestrator.state.summaries import RunSummary, title_of
 
 CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}
 

@@ -71,6 +71,23 @@ def test_each_failure_that_may_pass_has_a_sentence(error: Any, said: str) -> Non
     assert passes(error)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "@user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.",
+        "Command # 2 (EVALSHA 0) of pipeline caused error: OOM command not allowed when used memory > 'maxmemory'.",
+    ],
+)
+def test_a_full_redis_is_known_wherever_it_says_so(said: str) -> None:
+    assert "Redis is full (maxmemory)" in reason(ResponseError(said))
+
+
+@pytest.mark.parametrize("said", ["Error 111 connecting to OOM.example:1. Connection refused.", "no key ROOM or OOM is there", "OOMPH"])
+def test_a_name_with_the_letters_of_a_code_is_none(said: str) -> None:
+    assert "cannot be reached" in reason(RedisConnectionError(said))
+
+
 def test_an_error_behind_an_error_is_the_reason_and_a_circle_of_them_ends() -> None:
     first, second = RedisConnectionError("Error 1 connecting"), ssl.SSLError(1, "WRONG_VERSION_NUMBER")
     first.__cause__, second.__cause__ = second, first

@@ -6,7 +6,9 @@ export function viewOf(graph) {
 }
 
 const CHANGES = {
-  started: (event, at) => ({ state: "running", attempt: event.attempt, worker: event.worker, started_at: at, ended_at: null, error: null }),
+  started: (event, at, step) => ({
+    state: "running", attempt: event.attempt, worker: event.worker, first_at: step.first_at ?? at, started_at: at, ended_at: null, error: null,
+  }),
   done: (event, at) => ({ state: "done", ended_at: at }),
   grown: (event, at) => ({ state: "done", ended_at: at }),
   failed: (event, at) => ({ state: "failed", ended_at: at, error: event.detail?.error ?? null }),

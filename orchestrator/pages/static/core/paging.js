@@ -2,7 +2,7 @@
 
 /** Newest first, as the API orders them. */
 function order(a, b) {
-  return b.created_at - a.created_at || (a.run_id < b.run_id ? -1 : 1);
+  return b.created_at - a.created_at || (a.run_id > b.run_id ? -1 : 1);
 }
 
 /**

@@ -1,8 +1,9 @@
-/** The time line: for each step when it waited and when it worked. Pure. */
+/** The time line: for each step when it waited, what its earlier attempts took, and when it worked. Pure. */
 
 /**
- * The rows of a time line, by when they began, and the span they share: {rows: [{step, wait, work}], from, until}. `wait` and `work` are
- * [start, length] as parts of the span, null if there is none.
+ * The rows of a time line, by when they began, and the span they share: {rows: [{step, wait, before, work}], from, until}. `wait` (for
+ * the first attempt), `before` (from its start to that of the last one, or until now if another is to come) and `work` (the last one) are
+ * [start, length] as parts of the span, null if there is none; `waited`, `retried` and `worked` the same in seconds.
  */
 export function timesOf(view, now) {
   const from = view.run.created_at;
@@ -15,19 +16,24 @@ export function timesOf(view, now) {
   return { rows, from, until };
 }
 
+const AT_WORK = new Set(["running", "waiting_signal"]);
 const startOf = (step) => Math.min(step.ready_at ?? Infinity, step.started_at ?? Infinity);
 const clamp = (x) => Math.min(1, Math.max(0, x));
 
 function rowOf(step, part, until) {
   const { ready_at: ready, started_at: started, ended_at: ended } = step;
-  const workEnds = started === null ? null : (ended ?? (step.state === "running" ? until : started));
-  const waitEnds = started ?? ended ?? until;
+  const first = step.first_at ?? started;
+  const waitEnds = first ?? ended ?? until;
+  const works = started !== null && (ended !== null || AT_WORK.has(step.state)); // else another attempt is to come
+  const last = started === null || works ? started : until;
   return {
     step,
     wait: ready !== null && waitEnds > ready ? part(ready, waitEnds) : null,
-    work: started === null ? null : part(started, workEnds),
+    before: first < last ? part(first, last) : null,
+    work: works ? part(started, ended ?? until) : null,
     waited: ready === null ? null : waitEnds - ready,
-    worked: started === null ? null : workEnds - started,
+    retried: first < last ? last - first : null,
+    worked: works ? (ended ?? until) - started : null,
   };
 }
 

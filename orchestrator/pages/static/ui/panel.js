@@ -46,7 +46,7 @@ function Facts({ step, detail, now }) {
     ["Attempt", step.attempt > 0 ? `${step.attempt}${step.failures ? `, ${step.failures} failed` : ""}${step.crashes ? `, ${step.crashes} lost` : ""}` : null],
     ["Worker", step.worker && clip(step.worker, 60)],
     ["Queue", clip(step.queue, 40)],
-    ["Waited", step.ready_at !== null && step.started_at !== null ? duration(step.started_at - step.ready_at) : null],
+    ["Waited", step.ready_at !== null && step.first_at !== null ? duration(step.first_at - step.ready_at) : null],
     ["Worked", step.started_at !== null && ended !== null ? duration(ended - step.started_at) : null],
     ["Model", (detail?.model ?? step.model) && clip(detail?.model ?? step.model, 80)],
     ["Tokens", usage ? `${tokens(usage)} (${usage.input_tokens} in, ${usage.output_tokens} out)` : null],

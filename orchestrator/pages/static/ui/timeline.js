@@ -27,7 +27,7 @@ export function TimeTab({ view, now, selected, onSelect }) {
   }, []);
   const part = drawn({ count: rows.length, rowHeight: ROW, ...seen });
   return html`<section aria-label="Time line" class="times">
-    <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch work" /> worked</div>
+    <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch before" /> earlier attempts <span class="swatch work" /> worked</div>
     <div class="time-row time-head" aria-hidden="true"><span>Step</span><span>Worker</span>
       <span class="lane">${marks(until - from).map(([at, x]) => html`<span key=${at} class="mark num" style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
     <div class="time-list" ref=${box} tabindex="-1">
@@ -39,15 +39,15 @@ export function TimeTab({ view, now, selected, onSelect }) {
   </section>`;
 }
 
-function Row({ row: { step, wait, work, waited, worked }, isSelected, onSelect }) {
+function Row({ row: { step, wait, before, work, waited, retried, worked }, isSelected, onSelect }) {
   const is = ofStep(step.state);
-  const told = `waited ${duration(waited)}, worked ${duration(worked)}`;
+  const told = `waited ${duration(waited)}, ${before ? `earlier attempts ${duration(retried)}, ` : ""}worked ${duration(worked)}`;
   return html`<button type="button" class="time-row ${isSelected ? "selected" : ""}" onClick=${() => onSelect(step.id)}
       aria-label="${clip(step.name, 80)}: ${is.word}, ${told}${step.worker ? `, by ${clip(step.worker, 40)}` : ""}" title=${told}>
     <span class="time-name"><${Icon} of=${is.icon} tone=${is.tone} /><span class="node-name">${clip(step.name, 60)}</span>
       ${attemptOf(step) > 1 && html`<span class="badge">×${attemptOf(step)}</span>`}</span>
     <span class="time-worker muted">${clip(step.worker ?? "", 40)}</span>
-    <span class="lane">${wait && html`<span class="span wait" style=${span(wait)} />`}${work && html`<span class="span work tone-${is.tone}" style=${span(work)} />`}</span>
+    <span class="lane">${wait && html`<span class="span wait" style=${span(wait)} />`}${before && html`<span class="span before" style=${span(before)} />`}${work && html`<span class="span work tone-${is.tone}" style=${span(work)} />`}</span>
   </button>`;
 }
 

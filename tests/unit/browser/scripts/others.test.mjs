@@ -48,14 +48,19 @@ test("an arrow key leads to the nearest box in its direction", () => {
 });
 
 test("a time line tells waiting from work", () => {
-  const step = { id: "a", state: "done", ready_at: 101, started_at: 103, ended_at: 106 };
+  const step = { id: "a", state: "done", ready_at: 101, first_at: 103, started_at: 103, ended_at: 106 };
   const never = { id: "b", state: "waiting", ready_at: null, started_at: null, ended_at: null };
-  const running = { id: "c", state: "running", ready_at: 100, started_at: 108, ended_at: null };
+  const running = { id: "c", state: "running", ready_at: 100, first_at: 101, started_at: 108, ended_at: null };
   const view = { run: { created_at: 100, closed_at: null }, steps: new Map([step, never, running].map((each) => [each.id, each])) };
   const { rows } = timesOf(view, 110);
   assert.deepEqual(rows.map((row) => row.step.id), ["c", "a"]);
   assert.deepEqual(rows[1].wait, [0.1, 0.2]);
   assert.deepEqual(rows[1].work, [0.3, 0.3]);
   assert.deepEqual([rows[1].waited, rows[1].worked, rows[0].worked], [2, 3, 2]);
+  assert.deepEqual([rows[1].before, rows[0].before, rows[0].waited, rows[0].retried], [null, [0.1, 0.7], 1, 7]);
+  const between = { id: "d", state: "ready", ready_at: 100, first_at: 102, started_at: 104, ended_at: null };
+  const asking = { id: "e", state: "waiting_signal", ready_at: 100, first_at: 101, started_at: 101, ended_at: null };
+  const others = timesOf({ ...view, steps: new Map([between, asking].map((each) => [each.id, each])) }, 110).rows;
+  assert.deepEqual(others.map((row) => [row.waited, row.retried, row.worked]), [[2, 8, null], [1, null, 9]]);
   assert.deepEqual(marks(10).map(([at]) => at), [0, 2, 4, 6, 8]);
 });

@@ -21,6 +21,11 @@ test("an empty page in the midst of a long search loses nothing", () => {
   assert.deepEqual(merged(known, { runs: [], next: "3" }, { isFirst: false }), known);
 });
 
+test("runs of the same moment stand as the API orders them", () => {
+  const [a, b, c] = ["a", "b", "c"].map((run_id) => ({ run_id, created_at: 5 }));
+  assert.deepEqual(ids(merged([c, b], { runs: [b, a], next: null }, { isFirst: false })), ["c", "b", "a"]);
+});
+
 test("a gap before what is known is noticed, and new runs are counted", () => {
   const page = { runs: [run(12), run(11), run(10)], next: "10" };
   assert.equal(hasGap([run(9)], page), true);

@@ -1,0 +1,96 @@
+"""A run as lists show it: what is read of it, and what that tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import cast
+from urllib.parse import unquote
+
+from pydantic import Field
+
+from orchestrator.models.values import JsonValue, Usage, Value
+from orchestrator.models.wire import RunStatus
+
+LONGEST_ESCAPE = 6  # characters, such as \u00e4
+REQUEST_BYTES = 600  # of a request that are read: a title is in them
+LONGEST_TITLE = 120  # characters
+FIELDS = (
+    "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
+    "labels", "session", "count", "left",
+)  # fmt: skip
+
+_TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
+_CHAIN = re.compile(r'"chain_id":"((?:[^"\\]|\\.)*)"')
+_NODE = re.compile(r'"node_id":"((?:[^"\\]|\\.)*)"')
+_MADE_UP = re.compile(r"[0-9a-f]{8}")
+
+
+class RunSummary(Value):
+    """A run as lists show it."""
+
+    run_id: str = Field(description="the run")
+    kind: str = Field(description="turn or chain")
+    status: RunStatus = Field(description="how it stands")
+    created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
+    closed_at: float | None = Field(default=None, description="when it ended")
+    now: float = Field(default=0.0, description="Redis's clock when it was read")
+    title: str = Field(default="", description="what was asked, in a line: the text of a turn, the name and nodes of a chain")
+    labels: dict[str, str] = Field(default_factory=dict, description="what was said of it when it was submitted")
+    session: str | None = Field(default=None, description="the conversation that a turn belongs to")
+    error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
+    usage: Usage = Field(default_factory=Usage, description="what it consumed")
+    count: int = Field(default=0, description="its steps so far")
+    left: int = Field(default=0, description="those that are not over; of a run that was ended, at its end")
+
+
+def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
+    """A run of which FIELDS, and the beginning of its request, were read."""
+    row = dict(zip(FIELDS, values, strict=True))
+    return RunSummary(
+        run_id=run_id,
+        kind=row["kind"] or "",
+        status=cast(RunStatus, row["status"]),
+        created_at=int(row["created_at"] or 0) / 1000,
+        closed_at=int(row["closed_at"]) / 1000 if row["closed_at"] else None,
+        now=now,
+        title=title_of(row["kind"] or "", request[:REQUEST_BYTES]),
+        labels=json.loads(row["labels"] or "{}"),
+        session=unquote(row["session"].partition("/")[2]) if row["session"] else None,
+        error=json.loads(row["error"] or "{}").get("error"),
+        usage=Usage(
+            input_tokens=int(row["input_tokens"] or 0),
+            output_tokens=int(row["output_tokens"] or 0),
+            cost_usd=float(row["cost_usd"]) if row["cost_usd"] else None,
+            model_calls=int(row["model_calls"] or 0),
+            tool_calls=int(row["tool_calls"] or 0),
+        ),
+        count=int(row["count"] or 0),
+        left=int(row["left"] or 0),
+    )
+
+
+def title_of(kind: str, request: str) -> str:
+    """What was asked, in a line, from the beginning of a request as JSON text, which may be cut anywhere."""
+    if kind != "chain":
+        match = _TEXT.search(request)
+        return _line(unescaped(match[1]) if match else "")
+    chain = _CHAIN.search(request)
+    name = unescaped(chain[1]) if chain else ""
+    nodes = ", ".join(map(unescaped, _NODE.findall(request)))
+    return _line(": ".join(part for part in ("" if _MADE_UP.fullmatch(name) else name, nodes) if part) or name)
+
+
+def unescaped(text: str) -> str:
+    """A JSON string without its quotes; an escape that was cut is left out."""
+    for end in range(len(text), max(0, len(text) - LONGEST_ESCAPE), -1):
+        with suppress(ValueError):
+            return str(json.loads(f'"{text[:end]}"', strict=False))
+    return ""
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 1]}…"

@@ -1,0 +1,39 @@
+"""The beginnings of outputs, as pages read them."""
+
+from __future__ import annotations
+
+from orchestrator.models.values import JsonValue
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.outputs import AT_ONCE, READ_BYTES, Beginning, beginnings
+from tests.integration.state.play import Play, work
+
+
+def test_of_large_outputs_only_the_beginning_is_read(ledger: Ledger) -> None:
+    outputs: dict[str, JsonValue] = {
+        "small": {"a": [1]}, "stored beside": "b" * 50_000, "text": "é\n" * READ_BYTES, "list": ["c" * 10] * READ_BYTES, "none": None,
+    }  # fmt: skip
+    play = Play(ledger)
+    play.plan(*map(work, outputs), work("later"))
+    for step_id, output in outputs.items():
+        play.do(step_id, output=output)
+
+    small, beside, text, items, none, later = beginnings(ledger, play.run_id, [*outputs, "later"])
+
+    assert (small, beside) == (Beginning({"a": [1]}), Beginning("b" * 50_000))
+    assert (none, later) == (Beginning(None), Beginning(None))
+    assert text.is_cut
+    assert str(text.value).startswith("é\né\n")
+    assert len(str(text.value)) >= 20_000
+    assert items.is_cut
+    assert str(items.value).startswith('["cccccccccc","')
+
+
+def test_many_are_told_in_order(ledger: Ledger) -> None:
+    names = [f"s{i}" for i in range(2 * AT_ONCE + 1)]
+    play = Play(ledger)
+    play.plan(*map(work, names))
+    for number, name in enumerate(names):
+        play.do(name, output=number)
+
+    assert [found.value for found in beginnings(ledger, play.run_id, names)] == list(range(len(names)))
+    assert beginnings(ledger, play.run_id, []) == []
