@@ -73,6 +73,7 @@ class Service:
         self._stopping = threading.Event()
         self._is_announced = False
         self._is_serving = False
+        self._twin, self._twin_seen = "", 0.0
         tasks.register(self.app, self)
 
     def process(self) -> Process:
@@ -150,15 +151,27 @@ class Service:
                 log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
 
-    def _announce(self, client: Redis) -> None:
-        fleet.announce(client, self._worker)
+    def _announce(self, client: Redis) -> str:
+        """Say that this worker is there; answers who else said so under its name, if another did."""
+        other = fleet.announce(client, self._worker.model_copy(update={"twin": self._twin}))
         if self._is_serving and (file := settings().heartbeat_file):
             file.touch()
+        return other
+
+    def _note_twin(self, twin: str) -> None:
+        """Keep who else has this name: it is one that lives, since it said so after this worker did."""
+        if twin:
+            if not self._twin:
+                note = "both count as one: start one of them with another --name"
+                log.warning("name_taken", name=self.name, by=twin, note=note)
+            self._twin, self._twin_seen = twin, time.monotonic()
+        elif time.monotonic() - self._twin_seen > fleet.STALE_S:
+            self._twin = ""
 
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(ANNOUNCE_S):
             try:
-                self._announce(client)
+                self._note_twin(self._announce(client))
             except (RedisFailure, OSError) as error:
                 outages.tell(log, "announce_failed", error)
             if embedded.stack_is_gone():

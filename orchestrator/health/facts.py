@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.models.definitions import Limits
@@ -52,6 +52,8 @@ class Fleet:
     """What happened since the ledger began, such as `closed:failed`."""
     queues: Mapping[str, QueueLoad] | Missing
     """Missing if the broker could not be asked what waits there."""
+    last_ended: Mapping[str, int] = field(default_factory=dict)
+    """How the last runs that ended did: status → how many."""
 
 
 @dataclass(frozen=True, slots=True)

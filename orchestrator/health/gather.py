@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from orchestrator.embedded import StackStatus
 from orchestrator.errors import ConfigError, UnavailableError
@@ -18,6 +19,17 @@ from orchestrator.state.connection import Redis, RedisFailure, check, connect, r
 from orchestrator.state.ledger import SHARDS, shard_key
 
 PATIENCE_S = 4.0  # for all parts together
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The fleet, but for what waits in the broker."""
+
+    standing: load.Standing
+    queues: set[str]
+    """Those that somebody serves or waits in."""
+    last_ended: Mapping[str, int]
+    """How the last runs that ended did."""
 
 
 def gather(
@@ -35,11 +47,11 @@ def gather(
     give_up = time.monotonic() + patience_s
     app, standing = make_app(url, broker_url), fleet.wait(give_up)
     if not isinstance(standing, Missing):
-        messages = Part("the broker", waiting, app, sorted(standing[1]))
+        messages = Part("the broker", waiting, app, sorted(standing.queues))
     return Facts(
         version=version,
         store=store.wait(give_up),
-        fleet=standing if isinstance(standing, Missing) else _fleet(standing[0], messages.wait(give_up)),
+        fleet=standing if isinstance(standing, Missing) else _fleet(standing, messages.wait(give_up)),
         shared=shared.wait(give_up),
         doors=[_door(door.wait(give_up), name, address) for door, (name, address) in zip(doors, named, strict=True)],
         broker=without_password(broker_url or ""),
@@ -69,12 +81,12 @@ def _refusal(redis: Redis, place: str) -> str:
     return next((reason(answer, place) for answer in answers if isinstance(answer, RedisFailure)), "")
 
 
-def look_at_fleet(url: str) -> tuple[load.Standing, set[str]]:
-    """Who works, and the queues that somebody serves or waits in. Raises UnavailableError."""
+def look_at_fleet(url: str) -> Look:
+    """Who works, and on what. Raises UnavailableError."""
     with _asking(url) as redis:
         found = load.standing(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
-        return found, {*load.USUAL_QUEUES, *served, *load.queues_of_ready(redis)}
+        return Look(found, {*load.USUAL_QUEUES, *served, *load.queues_of_ready(redis)}, load.last_ended(redis))
 
 
 def look_at_limits(url: str) -> Shared | Missing | None:
@@ -104,9 +116,10 @@ def _asking(url: str) -> Iterator[Redis]:
         raise UnavailableError(reason(error, without_password(url))) from error
 
 
-def _fleet(found: load.Standing, messages: dict[str, load.Waiting] | Missing) -> Fleet:
+def _fleet(look: Look, messages: dict[str, load.Waiting] | Missing) -> Fleet:
+    found = look.standing
     queues = messages if isinstance(messages, Missing) else load.queues(found, messages)
-    return Fleet(found.workers, found.sweep_age_s, found.runs_open, found.totals, queues)
+    return Fleet(found.workers, found.sweep_age_s, found.runs_open, found.totals, queues, look.last_ended)
 
 
 def _door(found: Door | Missing, name: str, url: str) -> Door:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from orchestrator.health.facts import Fleet, Missing
 from orchestrator.health.report import Line, green, red, yellow
-from orchestrator.models.wire import RUN_OVER
+from orchestrator.models.wire import RUN_OVER, RunStatus
 from orchestrator.state.fleet import CLOCK_OFF_S, Worker, release, unserved
 from orchestrator.state.load import USUAL_QUEUES, QueueLoad
 from orchestrator.words import duration
 
 SWEPT_S = 10.0  # twenty sweeps: who swept is gone, and nobody took over
 LONG_WAIT_S = 30.0  # for a free slot
-MANY_FAILED, OF_RUNS = 0.5, 20  # more than half of at least so many
+MANY_FAILED, OF_RUNS = 0.1, 20  # more than a tenth, as with the alert CantataRunsFailing, of at least so many of the last
+FAILED: Sequence[RunStatus] = ("failed", "timed_out", "exhausted")
 
 
 def of_fleet(fleet: Fleet | Missing, version: str, broker: str = "") -> list[Line]:
@@ -32,6 +33,9 @@ def _of_workers(workers: Sequence[Worker], version: str) -> Line:
     if older:
         said = f"{said}; older than {newest}: {_some(older)}"
         return yellow("workers", said, "start them again with the newest version; until then they hand back what they do not know")
+    twins = [f"{worker.name} and {worker.twin}" for worker in workers if worker.twin]
+    if twins:
+        return yellow("workers", f"{said}; of one name, so they count as one: {_some(twins)}", "start one of them with another --name")
     off = [f"{worker.name} {worker.clock_off_s:+.0f} s" for worker in workers if abs(worker.clock_off_s) > CLOCK_OFF_S]
     if off:
         return yellow("workers", f"{said}; clocks are off Redis's: {_some(off)}", "set them; runs are not harmed")
@@ -73,9 +77,12 @@ def _of_queue(name: str, load: QueueLoad) -> Line:
 def _of_runs(fleet: Fleet) -> Line:
     ended = {status: count for status in sorted(RUN_OVER) if (count := fleet.totals.get(f"closed:{status}", 0))}
     said = ", ".join([f"{fleet.runs_open:,} open", *(f"{count:,} {status.replace('_', ' ')}" for status, count in ended.items())])
-    total = sum(ended.values())
-    if total >= OF_RUNS and ended.get("failed", 0) > MANY_FAILED * total:
-        return yellow("runs", f"{said}: most fail", "look at some of them with `submit runs list --status failed`")
+    last, failed = sum(fleet.last_ended.values()), {status: count for status in FAILED if (count := fleet.last_ended.get(status, 0))}
+    if last >= OF_RUNS and sum(failed.values()) > MANY_FAILED * last:
+        how = " and ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
+        most = max(failed, key=failed.__getitem__)
+        todo = f"look at some of them with `submit runs list --status {most}`"
+        return yellow("runs", f"{said}; of the last {last} that ended {how}", todo)
     return green("runs", said)
 
 

@@ -38,12 +38,20 @@ class Worker(Value):
     seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
     metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
+    twin: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
 
 
-def announce(redis: Redis, worker: Worker) -> None:
-    """Say that a worker is alive."""
-    seen = {"seen_at": clock.learn(redis), "clock_off_s": round(clock.off_s(), 3)}
+def announce(redis: Redis, worker: Worker) -> str:
+    """Say that a worker is alive; answers who said so under the same name a moment ago, if that was another process."""
+    now = clock.learn(redis)
+    seen = {"seen_at": now, "clock_off_s": round(clock.off_s(), 3)}
+    before = cast("str | None", redis.hget(WORKERS_KEY, worker.name))
     redis.hset(WORKERS_KEY, worker.name, worker.model_copy(update=seen).model_dump_json())
+    with suppress(ValueError):
+        other = Worker.model_validate_json(before or "", extra="ignore")
+        if other.seen_at >= now - STALE_S and (other.pid, other.started_at) != (worker.pid, worker.started_at):
+            return f"process {other.pid} of {other.host}"
+    return ""
 
 
 def retire(redis: Redis, name: str) -> None:

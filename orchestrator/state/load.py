@@ -7,6 +7,7 @@ A few hundred commands in one round trip, whatever the number of runs; nothing i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,6 +24,7 @@ SWEPT_KEY = "cantata:swept"  # string: when a sweep last ended, in seconds by Re
 USUAL_QUEUES = ("coordinator", "agents", "tools")
 MOST_LOOKED_UP = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
 PARTS = ("runs", "finished", "ready")
+LAST = 100  # runs that ended: enough to see that many fail, few enough that what was mended is soon green
 
 
 class QueueLoad(Value):
@@ -92,6 +94,20 @@ def standing(redis: Redis) -> Standing:
         memory_bytes=sum(int(node["used_memory"]) for node in memory),
         memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
     )
+
+
+def last_ended(redis: Redis, *, most: int = LAST) -> dict[str, int]:
+    """How the runs that ended last did: status → how many of at most `most`.
+
+    They are known by when they expire, which is the order of their ends where all are kept equally long.
+    """
+    with redis.pipeline(transaction=False) as pipe:
+        for key in map(shard_key, range(SHARDS)):
+            pipe.zrevrange(f"{key}:finished", 0, most - 1, withscores=True)
+        ended = [found for shard in cast("list[list[tuple[str, float]]]", pipe.execute()) for found in shard]
+    ended.sort(key=lambda found: found[1], reverse=True)
+    statuses = _fields(redis, [(run_key(run_id), "status") for run_id, _ in ended[:most]])
+    return dict(Counter(status for status in statuses if status))
 
 
 def queues(standing: Standing, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:

@@ -11,7 +11,7 @@ from orchestrator.client import ChainRun, Client
 from orchestrator.models.definitions import Tool
 from orchestrator.state.connection import connect
 from tests.integration.fleet import conftest
-from tests.integration.fleet.bad_days import Town
+from tests.integration.fleet.bad_days import TOP, Town
 from tests.integration.fleet.bad_days import town as a_town
 from tests.integration.fleet.conftest import Journal, tool, until
 
@@ -154,6 +154,21 @@ def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
     assert "3, of version 0.0.1, " in told.of("workers")[1]
     assert "older than " in told.of("workers")[1]
     assert ": old@" in told.of("workers")[1]
+
+
+def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
+    command = [sys.executable, "-P", "-m", "workers", "tools", "--name", "tools", "--concurrency", "1"]
+    town.start("twin", command, PYTHONPATH=str(TOP))
+
+    told = town.wait_for("workers", "yellow")
+    town.wait(lambda: all("name_taken" in town.log(name) for name in ("tools", "twin")), "the warning of both")
+    town.end("twin")
+
+    assert "2, of version " in told.of("workers")[1]
+    assert "of one name, so they count as one: tools@" in told.of("workers")[1]
+    assert told.of("workers")[1].endswith("start one of them with another --name")
+    assert [town.log(name).count("name_taken") for name in ("tools", "twin")] == [1, 1]
+    assert town.wait_for("workers", "green").exit_status == 0
 
 
 def test_a_redis_without_workers_is_red(town: Town) -> None:

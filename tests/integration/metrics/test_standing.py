@@ -99,6 +99,37 @@ def test_a_step_that_was_sent_knows_how_long_it_waited(ledger: Ledger) -> None:
     ledger.cancel(play.run_id)
 
 
+def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None:
+    assert load.last_ended(valkey) == {}
+    for number in range(9):
+        play = Play(ledger, run_id=f"run{number}")
+        play.plan(like("tools", "a"))
+        if number < 6:
+            ledger.cancel(play.run_id)
+        else:
+            play.do("a")
+
+    assert load.last_ended(valkey) == {"cancelled": 6, "succeeded": 3}
+    assert load.last_ended(valkey, most=4) == {"cancelled": 1, "succeeded": 3}
+
+
+def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
+    valkey.delete(fleet.WORKERS_KEY)
+    one = Worker(name="t@h", queues=("tools",), concurrency=1, pid=7, host="h", version="1", started_at=1.0)
+    other = one.model_copy(update={"pid": 8, "started_at": 2.0})
+
+    assert fleet.announce(valkey, one) == ""
+    assert fleet.announce(valkey, one) == ""
+    assert fleet.announce(valkey, other) == "process 7 of h"
+    assert fleet.announce(valkey, one) == "process 8 of h"
+
+    gone = other.model_copy(update={"seen_at": 1.0})
+    for entry in (gone.model_dump_json(), "no worker"):
+        valkey.hset(fleet.WORKERS_KEY, one.name, entry)
+        assert fleet.announce(valkey, one) == "", "one that has not spoken for long is none"
+    fleet.retire(valkey, one.name)
+
+
 def test_who_works_is_told_by_a_redis_that_takes_no_writes(valkey: Redis) -> None:
     serve(valkey, "one@h", "tools")
     long_gone = Worker(name="old@h", queues=("tools",), concurrency=1, pid=1, host="h", version="1", started_at=0.0, seen_at=1.0)

@@ -26,9 +26,9 @@ INFO: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def worker(name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0) -> Worker:
+def worker(name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, twin: str = "") -> Worker:
     return Worker(
-        name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, started_at=0.0, clock_off_s=clock_off_s
+        name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, started_at=0.0, clock_off_s=clock_off_s, twin=twin
     )  # fmt: skip
 
 
@@ -144,6 +144,13 @@ FLEET = [
         "",
     ),
     (fleet(workers=[worker("t@two", clock_off_s=-90.0)]), "workers", "yellow", "clocks are off Redis's: t@two -90 s", "not harmed"),
+    (
+        fleet(workers=[worker("t@one", twin="process 7 of one")]),
+        "workers",
+        "yellow",
+        "of one name, so they count as one: t@one and process 7 of one",
+        "--name",
+    ),
     (fleet(sweep_age_s=75.0), "sweep", "red", "nobody has swept for 1 min 15 s: timers do not fire", "sweep_failed"),
     (fleet(sweep_age_s=None, workers=[]), "sweep", "red", "nobody has swept yet", "start a worker"),
     (
@@ -171,13 +178,22 @@ FLEET = [
         "",
     ),
     (
-        fleet(totals={"closed:failed": 30, "closed:succeeded": 10}),
+        fleet(totals={"closed:failed": 10, "closed:succeeded": 1_000_000}, last_ended={"failed": 10, "timed_out": 2, "succeeded": 88}),
         "runs",
         "yellow",
-        "30 failed, 10 succeeded: most fail",
+        "10 failed, 1,000,000 succeeded; of the last 100 that ended 10 failed and 2 timed out",
         "--status failed",
     ),
-    (fleet(totals={"closed:failed": 3}), "runs", "green", "2 open, 3 failed", ""),
+    (
+        fleet(totals={"closed:failed": 9_000, "closed:succeeded": 200}, last_ended={"failed": 10, "succeeded": 90}),
+        "runs",
+        "green",
+        "2 open, 9,000 failed, 200 succeeded",
+        "",
+    ),
+    (fleet(last_ended={"exhausted": 20}), "runs", "yellow", "of the last 20 that ended 20 exhausted", "--status exhausted"),
+    (fleet(totals={"closed:failed": 3}, last_ended={"failed": 3}), "runs", "green", "2 open, 3 failed", ""),
+    (fleet(last_ended={"cancelled": 50, "succeeded": 50}), "runs", "green", "2 open", ""),
 ]
 
 DOORS = [
