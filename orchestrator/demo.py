@@ -120,7 +120,7 @@ def table(rows: Rows, *, is_terminal: bool) -> Table:
 
 
 def what_next(chain_id: str, turn_id: str, *, had_redis: bool) -> str:
-    """The runs, and three commands to try."""
+    """The runs, and what to try next."""
     own = Path(sys.executable).with_name("submit")
     command = os.path.relpath(own) if own.exists() else f"{os.path.relpath(sys.executable)} -m orchestrator.cli"
     submit = f"env -u REDIS_URL {command}" if had_redis else command
@@ -128,6 +128,7 @@ def what_next(chain_id: str, turn_id: str, *, had_redis: bool) -> str:
     return "\n".join(
         [
             f"The runs were {chain_id} (chain) and {turn_id} (turn). To try next:",
+            f"  {submit} up    # then look at the runs in a browser, at the address it gives; `{submit} down` stops it",
             f"  {submit} runs show {chain_id}",
             f"  {submit} plan {os.path.relpath(FOLDER / 'support.yaml')} --config {config}",
             f'  {submit} "What is your return policy?" --config {config}',
