@@ -483,9 +483,9 @@ def test_the_demo_says_how_many_labels_are_right() -> None:
     assert share(rows) == "2 of 3 labels are those a person gave (67%)."
 
 
-def test_the_demo_ends_with_three_commands() -> None:
+def test_the_demo_ends_with_commands_to_try() -> None:
     said = what_next("r1", "r2", had_redis=True)
 
-    assert len([line for line in said.splitlines() if line.startswith("  env -u REDIS_URL ")]) == 3
+    assert len([line for line in said.splitlines() if line.startswith("  env -u REDIS_URL ")]) == 4
     assert "r1" in said
     assert "r2" in said
