@@ -170,7 +170,7 @@ async def _json(request: Request) -> str:
     except UnicodeDecodeError as error:
         raise Refused(400, f"the body is no text in UTF-8: byte {error.start} is wrong") from error
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
-        raise Refused(400, 'the body must be a JSON object, such as {"text": "..."}')
+        raise Refused(400, "the body must be a JSON object; /openapi.json shows an example")
     return text
 
 

@@ -191,7 +191,7 @@ WRONG = [
     ("/turns", b'{"text": NaN}', 422, ""),
     ("/turns", b'{"text"', 422, "JSON"),
     ("/turns", b"\xff", 400, "UTF-8"),
-    ("/turns", b"[]", 400, "JSON object"),
+    ("/turns", b"[]", 400, "JSON object; /openapi.json shows an example"),
     ("/turns", b"", 400, "JSON object"),
     ("/turns", b'{"a":' * 2000, 422, ""),
     ("/chains", b'{"nodes": [], "entry_node": "x"}', 422, ""),
