@@ -16,7 +16,7 @@ from orchestrator.state.connection import sentinel_options
 
 __all__ = ["Redis", "connect_async"]
 
-CONNECTIONS = 8  # one reads events; a call on the others takes a tenth of a millisecond
+CONNECTIONS = 2  # one reads events, one asks for the pace of tenants
 
 
 class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):

@@ -225,7 +225,7 @@ def test_another_page_gets_nothing_and_changes_nothing(headers: dict[str, str], 
         refused = [http.get("/runs/api/runs", headers=headers), http.post(f"/runs/api/runs/{run.run_id}/cancel", headers=headers)]
         assert [answer.status_code for answer in refused] == [403, 403]
         assert {answer.json()["error"]["code"] for answer in refused} == {"forbidden"}
-        assert run.status() == "running"
+        assert run.status() in ("accepted", "running")
 
 
 def test_with_passwords_under_a_prefix_and_read_only(desk: Desk) -> None:
@@ -269,7 +269,7 @@ def test_with_a_provider_only_who_signed_in_may(desk: Desk) -> None:
         path = f"{url}/runs/api/runs/{run.run_id}/cancel"
         assert http.post(path, headers=cookies).status_code == 403  # no browser that says which page asks
         assert http.post(path, headers={**cookies, **ORIGIN}).status_code == 403
-        assert run.status() == "running"
+        assert run.status() in ("accepted", "running")
         assert http.post(path, headers={**cookies, "Origin": url}).json()["status"] == "cancelled"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from redis import Redis
@@ -174,3 +174,46 @@ def test_a_tenant_has_its_burst_and_then_its_pace(valkey: Redis) -> None:
 
     asyncio.run(main())
     assert {valkey.ttl(key) > 0 for key in valkey.scan_iter("*pace*")} == {True}
+
+
+def test_many_requests_of_many_tenants_at_once_are_counted_each(valkey: Redis) -> None:
+    valkey.flushdb()
+
+    async def main() -> None:
+        redis = connect_async(url_of(valkey))
+        pace = Pace(redis, per_s=0.5, burst=20)
+        asked = [f"tenant-{i % 3}" for i in range(90)]
+        waits = await asyncio.gather(*(pace.wait_s(tenant) for tenant in asked))
+        for tenant in set(asked):
+            own = [wait for wait, name in zip(waits, asked, strict=True) if name == tenant]
+            assert own[:20] == [0] * 20
+            assert all(1 < wait <= 2 for wait in own[20:]), own
+        await redis.aclose()
+
+    asyncio.run(main())
+
+
+def test_requests_that_give_up_leave_nobody_waiting(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "r")
+
+    async def give_up(pace: Pace, after_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await pace.wait_s("hasty")
+
+    async def main() -> None:
+        redis = connect_async(url_of(valkey))
+        streams, pace = Streams(redis), Pace(redis, per_s=1e5, burst=10**6)
+        task = asyncio.create_task(streams.run())
+        with streams.follow("r") as follower:
+            for round_ in range(1, 31):
+                await asyncio.gather(*(give_up(pace, (i % 50) / 5000) for i in range(300)))
+                ledger.note("r", "warning", detail={"message": str(round_)})
+                async with asyncio.timeout(PATIENCE_S):
+                    await collect(follower, round_)
+            assert await pace.wait_s("hasty") == 0
+        streams.end()
+        await task
+        await redis.aclose()
+
+    asyncio.run(main())
