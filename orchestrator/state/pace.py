@@ -60,11 +60,11 @@ class Pace:
     async def _waits(self, counts: Mapping[str, int]) -> dict[str, tuple[int, float]]:
         """How many of each tenant's requests may go on, and in how many seconds the others may come again."""
         keys = [f"{LIMITS_KEY}:pace:{quote(tenant, safe='')}" for tenant in counts]
-        told = (len(keys), *keys, *self._args, *map(str, counts.values()))
+        told = (*keys, *self._args, *map(str, counts.values()))
         try:
-            reply = await self._redis.evalsha(_SHA, *told)
+            reply = await self._redis.evalsha(_SHA, len(keys), *told)
         except NoScriptError:
-            reply = await self._redis.eval(_SCRIPT, *told)
+            reply = await self._redis.eval(_SCRIPT, len(keys), *told)
         pairs = cast("list[list[int]]", reply)
         return {tenant: (free, wait_ms / 1000) for tenant, (free, wait_ms) in zip(counts, pairs, strict=True)}
 
