@@ -29,8 +29,10 @@ from orchestrator.runlog.lines import Line
 from orchestrator.settings import settings
 from orchestrator.state import clock, events, fleet, forks, logs, sessions, traces
 from orchestrator.state.connection import check, connect
-from orchestrator.state.ledger import Ledger, Place, RunRecord, StepRecord, shard_of
+from orchestrator.state.keys import shard_of
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.memory import MemoryBank
+from orchestrator.state.records import Place, RunRecord, StepRecord
 from orchestrator.state.sessions import Sessions
 
 CLIENT_PATIENCE_S = 5.0

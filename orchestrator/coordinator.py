@@ -24,7 +24,8 @@ from orchestrator.planning.strategies import chain_specs, chains, turns
 from orchestrator.queues import oldest_waiting_s
 from orchestrator.state import fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
-from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger, Ready, owner_of
+from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger
+from orchestrator.state.records import Ready, owner_of
 
 log = structlog.get_logger(__name__)
 

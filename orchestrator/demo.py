@@ -22,7 +22,7 @@ from orchestrator.cli.door import opened
 from orchestrator.cli.main import FAILED, Told
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import RunRecord
+from orchestrator.state.records import RunRecord
 
 FOLDER = Path(__file__).parents[1] / "configs" / "demo"
 LEAST_RIGHT = 24  # of the 30 messages, with the embedded model

@@ -10,7 +10,7 @@ from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, Turn
 from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
-from orchestrator.state.ledger import RunRecord, StepRecord
+from orchestrator.state.records import RunRecord, StepRecord
 
 ERROR_CODES = {"timed_out": "timeout", "cancelled": "cancelled"}
 REFUSALS = frozenset({"bad_entry", "bad_request", "chain_cycle"})

@@ -11,7 +11,7 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.instructions import AgenticStep
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning.strategies.agents import next_round, tool_step
-from orchestrator.state.ledger import to_json
+from orchestrator.state.encoding import to_json
 from workers import llm, prompts
 from workers.asking import ask
 from workers.dialects import notes

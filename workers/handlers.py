@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from orchestrator.errors import CantataError, MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import growth
-from orchestrator.state.ledger import Begun, unknown_fields
+from orchestrator.state.encoding import unknown_fields
+from orchestrator.state.records import Begun
 from workers import outcomes
 from workers.kinds import HANDLERS
 from workers.outcomes import Record

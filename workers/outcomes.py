@@ -14,7 +14,8 @@ from orchestrator.errors import MustWait, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.runlog.secrets import beginning, secrets_in
-from orchestrator.state.ledger import Begun, to_json
+from orchestrator.state.encoding import to_json
+from orchestrator.state.records import Begun
 
 _json = TypeAdapter[JsonValue](JsonValue)
 

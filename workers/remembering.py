@@ -12,8 +12,8 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ToolContext
 from orchestrator.planning import memory_commands, templates
 from orchestrator.planning.memory_commands import Command, Get, List, Store
-from orchestrator.state.ledger import Begun
 from orchestrator.state.memory import MemoryBank
+from orchestrator.state.records import Begun
 from workers.work import Work, as_text, text_input
 
 MEMORY = "memory."

@@ -14,7 +14,7 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Prompt
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.planning.strategies.agents import STOP
-from orchestrator.state.ledger import to_json
+from orchestrator.state.encoding import to_json
 from workers import tools
 from workers.dialects.messages import cut
 from workers.schemas import signature_of

@@ -29,8 +29,9 @@ from orchestrator.results import is_over
 from orchestrator.settings import settings
 from orchestrator.state import fleet, outages, traces
 from orchestrator.state.connection import RedisFailure, connect
-from orchestrator.state.ledger import LEASE_S, RENEW_S, Begun, Ledger, Ready
+from orchestrator.state.ledger import LEASE_S, RENEW_S, Ledger
 from orchestrator.state.limits import Limiter
+from orchestrator.state.records import Begun, Ready
 from workers import outcomes, telling
 
 log = structlog.get_logger(__name__)

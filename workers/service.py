@@ -29,7 +29,8 @@ from orchestrator.settings import settings
 from orchestrator.state import clock, fleet, outages
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
-from orchestrator.state.ledger import Ledger, Ready
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Ready
 from workers import llm, mcp, memory, tasks, telling
 from workers.consumer import Consumer
 from workers.runtime import Process

@@ -19,7 +19,7 @@ from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
 from orchestrator.results import is_over
 from orchestrator.state import traces
-from orchestrator.state.ledger import Ahead, Begun, Ready
+from orchestrator.state.records import Ahead, Begun, Ready
 from workers import shown
 from workers.kinds import HANDLERS
 from workers.outcomes import Record

@@ -10,7 +10,7 @@ from orchestrator.errors import ModelError, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import templates
-from orchestrator.state.ledger import to_json
+from orchestrator.state.encoding import to_json
 from workers import prompts
 from workers.asking import ask
 from workers.work import Work

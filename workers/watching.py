@@ -13,7 +13,7 @@ import structlog
 from orchestrator import runlog, tracing
 from orchestrator.errors import CantataError
 from orchestrator.runlog import names
-from orchestrator.state.ledger import Begun
+from orchestrator.state.records import Begun
 from orchestrator.tracing import conventions, ids
 from workers import handlers
 from workers.outcomes import Record

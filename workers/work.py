@@ -12,7 +12,8 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import expressions
-from orchestrator.state.ledger import Begun, to_json
+from orchestrator.state.encoding import to_json
+from orchestrator.state.records import Begun
 from workers.runtime import Process
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from orchestrator.agentchain.lines import Fields, Line, length_of, text_of
 from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 Decision = Callable[[StepRecord, str | None, str], Iterator[Line]]
 """The lines of a step that decided, or that failed with an error; by the router's strategy."""

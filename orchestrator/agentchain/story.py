@@ -10,7 +10,7 @@ from orchestrator.agentchain.lines import Fields, Line, length_of, text_of
 from orchestrator.models.definitions import Team
 from orchestrator.models.graph import RAW, START
 from orchestrator.models.wire import RunEvent, RunResult, Turn
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]
 """What is known of some steps, by id: as of the event or later."""

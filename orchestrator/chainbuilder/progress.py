@@ -8,7 +8,7 @@ from pydantic import Field
 
 from orchestrator.models.values import ErrorInfo, JsonValue, Value
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.ledger import RunRecord, StepRecord
+from orchestrator.state.records import RunRecord, StepRecord
 
 ENDED = frozenset({"cancelled", "timed_out"})
 """What a run is that somebody or its time ended, whatever its chains were about."""

@@ -10,7 +10,7 @@ from orchestrator.client import Client
 from orchestrator.errors import UnknownRunError
 from orchestrator.models.values import JsonValue
 from orchestrator.state.builders import Builder, Fields, fault_of
-from orchestrator.state.ledger import RunRecord
+from orchestrator.state.records import RunRecord
 
 PLAN = "plan"
 

@@ -22,7 +22,7 @@ from orchestrator.models.wire import RunEvent, RunResult
 from orchestrator.planning.mentions import mention
 from orchestrator.results import answer_text, describe_turn
 from orchestrator.state.connection import RedisFailure
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 RECALLED = 6  # entries of a conversation that is gone on with
 LOOK_S = 0.2  # how soon Ctrl-C is heeded

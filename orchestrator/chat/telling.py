@@ -11,7 +11,7 @@ from orchestrator import words
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent
 from orchestrator.results import answer_text
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 FINAL, REROUTE = "[FINAL]", "[REROUTE]"
 SPEAKERS = frozenset({"agent.turn", "agent.run", "team.synthesize"})

@@ -23,8 +23,8 @@ from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.results import describe_turn
 from orchestrator.state import events, listing, logs
-from orchestrator.state.ledger import RunRecord, StepRecord
 from orchestrator.state.listing import Wanted
+from orchestrator.state.records import RunRecord, StepRecord
 from orchestrator.state.summaries import RunSummary
 
 MOST_ROWS = 1000  # of a tree that is painted once

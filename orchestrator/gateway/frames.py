@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent, RunResult
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 Frame = dict[str, JsonValue]
 

@@ -21,9 +21,9 @@ from orchestrator.pages.runs import Pages
 from orchestrator.planning.mentions import mention
 from orchestrator.results import chain_response, turn_result
 from orchestrator.state import fleet, forks
-from orchestrator.state.ledger import StepRecord
 from orchestrator.state.load import USUAL_QUEUES
 from orchestrator.state.memory import MemoryBank
+from orchestrator.state.records import StepRecord
 from orchestrator.state.sessions import Sessions
 from orchestrator.state.streams import Streams
 

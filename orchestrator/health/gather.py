@@ -16,7 +16,7 @@ from orchestrator.models.definitions import Budget, Limits
 from orchestrator.state import limits, load
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.connection import Redis, RedisFailure, check, connect, reason, without_password
-from orchestrator.state.ledger import SHARDS, shard_key
+from orchestrator.state.keys import SHARDS, shard_key
 
 PATIENCE_S = 4.0  # for all parts together
 

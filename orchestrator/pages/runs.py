@@ -19,10 +19,10 @@ from orchestrator.pages.graphs import Drawing
 from orchestrator.pages.transcripts import Recorded
 from orchestrator.pages.views import GraphView, MessageView, RunDetail, StepDetail
 from orchestrator.state import listing, story
-from orchestrator.state.ledger import StepRecord
 from orchestrator.state.listing import RunList, Wanted
 from orchestrator.state.logs import Logs
 from orchestrator.state.outputs import beginnings
+from orchestrator.state.records import StepRecord
 from orchestrator.state.story import Moments, Snapshot
 
 MOST_STEPS = 2000

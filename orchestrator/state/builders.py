@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from redis.exceptions import WatchError
 
-from orchestrator.state.ledger import Ledger, shard_key, shard_of
+from orchestrator.state.keys import shard_key, shard_of
+from orchestrator.state.ledger import Ledger
 
 KEEP_S = 30 * 86_400.0
 LONGEST_NAME = 200  # characters

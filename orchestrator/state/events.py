@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from orchestrator.errors import UnavailableError, UnknownRunError
 from orchestrator.models.wire import RunEvent
-from orchestrator.state.ledger import run_key
+from orchestrator.state.keys import run_key
 from orchestrator.state.reasons import passes, reason
 
 PAGE = 500  # events in one read

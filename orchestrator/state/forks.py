@@ -11,7 +11,10 @@ from orchestrator.models.forks import Cell, Duty, Fork, Growth, Past
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.ledger import Ledger, Ready, run_key, to_json
+from orchestrator.state.encoding import to_json
+from orchestrator.state.keys import run_key
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Ready
 
 PARTS = ("", ":state", ":steps", ":edges", ":info", ":names", ":scopes", ":grown")
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Keeps runs in Redis; the only module that knows their keys. `lua/lib.lua` lists them.
+"""Keeps runs in Redis.
 
 Each promise is one Lua script: a run is accepted once, a step begins only if the ledger says so, an outcome is recorded once.
 """
@@ -10,13 +10,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha1, sha256
 from importlib.resources import files
 from secrets import token_hex
-from typing import Literal, TypeVar, cast
-from zlib import crc32
+from typing import TypeVar, cast
 
 import structlog
 from pydantic import ValidationError
@@ -26,21 +24,35 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from orchestrator import faultpoints
 from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
-from orchestrator.models.graph import START, Graph, Outcome, Spec, Step
-from orchestrator.models.values import ErrorInfo, JsonValue, Usage
+from orchestrator.models.graph import START, Outcome, Step
+from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import RunStatus
 from orchestrator.state import clock
 from orchestrator.state.cluster import Cluster
+from orchestrator.state.encoding import (
+    followed,
+    fragment_text,
+    own_spec_of,
+    ready_of,
+    ready_of_runs,
+    run_record,
+    step_record,
+    step_text,
+    swept_of,
+    to_json,
+    unknown_fields,
+    usage_text,
+)
+from orchestrator.state.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
 from orchestrator.state.reasons import Unconfirmed, passes, reason
+from orchestrator.state.records import Accepted, Ahead, Begun, Committed, Place, Ready, Refusal, RunRecord, StepRecord, Swept, owner_of
 
-SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
 LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
 RENEW_S = 1.0  # five chances to renew before a lease runs out
 SWEEP_S = 0.5  # how soon after its lease a step is sent again
 RESEND_S = 4.0  # how long a step may be sent and not begun before someone looks after its message
 RETENTION_S = 86_400.0  # how long a finished run can be read
 DEFINITIONS_SPARE_S = 3600.0  # definitions outlive the last run that may need them by this
-USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is told again
 CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
 """What replicas confirm, if so many are named: what is promised to somebody, or need not be done again."""
@@ -52,270 +64,6 @@ Reply = TypeVar("Reply")
 
 _LUA = files("orchestrator.state") / "lua"
 _PRELUDES = {"commit": ("lib", "grow"), "fork": ("lib", "grow")}
-
-
-def shard_of(run_id: str) -> int:
-    """The shard a run lives in."""
-    return crc32(run_id.encode()) % SHARDS
-
-
-def shard_key(shard: int) -> str:
-    """The prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
-    return f"cantata:{{{shard}}}"
-
-
-def run_key(run_id: str) -> str:
-    """The prefix of a run's keys."""
-    return f"{shard_key(shard_of(run_id))}:run:{run_id}"
-
-
-def definitions_key(shard: int, digest: str) -> str:
-    """Where a shard keeps definitions by content; expires after the last run that may need them."""
-    return f"{shard_key(shard)}:definitions:{digest}"
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A step that may be sent to a worker, and the priority of its run: 0 goes first, 9 last."""
-
-    step_id: str
-    spec: Spec
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What became of a run, and the priority it got: the more runs of its tenant are under way, the later it has its turn.
-
-    `queued`: it is new, and waits behind others of its session. `full`: too many wait there already, so it was not taken in.
-    """
-
-    word: Literal["new", "queued", "known", "full"]
-    priority: int
-
-    @property
-    def new(self) -> bool:
-        """Whether it was taken in by this call."""
-        return self.word in ("new", "queued")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The conversation that a turn belongs to, and how it is kept."""
-
-    name: str
-    """As `sessions.scoped` gives it."""
-    keep_s: float
-    max_entries: int
-    max_waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A step this worker holds the lease of, with what its handler needs."""
-
-    run_id: str
-    step_id: str
-    attempt: int
-    owner: str
-    spec: Spec
-    given: JsonValue
-    failures: int
-    inputs: Mapping[str, JsonValue]
-    definitions: str
-    tenant: str = ""
-    run_kind: str = ""
-    """turn or chain."""
-    session: str = ""
-    """The conversation a turn belongs to, as `sessions.scoped` names it."""
-    asked_at: float = 0.0
-    """When it was asked for, by this process's monotonic clock."""
-    waited_s: float | None = None
-    """How long it had been sent; None if it was begun without a message of its own."""
-
-    @property
-    def lease(self) -> str:
-        """The name of the lease."""
-        return f"{self.run_id}|{self.attempt}|{self.owner}|{self.step_id}"
-
-    @property
-    def worker(self) -> str:
-        """The process that does it."""
-        return self.owner.partition("~")[0]
-
-
-Refusal = Literal["gone", "closed", "over", "early", "leased", "refused"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What a worker may begin in the call that commits: work it knows to be cheap, on its queue; else the next of its batch."""
-
-    queue: str
-    cheap: str = "\n"
-    next_step: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The answer to a commit: whether it counted, what to send, and the step already begun for this worker."""
-
-    word: Literal["ok", "again", "stale", "closed", "gone"]
-    sends: tuple[Ready, ...]
-    begun: Begun | None
-    run_status: RunStatus | Literal[""]
-    following: tuple[tuple[str, Ready], ...] = ()
-    """First steps of runs whose turn came, since the run before them in their session is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep of one shard found.
-
-    Steps to send now; steps that nobody began in time, and how many seconds ago they were sent; how many leases were lost, and how many
-    timers fired.
-    """
-
-    sends: tuple[tuple[str, Ready], ...]
-    overdue: tuple[tuple[str, Ready, float], ...]
-    lost: int
-    fired: int = 0
-    fault: str = ""
-    """Why this shard could not be swept, if so; the others were."""
-    ended: tuple[str, ...] = ()
-    """Runs that this ended: their time is over, or a step took down too many workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step as the ledger has it."""
-
-    step_id: str
-    state: str
-    attempt: int
-    failures: int
-    crashes: int
-    owner: str
-    spec: Spec
-    output: JsonValue
-    info: Mapping[str, JsonValue]
-
-    @property
-    def worker(self) -> str:
-        """The process that does it, while it runs."""
-        return self.owner.partition("~")[0]
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """Why it failed, if it did."""
-        error = self.info.get("error")
-        return ErrorInfo.model_validate(error) if error else None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """One run as the ledger has it."""
-
-    run_id: str
-    status: RunStatus
-    kind: str
-    request: str
-    definitions: str
-    created_at_ms: int
-    closed_at_ms: int | None
-    now_ms: int
-    error: ErrorInfo | None
-    usage: Usage
-    count: int
-    left: int
-    terminals: tuple[str, ...]
-    labels: Mapping[str, str]
-    names: Mapping[str, str]
-    steps: Mapping[str, StepRecord]
-
-    def answering(self, name: str) -> StepRecord | None:
-        """The step that answers to a name."""
-        while name in self.names:
-            name = self.names[name]
-        return self.steps.get(name)
-
-
-def _spec(text: str) -> Spec:
-    """A spec to be sent on: a newer one may have fields that are none of ours."""
-    return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else _any_spec(text)
-
-
-def _own_spec(text: str) -> Spec:
-    """A spec to be done here, so every field must be known. Raises ValidationError."""
-    return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
-
-
-def _any_spec(text: str) -> Spec:
-    return Spec.model_validate_json(text, extra="ignore")
-
-
-_usual_spec = lru_cache(maxsize=4096)(_any_spec)
-_usual_own_spec = lru_cache(maxsize=4096)(Spec.model_validate_json)
-
-
-def _step_text(step: Step, *, given: bool = False) -> str:
-    if given or step.given is not None:
-        step = step.model_copy(update={"has_given": True})
-    return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
-
-
-def to_json(value: JsonValue) -> str:
-    """Compact JSON text. Raises TypeError or ValueError for what is not JSON."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _fragment_text(graph: Graph) -> str:
-    like = graph.items.like if graph.items else None
-    rows = [[s.id, _step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
-    fragment: dict[str, JsonValue] = {
-        "steps": cast(JsonValue, rows),
-        "edges": [[e.source, e.target, e.label, e.wakes] for e in graph.edges],
-        "names": dict(graph.names),
-        "scoped": graph.scoped,
-        "terminals": list(graph.terminals),
-    }
-    if graph.exit is not None:
-        fragment["exit"] = graph.exit
-    if graph.items is not None:
-        items = graph.items
-        fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}
-    return to_json(fragment)
-
-
-def _usage_text(usage: Usage | None) -> str:
-    if usage is None:
-        return ""
-    cost = "" if usage.cost_usd is None else repr(usage.cost_usd)
-    return f"{usage.input_tokens},{usage.output_tokens},{cost},{usage.model_calls},{usage.tool_calls}"
-
-
-def _ready(flat: Sequence[str]) -> tuple[Ready, ...]:
-    return tuple(Ready(flat[i], _spec(flat[i + 1])) for i in range(0, len(flat), 2))
-
-
-def _ready_in(rows: Sequence[str], i: int) -> Ready:
-    return Ready(rows[i + 2], _spec(rows[i + 3]), int(rows[i + 1]))
-
-
-def _ready_of_runs(rows: Sequence[str]) -> tuple[tuple[str, Ready], ...]:
-    return tuple((rows[i], _ready_in(rows, i)) for i in range(0, len(rows), 4))
-
-
-def _swept(answer: Sequence[list[str]]) -> Swept:
-    sends, overdue, lost, fired, fault, ended = answer
-    return Swept(
-        _ready_of_runs(sends),
-        tuple((overdue[i], _ready_in(overdue, i), float(overdue[i + 4]) / 1000) for i in range(0, len(overdue), 5)),
-        int(cast(int, lost)),
-        int(cast(int, fired)),
-        str(fault),
-        tuple(ended),
-    )
 
 
 class Ledger:
@@ -358,7 +106,7 @@ class Ledger:
             queueing = (session.name, session.max_waiting, keep_session_ms)
             fields |= {"session": session.name, "session_keep_ms": keep_session_ms, "session_entries": session.max_entries}
         flat = [str(item) for pair in fields.items() for item in pair]
-        start = _step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
+        start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
         for text in ("", definitions):
             fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, labels.get("tenant", ""), call)
             word, priority = self._call("accept", run_id, *fixed, *queueing, *flat)
@@ -370,7 +118,7 @@ class Ledger:
         """Make a run of another in its shard: 'new', 'known', 'gone', 'open' or 'undefined', its priority, what to send; see `forks`."""
         args = (run_id, source, token_hex(4), request, given, labels, self._resend_ms, plan)
         word, priority, sends = self._call("fork", run_id, *args)
-        return word, int(priority), _ready(sends)
+        return word, int(priority), ready_of(sends)
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""
@@ -408,7 +156,7 @@ class Ledger:
     def signal(self, run_id: str, step_id: str, value: JsonValue) -> tuple[str, tuple[Ready, ...]]:
         """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown', what to send)."""
         word, sends = self._call("signal", run_id, run_id, step_id, to_json(value), self._resend_ms)
-        return word, _ready(sends)
+        return word, ready_of(sends)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -437,13 +185,13 @@ class Ledger:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
         word, sends, next_begun, run_status, following = self._call(
             "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob,
-            to_json(dict(info)), ",".join(outcome.takes), _usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
-            _fragment_text(outcome.fragment) if outcome.fragment else "",
+            to_json(dict(info)), ",".join(outcome.takes), usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
+            fragment_text(outcome.fragment) if outcome.fragment else "",
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
             to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner,
         )  # fmt: skip
         next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
-        return Committed(word, _ready(sends), next_step, run_status, _ready_of_runs(following))
+        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))
 
     def sent_again(self, run_id: str, step_id: str) -> bool:
         """Note that a step nobody began gets a new message; False if somebody began it meanwhile."""
@@ -461,7 +209,7 @@ class Ledger:
 
     def release(self, begun: Begun) -> tuple[Ready, ...]:
         """Hand a step back undone, uncounted; answers it, if it was held. The next sweep sends it."""
-        return _ready(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
+        return ready_of(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
 
     def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, unknown: str) -> None:
         """Hand back a step of which this worker does not know something; it is sent again after a while, and the run's events say why."""
@@ -488,7 +236,7 @@ class Ledger:
 
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
         """Mend one shard: leases that ran out, timers that are due, messages that got lost, runs that expired."""
-        return _swept(self._call_shard("sweep", shard, self._resend_ms, str(most)))
+        return swept_of(self._call_shard("sweep", shard, self._resend_ms, str(most)))
 
     def sweep_all(self) -> list[Swept]:
         """Mend every shard, in one round trip; answers those in which something was found."""
@@ -507,7 +255,7 @@ class Ledger:
                     raise error
             return [[[], [], 0, 0, str(answer), []] if isinstance(answer, ResponseError) else answer for answer in answers]
 
-        return [_swept(answer) for answer in self.patiently(call) if any(answer)]
+        return [swept_of(answer) for answer in self.patiently(call) if any(answer)]
 
     def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Add an event to a run that is not over."""
@@ -526,7 +274,7 @@ class Ledger:
     def wake(self, run_id: str, step_id: str) -> tuple[str, tuple[Ready, ...]]:
         """Let a step that waits for its next try have it now: ('woken' | 'over' | 'other', what to send)."""
         word, sends = self._call("wake", run_id, run_id, step_id, self._resend_ms)
-        return word, _ready(sends)
+        return word, ready_of(sends)
 
     def sooner(self, run_id: str, step_id: str, seconds: float) -> None:
         """Let a step that waits for its next try have it so many seconds from now, if that is sooner."""
@@ -556,7 +304,7 @@ class Ledger:
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
         """The steps that answer to names now."""
         moved = cast("dict[str, str]", self.patiently(lambda: self.redis.hgetall(f"{run_key(run_id)}:names")))
-        return [_follow(moved, name) for name in names]
+        return [followed(moved, name) for name in names]
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -574,8 +322,8 @@ class Ledger:
         meta, specs, states, outs, infos, names, blobs, clock = self.patiently(fetch)
         if not meta:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
-        steps = {step_id: _step_record(step_id, packed, specs, outs, infos, blobs) for step_id, packed in states.items()}
-        return _run_record(run_id, meta, steps, names, int(clock[0]) * 1000 + int(clock[1]) // 1000)  # type: ignore[index]  # TIME is a pair
+        steps = {step_id: step_record(step_id, packed, specs, outs, infos, blobs) for step_id, packed in states.items()}
+        return run_record(run_id, meta, steps, names, int(clock[0]) * 1000 + int(clock[1]) // 1000)  # type: ignore[index]  # TIME is a pair
 
     def records(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StepRecord]:
         """What is known of some steps, by id; unknown ones are left out."""
@@ -594,7 +342,7 @@ class Ledger:
             specs |= {step: text for step, text in zip(shared, self._fields(f"{key}:steps", shared), strict=True) if text is not None}
         large = sorted({text[1:] for text in outs.values() if text.startswith("@")})
         blobs = {digest: text or "null" for digest, text in zip(large, self._fields(f"{key}:blobs", large), strict=True)}
-        return {step: _step_record(step, packed, specs, outs, infos, blobs) for step, packed in states.items()}
+        return {step: step_record(step, packed, specs, outs, infos, blobs) for step, packed in states.items()}
 
     def runs(self, *, most: int = 100) -> list[RunRecord]:
         """The newest runs, without their steps."""
@@ -616,7 +364,7 @@ class Ledger:
 
         *metas, clock = self.patiently(fetch_meta)
         now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
-        return [_run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
+        return [run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
 
     def _fields(self, key: str, names: Sequence[str]) -> list[str | None]:
         """Fields of a hash, in order, a thousand in one call."""
@@ -641,7 +389,7 @@ class Ledger:
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
-            own = _own_spec(spec)
+            own = own_spec_of(spec)
             who = (digest, tenant, kind, session)
             return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *who, asked_at, waited_s)
         except ValidationError as error:
@@ -714,62 +462,3 @@ class Ledger:
                 raise UnavailableError(reason(failure)) from failure
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 1.0)
-
-
-def unknown_fields(error: ValidationError) -> str:
-    """The fields that a newer version wrote and this one does not know."""
-    return "field " + ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-
-
-def owner_of(owner: str) -> str:
-    """The process in the name that a lease has of its owner."""
-    return owner.rpartition("~")[0]
-
-
-def _follow(moved: Mapping[str, str], name: str) -> str:
-    while name in moved:
-        name = moved[name]
-    return name
-
-
-def _text_of(texts: Mapping[str, str], step_id: str) -> str:
-    text = texts[step_id]
-    return texts[text[1:]] if text.startswith("=") else text
-
-
-def _step_record(
-    step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
-) -> StepRecord:
-    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
-    out = outs.get(step_id, "null")
-    output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
-    info = json.loads(infos.get(step_id, "{}"))
-    return StepRecord(step_id, word, int(attempt), int(failures), int(crashes), owner, _spec(_text_of(specs, step_id)), output, info)
-
-
-def _run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:
-    error = json.loads(meta.get("error") or "{}").get("error")
-    return RunRecord(
-        run_id=run_id,
-        status=cast(RunStatus, meta["status"]),
-        kind=meta["kind"],
-        request=meta["request"],
-        definitions=meta["definitions"],
-        created_at_ms=int(meta["created_at"]),
-        closed_at_ms=int(meta["closed_at"]) if "closed_at" in meta else None,
-        now_ms=now_ms,
-        error=ErrorInfo.model_validate(error) if error else None,
-        usage=Usage(
-            input_tokens=int(meta.get("input_tokens", 0)),
-            output_tokens=int(meta.get("output_tokens", 0)),
-            cost_usd=float(meta["cost_usd"]) if "cost_usd" in meta else None,
-            model_calls=int(meta.get("model_calls", 0)),
-            tool_calls=int(meta.get("tool_calls", 0)),
-        ),
-        count=int(meta["count"]),
-        left=int(meta["left"]),
-        terminals=tuple(json.loads(meta.get("terminals", "[]"))),
-        labels=json.loads(meta.get("labels", "{}")),
-        names=names,
-        steps=steps,
-    )

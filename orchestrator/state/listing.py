@@ -18,7 +18,8 @@ from pydantic import Field
 from orchestrator.errors import ConfigError, UnknownRunError
 from orchestrator.models.values import Value
 from orchestrator.models.wire import RunStatus
-from orchestrator.state.ledger import SHARDS, Ledger, run_key, shard_key
+from orchestrator.state.keys import SHARDS, run_key, shard_key
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.scripts import Scripts
 from orchestrator.state.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 

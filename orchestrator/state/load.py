@@ -18,7 +18,8 @@ from redis import Redis
 from orchestrator.models.values import Value
 from orchestrator.state import clock, fleet
 from orchestrator.state.cluster import Cluster
-from orchestrator.state.ledger import SHARDS, owner_of, run_key, shard_key
+from orchestrator.state.keys import SHARDS, run_key, shard_key
+from orchestrator.state.records import owner_of
 
 SWEPT_KEY = "cantata:swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
 USUAL_QUEUES = ("coordinator", "agents", "tools")

@@ -19,7 +19,8 @@ from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.runlog.lines import Line, text_of
 from orchestrator.state import clock
 from orchestrator.state.connection import RedisFailure, connect
-from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.state.keys import run_key
+from orchestrator.state.ledger import Ledger
 
 MOST_LINES = 1000  # of one run; the oldest go first
 MOST_BYTES = 200_000
@@ -177,8 +178,14 @@ def of_step(line: Line, step: str) -> bool:
 
 
 def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[Line]:
-    lines = [line for entry_id, fields in entries if (line := _line(entry_id, fields["d"]))]
-    return sorted(lines, key=lambda line: line.at)  # each process tells of its own a moment later
+    """By when they were said, since each process tells of its own a moment later; those of one process in the order it told them."""
+    newest: dict[str | None, float] = {}  # a process may learn between two lines that its clock is off, and what it says then seems older
+    placed: list[tuple[float, Line]] = []
+    for entry_id, fields in entries:
+        if line := _line(entry_id, fields["d"]):
+            newest[line.worker] = max(line.at, newest.get(line.worker, line.at))
+            placed.append((newest[line.worker], line))
+    return [line for _, line in sorted(placed, key=lambda each: each[0])]
 
 
 def _line(entry_id: str, text: str) -> Line | None:

@@ -18,7 +18,8 @@ from orchestrator import faultpoints
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.models.values import JsonValue
 from orchestrator.state import sessions
-from orchestrator.state.ledger import Ledger, to_json
+from orchestrator.state.encoding import to_json
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.scripts import Scripts
 from orchestrator.state.sessions import Sessions
 

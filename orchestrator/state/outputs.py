@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import Ledger, shard_key, shard_of
+from orchestrator.state.keys import shard_key, shard_of
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.scripts import Scripts
 from orchestrator.state.summaries import unescaped
 

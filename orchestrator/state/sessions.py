@@ -14,7 +14,8 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from orchestrator.models.wire import HistoryEntry, SessionInfo
-from orchestrator.state.ledger import SHARDS, Ledger, shard_key, shard_of
+from orchestrator.state.keys import SHARDS, shard_key, shard_of
+from orchestrator.state.ledger import Ledger
 
 LONGEST_NAME = 200  # characters
 PAGE = 50  # entries in one read: at most 32 kB each

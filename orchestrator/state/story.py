@@ -12,7 +12,8 @@ from typing import Any, cast
 from orchestrator.errors import UnknownRunError
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent
-from orchestrator.state.ledger import Ledger, run_key, shard_key, shard_of
+from orchestrator.state.keys import run_key, shard_key, shard_of
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.scripts import Scripts
 from orchestrator.state.summaries import FIELDS, RunSummary, summary_of
 

@@ -22,7 +22,7 @@ from orchestrator.state import outages
 from orchestrator.state.async_connection import Redis, connect_async
 from orchestrator.state.cluster import AsyncCluster
 from orchestrator.state.events import event_of
-from orchestrator.state.ledger import run_key
+from orchestrator.state.keys import run_key
 
 __all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
 

@@ -12,7 +12,7 @@ from typing import cast
 from redis import Redis
 
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.ledger import SHARDS, run_key, shard_key
+from orchestrator.state.keys import SHARDS, run_key, shard_key
 from orchestrator.state.limits import LIMITS_KEY
 from tests.faults.past import Violation
 

@@ -14,9 +14,10 @@ from redis import Redis
 
 from orchestrator.forking import FORKED_FROM
 from orchestrator.results import chain_response, turn_result
-from orchestrator.state.ledger import Ledger, RunRecord
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.limits import LIMITS_KEY
 from orchestrator.state.memory import MemoryBank
+from orchestrator.state.records import RunRecord
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.journal import Journal, Line
 from tests.faults.shapes import ROUTER

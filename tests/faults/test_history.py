@@ -20,9 +20,11 @@ from orchestrator.models.values import Usage
 from orchestrator.planning import forks as planning
 from orchestrator.planning.strategies.agents import next_round
 from orchestrator.state import forks, sessions
-from orchestrator.state.ledger import Begun, Ledger, Place, run_key, shard_key, shard_of
+from orchestrator.state.keys import run_key, shard_key, shard_of
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.limits import LIMITS_KEY, Ask, Limiter
 from orchestrator.state.memory import MemoryBank
+from orchestrator.state.records import Begun, Place
 from tests.faults import limits
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.history import check

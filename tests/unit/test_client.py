@@ -6,7 +6,8 @@ from collections import Counter
 
 from orchestrator.client import _run_id, run_id_of
 from orchestrator.state import sessions
-from orchestrator.state.ledger import Place, shard_of
+from orchestrator.state.keys import shard_of
+from orchestrator.state.records import Place
 
 
 def place(name: str, *, tenant: str = "") -> Place:

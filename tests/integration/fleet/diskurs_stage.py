@@ -13,7 +13,7 @@ from typing import Any, Self
 from orchestrator import config
 from orchestrator.client import Client, TurnRun
 from orchestrator.models.wire import RunResult
-from orchestrator.state.ledger import RunRecord, StepRecord
+from orchestrator.state.records import RunRecord, StepRecord
 from orchestrator.testing import ScriptedModels
 
 PATIENCE_S = 40.0

@@ -13,8 +13,10 @@ from orchestrator.models.graph import START, Graph, Items, Step
 from orchestrator.planning.canvas import Fan, Message
 from orchestrator.state import fleet, load
 from orchestrator.state.fleet import Worker
-from orchestrator.state.ledger import Begun, Ledger, shard_key
+from orchestrator.state.keys import shard_key
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.load import Waiting
+from orchestrator.state.records import Begun
 from tests.integration.state.play import Play
 
 

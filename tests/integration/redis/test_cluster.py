@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.state.keys import run_key
+from orchestrator.state.ledger import Ledger
 from orchestrator.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import Clustered, Server, running, until

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.errors import UnavailableError
 from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.state.keys import run_key
+from orchestrator.state.ledger import Ledger
 from orchestrator.testing import ScriptedModels
 from tests.integration.redis.fleets import Fleet, serving, use_everything
 from tests.integration.redis.servers import OPEN, Watched, running, until

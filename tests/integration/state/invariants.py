@@ -12,7 +12,7 @@ from redis import Redis
 
 from orchestrator.models.graph import START, STEP_OVER
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.ledger import SHARDS, run_key, shard_key, shard_of
+from orchestrator.state.keys import SHARDS, run_key, shard_key, shard_of
 
 ENDINGS = {"done", "failed", "skipped", "grown", "late"}
 """The events that end a step."""

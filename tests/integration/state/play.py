@@ -8,7 +8,10 @@ from typing import cast
 from orchestrator.models.graph import START, Edge, Graph, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import RunStatus
-from orchestrator.state.ledger import Ahead, Begun, Committed, Ledger, Place, StepRecord, Swept, shard_key, shard_of, to_json
+from orchestrator.state.encoding import to_json
+from orchestrator.state.keys import shard_key, shard_of
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Ahead, Begun, Committed, Place, StepRecord, Swept
 
 
 def work(step_id: str, **spec: object) -> Step:

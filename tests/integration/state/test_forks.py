@@ -12,7 +12,9 @@ from orchestrator.models.forks import Fork
 from orchestrator.models.graph import Edge, Graph, Items
 from orchestrator.planning import forks as planning
 from orchestrator.state import forks
-from orchestrator.state.ledger import Ledger, Ready, shard_of
+from orchestrator.state.keys import shard_of
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Ready
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 
 

@@ -13,7 +13,9 @@ from orchestrator.models.forks import Fork
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import forks as planning
 from orchestrator.state import forks
-from orchestrator.state.ledger import Begun, Ledger, shard_of
+from orchestrator.state.keys import shard_of
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Begun
 from tests.integration.state import invariants
 from tests.integration.state.shapes import LATER_S
 from tests.integration.state.test_ledger_properties import RUN, SHARD, Runs

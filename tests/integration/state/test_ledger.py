@@ -15,7 +15,9 @@ from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
 from orchestrator.state import events
-from orchestrator.state.ledger import BLOB_BYTES, SHARDS, Ahead, Begun, Ledger, Swept, run_key, shard_key, shard_of
+from orchestrator.state.keys import SHARDS, run_key, shard_key, shard_of
+from orchestrator.state.ledger import BLOB_BYTES, Ledger
+from orchestrator.state.records import Ahead, Begun, Swept
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 

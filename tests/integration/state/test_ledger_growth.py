@@ -6,7 +6,8 @@ import pytest
 
 from orchestrator.models.graph import START, Edge, Graph, Items, Outcome, Step
 from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import Ahead, Ledger
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Ahead
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 
 

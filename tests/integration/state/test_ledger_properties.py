@@ -13,7 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.state.ledger import Ahead, Begun, Committed, Ledger, Ready, shard_key, shard_of
+from orchestrator.state.keys import shard_key, shard_of
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Ahead, Begun, Committed, Ready
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, wait, work
 from tests.integration.state.reference import Reference

@@ -7,8 +7,10 @@ from redis import Redis
 
 from orchestrator.errors import UnknownRunError
 from orchestrator.state import listing
-from orchestrator.state.ledger import Ledger, Place, run_key, shard_key, shard_of
+from orchestrator.state.keys import run_key, shard_key, shard_of
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.listing import Wanted, every, find
+from orchestrator.state.records import Place
 from orchestrator.state.sessions import scoped, shard_of_session
 from orchestrator.state.summaries import RunSummary
 

@@ -9,7 +9,8 @@ from typing import Any
 from redis import Redis
 
 from orchestrator.state import logs
-from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.state.keys import run_key
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.logs import Logs, RunLogs
 from tests.integration.state.play import Play, work
 
@@ -41,6 +42,16 @@ def test_lines_come_from_many_threads_and_each_is_kept_once(ledger: Ledger, valk
     assert sorted(each.event for each in found) == sorted(f"{who}-{number}" for who in range(4) for number in range(50))
     assert {each.worker for each in found} == {"one"}
     assert valkey.ttl(f"{run_key(play.run_id)}:logs") == -1
+
+
+def test_lines_of_one_process_keep_their_order_though_its_clock_was_set_back(ledger: Ledger, valkey: Redis) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    said = [("a", 10.0, "a1"), ("b", 9.8, "b1"), ("a", 9.7, "a2"), ("b", 9.9, "b2"), ("a", 10.1, "a3")]
+    texts = [json.dumps({"worker": worker, "at": at, "level": "info", "event": event}) for worker, at, event in said]
+    ledger.log(play.run_id, texts, most=10, most_bytes=10_000)
+
+    assert [line.event for line in Logs(valkey, play.run_id).read()] == ["b1", "b2", "a1", "a2", "a3"]
 
 
 def test_a_run_that_is_gone_gets_no_lines(ledger: Ledger, valkey: Redis) -> None:

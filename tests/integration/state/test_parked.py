@@ -11,7 +11,9 @@ from orchestrator.coordinator import start
 from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.models.graph import START, Outcome
 from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import Begun, Ledger, to_json
+from orchestrator.state.encoding import to_json
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Begun
 from tests.integration.state.play import Play, row, wait, work
 
 MOST_BYTES = 5_000

@@ -10,7 +10,9 @@ import pytest
 
 from orchestrator.models.values import JsonValue
 from orchestrator.state import sessions
-from orchestrator.state.ledger import Ledger, Place, shard_of
+from orchestrator.state.keys import shard_of
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Place
 from orchestrator.state.sessions import Sessions
 from tests.integration.state.play import Play, sent, work
 

@@ -11,7 +11,8 @@ from redis import Redis
 
 from orchestrator.errors import UnknownRunError
 from orchestrator.state import streams as streams_module
-from orchestrator.state.ledger import Ledger, run_key
+from orchestrator.state.keys import run_key
+from orchestrator.state.ledger import Ledger
 from orchestrator.state.pace import Pace
 from orchestrator.state.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
 

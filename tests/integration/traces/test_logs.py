@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from orchestrator.cli.main import submit
 from orchestrator.client import ChainRun, EmbeddedClient
 from orchestrator.runlog.lines import LINE_BYTES, Line
-from orchestrator.state.ledger import run_key
+from orchestrator.state.keys import run_key
 from orchestrator.state.logs import MOST_BYTES, MOST_LINES, Logs
 from tests.integration.traces.conftest import PATIENCE_S, SECRET, node, until
 

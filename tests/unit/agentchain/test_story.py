@@ -13,7 +13,7 @@ from orchestrator.models.definitions import Team
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import ErrorInfo
 from orchestrator.models.wire import RunEvent, RunResult, Turn
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 PIPELINE = Team(mode="pipeline", agents=["ann", "bob"])
 BROADCAST = Team(mode="broadcast", agents=["ann", "bob"])

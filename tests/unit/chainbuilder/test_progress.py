@@ -8,7 +8,7 @@ from orchestrator.chainbuilder.progress import Progress, progress_in
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import ErrorInfo, Usage
 from orchestrator.models.wire import RunStatus
-from orchestrator.state.ledger import RunRecord, StepRecord
+from orchestrator.state.records import RunRecord, StepRecord
 
 ERROR = ErrorInfo(code="cancelled", message="the run was cancelled")
 

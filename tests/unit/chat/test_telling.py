@@ -8,7 +8,7 @@ from orchestrator.chat.telling import Telling, Told
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunEvent
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 
 class Turn:

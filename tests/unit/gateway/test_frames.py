@@ -8,7 +8,7 @@ from orchestrator.gateway.frames import Frame, frame_of, result_frame, steps_of
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import RunEvent, RunResult
-from orchestrator.state.ledger import StepRecord
+from orchestrator.state.records import StepRecord
 
 PLACE: Frame = {"run_id": "r1", "seq": 7, "step": "it", "attempt": 2}
 FAILED: dict[str, JsonValue] = {"error": {"code": "x", "message": "it broke"}}

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.errors import StepError
 from orchestrator.models.graph import Outcome, Spec
 from orchestrator.models.values import JsonValue, Usage
-from orchestrator.state.ledger import Begun
+from orchestrator.state.records import Begun
 from workers import outcomes
 from workers.runtime import Costs
 

@@ -12,7 +12,7 @@ from orchestrator.errors import StepError
 from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import Begun
+from orchestrator.state.records import Begun
 from workers.runtime import Process
 from workers.tools import folder_here, load, tool_call
 from workers.work import Work

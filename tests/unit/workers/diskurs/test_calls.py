@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from orchestrator.models.conductors import Code, Dependency, DiskursAgent, DiskursTool, Forum
 from orchestrator.models.definitions import Definitions
-from orchestrator.state.ledger import Begun
+from orchestrator.state.records import Begun
 from workers.diskurs import calls
 from workers.runtime import Process
 from workers.work import Work
