@@ -10,6 +10,7 @@ from typing import Any, cast
 import httpx
 
 from tests.compose.engine import Project, service_of
+from tests.waiting import until
 
 PATIENCE_S = 90.0
 NAP_S = 8.0
@@ -27,14 +28,6 @@ def gateway(project: Project) -> httpx.Client:
 def flower(project: Project) -> httpx.Client:
     """A client of Flower, from outside."""
     return httpx.Client(base_url=project.address("flower", 5555), auth=project.login, timeout=PATIENCE_S)
-
-
-def until(found: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not found():
-        assert time.monotonic() < give_up, f"not within {PATIENCE_S:.0f} s: {what}"
-        time.sleep(0.2)
 
 
 def ask(project: Project, path: str, body: Mapping[str, object]) -> Json:

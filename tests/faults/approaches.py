@@ -13,9 +13,10 @@ from contextlib import suppress
 from orchestrator.client import Run
 from orchestrator.faultpoints import FREEZE_S, VARIABLE
 from orchestrator.results import is_over
-from tests.faults.processes import family, is_frozen, pid_of, until
+from tests.faults.processes import family, is_frozen, pid_of
 from tests.faults.shapes import SHAPES, Shape
 from tests.faults.stage import LINGER_S, Stage
+from tests.waiting import until
 
 PATIENCE_S = 90.0  # both workers of a sort may be waiting to be started again
 AFTER_S = 0.3
@@ -114,7 +115,8 @@ def _busy(runs: Sequence[Run]) -> int:
                         return pid_of(step.owner)
         return None
 
-    return until(lingers, f"the step of {runs[-1]} that lingers", PATIENCE_S)
+    pid: int = until(lingers, f"the step of {runs[-1]} that lingers", PATIENCE_S)
+    return pid
 
 
 APPROACHES: dict[str, Approach] = {

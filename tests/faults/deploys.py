@@ -14,9 +14,10 @@ from orchestrator.client import Client
 from tests.faults import history
 from tests.faults.load import Load
 from tests.faults.past import Violation
-from tests.faults.processes import family, pid_of, until
+from tests.faults.processes import family, pid_of
 from tests.faults.shapes import SHAPES, Shape, definitions, deployed
 from tests.faults.stage import Stage, stage
+from tests.waiting import until
 
 AT_ONCE = 8
 EVERY_S = 20.0

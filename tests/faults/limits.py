@@ -11,7 +11,7 @@ from redis import Redis
 from orchestrator.state.ledger import LEASE_S, Ledger
 from orchestrator.state.limits import LIMITS_KEY, Limiter
 from tests.faults.past import Violation
-from tests.faults.processes import until
+from tests.waiting import until
 
 PATIENCE_S = LEASE_S + 1.0
 HELD, LATE, HOLDS = (f"{LIMITS_KEY}:{name}" for name in ("held", "late", "holds"))

@@ -13,9 +13,10 @@ from orchestrator.faultpoints import FREEZE_S, KINDS, LABELS
 from tests.faults import history
 from tests.faults.approaches import approach, shapes_to
 from tests.faults.past import Violation
-from tests.faults.processes import is_alive, is_frozen, until
+from tests.faults.processes import is_alive, is_frozen
 from tests.faults.shapes import SHAPES
 from tests.faults.stage import Stage
+from tests.waiting import until
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -11,16 +9,6 @@ from typing import TypeVar
 from orchestrator.models.values import JsonValue
 
 Found = TypeVar("Found")
-
-
-def until(condition: Callable[[], Found | None], what: str, timeout_s: float) -> Found:
-    """Wait for a condition and answer what it gave. Raises TimeoutError."""
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.005)
-    raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
 
 
 def children(pid: int) -> list[int]:

@@ -13,9 +13,10 @@ from itertools import cycle, islice
 
 from tests.faults.journal import Line
 from tests.faults.past import Violation
-from tests.faults.processes import children, until
+from tests.faults.processes import children
 from tests.faults.shapes import blocking, lone
 from tests.faults.stage import Stage, end
+from tests.waiting import until
 
 QUEUE = "recovery"
 CREW = 3  # workers, so that two are left while a third starts
@@ -120,4 +121,5 @@ def _started(stage: Stage, run_id: str, attempt: int) -> Line:
     def found() -> Line | None:
         return next((line for line in stage.journal.of("start", run_id) if line.attempt == attempt), None)
 
-    return until(found, f"attempt {attempt} of run {run_id}", PATIENCE_S)
+    line: Line = until(found, f"attempt {attempt} of run {run_id}", PATIENCE_S)
+    return line

@@ -24,7 +24,7 @@ from orchestrator.testing.rules import ToolCall
 from tests.faults import formats
 from tests.faults.approver import Approver
 from tests.faults.journal import Journal
-from tests.faults.processes import children, family, is_frozen, until
+from tests.faults.processes import children, family, is_frozen
 from tests.faults.shapes import (
     CHIEF,
     CLERK,
@@ -46,6 +46,7 @@ from tests.faults.shapes import (
     rerouted,
     taken,
 )
+from tests.waiting import until
 
 ASKED = re.compile(r"(?P<agent>\w+) <(?:.*\n\nCurrent Input:\n)?(?P<text>(?P<tag>[^ >]+)[^>]*)>", re.DOTALL)
 """What a model of the suite is asked, after what was said before if it is told that."""

@@ -15,6 +15,7 @@ from orchestrator.client import ChainRun
 from tests.integration.browser import hostile, lag
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, free_port, stage, tool
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)  # a busy machine draws slowly
 
@@ -188,11 +189,13 @@ def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: P
     page.goto(f"{url}/pages/?q=many")
     rows = page.locator(".runs tbody tr:not(.spacer)")
     expect(rows.first).to_contain_text("the only one that fails")
-    for _ in range(30):
-        page.mouse.wheel(0, 2000)
-        if page.get_by_text("121 runs, to the end").count():
-            break
-    expect(page.get_by_text("121 runs, to the end")).to_be_visible()
+
+    def all_are_read() -> int:
+        page.keyboard.press("End")
+        return page.get_by_text("121 runs, to the end").count()
+
+    until(all_are_read, "the last of the runs")
+    page.keyboard.press("End")
     expect(rows.last).to_contain_text("no-000")
     assert rows.count() < 80
     desk.chain(tool("only", "add"), labels={"batch": "many", "number": "late"}).wait(PATIENCE_S)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +105,6 @@ class Journal:
 def journal(tmp_path: Path) -> Journal:
     """A file that tools write to."""
     return Journal(tmp_path / "journal.jsonl")
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
-    """Wait for a condition and answer what it gave; fail if it does not come."""
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    pytest.fail(f"{what} did not come within {timeout_s} s")
 
 
 def ask(client: Client, *nodes: dict[str, Any], entry: str | None = None, timeout_s: float = 40.0, **request: Any) -> ChainResponse:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.client import Run
 from orchestrator.models.definitions import Model, Synthesizer, Team
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 ROUTED = {"main": Model(model=OTHER, fallbacks=[MAIN])}  # the models of the server: gpt-4o first, then gpt-4o-mini
 FIRST, SECOND = "gpt-4o$", "gpt-4o-mini$"

@@ -19,7 +19,7 @@ from orchestrator import AgentChain, PromptChain, RunError, UnavailableError
 from orchestrator.client import EmbeddedClient
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet import agentchain_functions as functions
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 GPT = "openai/gpt-4o-mini"
 MCP_SERVER = Path(__file__).parents[1] / "mcp" / "mcp_server.py"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from orchestrator.client import Client
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import Journal, definitions, tool, until
+from tests.integration.fleet.conftest import Journal, definitions, tool
+from tests.waiting import until
 
 MARGIN_S = 60.0
 

@@ -13,7 +13,8 @@ from orchestrator.state.connection import connect
 from tests.integration.fleet import conftest
 from tests.integration.fleet.bad_days import TOP, Town
 from tests.integration.fleet.bad_days import town as a_town
-from tests.integration.fleet.conftest import Journal, tool, until
+from tests.integration.fleet.conftest import Journal, tool
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are hurt in ways that Linux has")
 

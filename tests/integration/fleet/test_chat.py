@@ -15,7 +15,7 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.chat_terminal import CTRL_C, PROMPT, Terminal, settled, submit
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20
 

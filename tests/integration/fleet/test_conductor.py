@@ -13,9 +13,10 @@ import pytest
 
 from orchestrator.client import Client, EmbeddedClient
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import definitions, until
+from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS, Stage
+from tests.waiting import until
 from workers.diskurs.talk import Talk
 
 TO_HELPER = {"next_agent": "helper"}

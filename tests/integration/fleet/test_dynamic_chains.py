@@ -20,7 +20,7 @@ from orchestrator.client import EmbeddedClient
 from orchestrator.models.values import JsonValue
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet import chain_steps
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 GPT = "openai/gpt-4o-mini"
 OPEN = """

@@ -18,7 +18,7 @@ from orchestrator.models.wire import RunEvent
 from orchestrator.state import events
 from orchestrator.state.connection import connect
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 FOLLOWERS = 10
 CUTS = 200  # of all followers together, at least: half of them by themselves, the rest by the server

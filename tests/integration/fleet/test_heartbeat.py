@@ -11,7 +11,7 @@ from pathlib import Path
 from redis import Redis
 
 from orchestrator.state import fleet
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 HEALTHY = Path(__file__).parents[3] / "deploy" / "healthy"
 

@@ -13,7 +13,8 @@ import pytest
 from orchestrator.client import Client, EmbeddedClient
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import Desk, agent, call
-from tests.integration.fleet.conftest import Journal, ask, definitions, tool, until
+from tests.integration.fleet.conftest import Journal, ask, definitions, tool
+from tests.waiting import until
 
 RECOVERY_S = 6.0
 LEASE_AND_MARGIN_S = 60.0

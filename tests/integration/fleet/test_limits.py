@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.client import Client, EmbeddedClient
 from orchestrator.models.definitions import Definitions, Tool
-from tests.integration.fleet.conftest import Journal, ask, tool, until
+from tests.integration.fleet.conftest import Journal, ask, tool
+from tests.waiting import until
 
 LIMIT_MB = 200
 TOP = str(Path(__file__).parents[3])

@@ -16,7 +16,8 @@ from orchestrator.models.definitions import Agent, Budget, Budgets, Limits, Rate
 from orchestrator.models.wire import RunEvent, RunResult
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
-from tests.integration.fleet.conftest import definitions, until
+from tests.integration.fleet.conftest import definitions
+from tests.waiting import until
 
 PRICED = "openai/gpt-4o-mini"
 HOLD_S = 0.3

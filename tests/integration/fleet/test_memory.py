@@ -19,7 +19,7 @@ from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet import memory_tools
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent, call
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 TOOLS = {name: Tool(function=f"memory_tools:{name}") for name in ("note", "prefer", "recall", "trespass", "crowd")}
 

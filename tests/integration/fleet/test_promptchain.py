@@ -19,7 +19,8 @@ from orchestrator import AgenticStepProcessor, Client, PromptChain, RunError
 from orchestrator.client import EmbeddedClient
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet import chain_steps as steps
-from tests.integration.fleet.conftest import Journal, until
+from tests.integration.fleet.conftest import Journal
+from tests.waiting import until
 
 GPT = "openai/gpt-4o-mini"
 TOP = Path(__file__).parents[3]

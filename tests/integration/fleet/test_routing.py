@@ -15,7 +15,7 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.models.definitions import Agent, Definitions, Router, Rule, Team
 from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import until
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 MODEL, ROUTING = "openai/gpt-4o-mini", "openai/gpt-4o"

@@ -16,9 +16,10 @@ from orchestrator.embedded import worker_command
 from orchestrator.errors import ConfigError
 from orchestrator.models.definitions import Agent, Definitions, Limits
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import definitions, until
+from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.test_kills import pid_of
 from tests.integration.fleet.test_routing import MODEL, Stage, chosen
+from tests.waiting import until
 
 PATIENCE_S = 60.0
 KEPT_BYTES = 32_768

@@ -13,7 +13,8 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.errors import ConfigError, UnknownRunError
 from orchestrator.models.definitions import Tool
 from orchestrator.models.wire import ChainResponse
-from tests.integration.fleet.conftest import Journal, ask, tool, until
+from tests.integration.fleet.conftest import Journal, ask, tool
+from tests.waiting import until
 
 
 def error_of(response: ChainResponse) -> str:

@@ -17,7 +17,8 @@ from orchestrator.client import Client, EmbeddedClient, TurnRun
 from orchestrator.errors import ConfigError
 from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import Journal, until
+from tests.integration.fleet.conftest import Journal
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0

@@ -106,14 +106,3 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A stack for all tests that leave it as they found it."""
     with opened(tmp_path_factory.mktemp("flower")) as desk:
         yield desk
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait for a condition and answer what it gave; fail if it does not come."""
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"{what} did not come within {timeout_s} s")

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 from tests.integration.browser.chromium import chromium
-from tests.integration.flower.conftest import opened, until
+from tests.integration.flower.conftest import opened
+from tests.waiting import until
 
 PICTURE = Path(__file__).parents[3] / "docs" / "images" / "flower-runs.png"
 

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.integration.browser.chromium import chromium
-from tests.integration.flower.conftest import PATIENCE_S, Desk, until
+from tests.integration.flower.conftest import PATIENCE_S, Desk
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

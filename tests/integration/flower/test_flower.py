@@ -21,7 +21,8 @@ from tornado.web import Application, create_signed_value
 
 from orchestrator.flowerapp.desk import Desk as Runs
 from orchestrator.flowerapp.serve import routes
-from tests.integration.flower.conftest import PATIENCE_S, Desk, until
+from tests.integration.flower.conftest import PATIENCE_S, Desk
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)  # a stack and a Flower start in 3 s, on a busy machine in 20
 

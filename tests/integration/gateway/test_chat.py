@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import until
 from tests.integration.gateway.conftest import Desk, Gateway, Json, start
+from tests.waiting import until
 
 SLOWLY = {"reply": "a b c d e f", "chunk_delay_s": 0.1}
 

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.client import Client
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import until
 from tests.integration.gateway.conftest import CONFIG, Desk, Gateway, Json
+from tests.waiting import until
 
 ADDING = {"nodes": [{"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 2, "b": 3}}], "entry_node": "sum"}
 

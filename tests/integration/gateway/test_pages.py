@@ -11,8 +11,8 @@ import pytest
 from orchestrator.client import Client
 from orchestrator.pages.runs import Pages
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import until
 from tests.integration.gateway.conftest import ANNA, OTTO, Desk, Gateway, Json
+from tests.waiting import until
 
 STORY = {
     "chain_id": "story",

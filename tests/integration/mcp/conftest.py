@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.models.definitions import McpServer
-from tests.integration.fleet.conftest import Journal, until
+from tests.integration.fleet.conftest import Journal
+from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("mcp_server.py")
 

@@ -15,8 +15,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import Desk, agent, call
-from tests.integration.fleet.conftest import Journal, ask, models, tool, until
+from tests.integration.fleet.conftest import Journal, ask, models, tool
 from tests.integration.mcp.conftest import HttpServer, by_command, is_alive, serving
+from tests.waiting import until
 
 __all__ = ["models"]  # a fixture
 

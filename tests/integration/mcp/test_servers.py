@@ -18,8 +18,9 @@ import pytest
 from orchestrator.errors import StepError
 from orchestrator.models.definitions import McpServer
 from orchestrator.models.values import JsonValue
-from tests.integration.fleet.conftest import Journal, until
+from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import SCRIPT, HttpServer, by_command, is_alive, is_known
+from tests.waiting import until
 from workers import mcp
 
 Result = TypeVar("Result")

@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,16 +38,6 @@ def definitions(**limits: Any) -> Definitions:
         agents={"ann": Agent(model=MODEL, retries=2, instructions=["{input}"])},
         limits=Limits.model_validate(limits),
     )
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition and answer what it gave; fail if it does not come."""
-    give_up = time.monotonic() + PATIENCE_S
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"no sign of {what}")
 
 
 Sample = tuple[str, frozenset[tuple[str, str]]]

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from orchestrator.metrics.families import FAMILIES
-from tests.integration.metrics.conftest import MODEL, TOKEN, Scrape, Stage, definitions, gateway, read, until
+from tests.integration.metrics.conftest import MODEL, TOKEN, Scrape, Stage, definitions, gateway, read
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

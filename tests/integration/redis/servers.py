@@ -6,7 +6,6 @@ import random
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,6 +18,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from orchestrator.embedded.valkey import find_server
+from tests import waiting
 
 PATIENCE_S = 20.0
 HERE = "127.0.0.1"
@@ -41,13 +41,12 @@ def free_port() -> int:
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
     """Wait for a condition and answer what it gave. A server that cannot be asked yet is asked again."""
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
+
+    def asked() -> Any:
         with suppress(RedisError, OSError):
-            if found := condition():
-                return found
-        time.sleep(0.02)
-    raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
+            return condition()
+
+    return waiting.until(asked, what, timeout_s)
 
 
 class Server:

@@ -25,6 +25,7 @@ from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.memory import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryBank
 from orchestrator.state.scripts import Scripts
+from tests.waiting import until
 
 CLOCK = "clock"
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -70,14 +71,6 @@ def clock(bank: MemoryBank, valkey: Redis) -> Clock:
     clock = Clock(valkey)
     bank._scripts = clock
     return clock
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
-    """Wait for a condition."""
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come"
-        time.sleep(0.005)
 
 
 # As documented
@@ -300,12 +293,12 @@ def test_redis_itself_removes_a_namespace_in_which_all_ends(bank: MemoryBank, va
     bank.store_memory("a", 1, ttl_s=0.05)
     bank.append("stays", 1, "other")
 
-    until(lambda: not valkey.exists("cantata:{memory:}:values:default", "cantata:{memory:}:ends:default"))
+    until(lambda: not valkey.exists("cantata:{memory:}:values:default", "cantata:{memory:}:ends:default"), "the end of what was kept")
 
     assert bank.namespaces() == ["other"]
     assert bank.clear_memories() == 1
     bank.store_memory("a", 1, ttl_s=0.05)
-    until(lambda: not [key for key in cast("list[str]", valkey.keys("*")) if ":told:" not in key])
+    until(lambda: not [key for key in cast("list[str]", valkey.keys("*")) if ":told:" not in key], "the end of all of it")
     assert all(0 < valkey.pttl(key) <= 120_000 for key in cast("list[str]", valkey.keys("*")))
 
 
@@ -508,7 +501,7 @@ class Server:
         """Start, and wait until it answers."""
         self._process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL)
         with closing(connect(self.url)) as client:
-            until(lambda: _answers(client))
+            until(lambda: _answers(client), "Redis")
 
     def kill(self) -> None:
         """End it at once."""
@@ -549,7 +542,7 @@ def test_nothing_is_lost_or_done_twice_when_redis_is_killed_and_started_again() 
         with ThreadPoolExecutor(5) as threads:
             done = [threads.submit(write, writer) for writer in range(5)]
             for share in (50, 150):
-                until(lambda share=share: (bank.retrieve_memory("count") or 0) >= share)  # type: ignore[misc]
+                until(lambda share=share: (bank.retrieve_memory("count") or 0) >= share, "the share")  # type: ignore[misc]
                 redis.kill()
                 redis.start()
             for each in done:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.models.definitions import Agent, Definitions, Model, Tool
 from orchestrator.testing import ScriptedModels
 from tests.integration.traces.collector import Collector, Seen
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 SECRET = "sk-test-secret-0123456789"
@@ -70,16 +70,6 @@ def node(node_id: str, name: str, **fields: Any) -> dict[str, Any]:
     """A tool node; its fields are its input, save those that begin with `_`, which are its own."""
     own = {key[1:]: fields.pop(key) for key in list(fields) if key.startswith("_")}
     return {"node_id": node_id, "kind": "tool", "name": name, "input": fields, **own}
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait for a condition and answer what it gave; fail if it does not come."""
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"{what} did not come within {timeout_s} s")
 
 
 def trace_of(collector: Collector, run_id: str, steps: int) -> list[Seen]:

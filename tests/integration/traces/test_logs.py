@@ -15,7 +15,8 @@ from orchestrator.client import ChainRun, EmbeddedClient
 from orchestrator.runlog.lines import LINE_BYTES, Line
 from orchestrator.state.keys import run_key
 from orchestrator.state.logs import MOST_BYTES, MOST_LINES, Logs
-from tests.integration.traces.conftest import PATIENCE_S, SECRET, node, until
+from tests.integration.traces.conftest import PATIENCE_S, SECRET, node
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -17,7 +17,8 @@ from orchestrator.client import EmbeddedClient, Run
 from orchestrator.testing import ScriptedModels
 from orchestrator.tracing import ids
 from tests.integration.traces.collector import Collector, Seen
-from tests.integration.traces.conftest import PATIENCE_S, node, trace_of, until
+from tests.integration.traces.conftest import PATIENCE_S, node, trace_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
