@@ -25,6 +25,7 @@ PACE = click.FloatRange(0.001, 1e6)
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen; elsewhere only with tokens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=embedded.GATEWAY_PORT, show_default=True, help="0 for any that is free.")
+@click.option("--url-prefix", default="", metavar="PATH", help="What stands before every path, behind a proxy.")
 @click.option("--tokens-file", metavar="FILE", help=f"JSON or YAML: token → tenant; else {TOKENS_FILE}, else what {TOKENS} holds.")
 @click.option("--rate", type=PACE, default=PER_S, show_default=True, help="Requests a second of one tenant.")
 @click.option("--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="Size of one request or message.")
@@ -32,8 +33,9 @@ PACE = click.FloatRange(0.001, 1e6)
 @configured
 @as_json
 def gateway(
-    host: str, port: int, tokens_file: str | None, rate: float, max_bytes: int, metrics_port: int | None, config: str | None, as_json: bool
-) -> int:
+    host: str, port: int, url_prefix: str, tokens_file: str | None, rate: float, max_bytes: int, metrics_port: int | None,
+    config: str | None, as_json: bool,
+) -> int:  # fmt: skip
     """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
     configure_logs()
     tokens = _tokens(tokens_file)
@@ -45,7 +47,9 @@ def gateway(
         with serve.bind(host, port) as listening:
             url = serve.address_of(listening)
 
-            app = create_app(client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "")
+            app = create_app(
+                client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
+            )
             shown = place(metrics_port)
             told = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
 

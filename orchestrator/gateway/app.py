@@ -14,7 +14,7 @@ from orchestrator.client import Client
 from orchestrator.gateway import bodies, chat, faults, logs, metrics, pages, routes
 from orchestrator.gateway.access import Access, Tokens
 from orchestrator.gateway.bounds import Bounded, Paced
-from orchestrator.gateway.edge import Edge
+from orchestrator.gateway.edge import Edge, prefix_of
 from orchestrator.gateway.service import Service
 from orchestrator.state.pace import Pace
 from orchestrator.state.streams import Streams, connect_async
@@ -23,20 +23,24 @@ REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by defaul
 PER_S = 200.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
 BURST_S = 10.0  # seconds of that pace may come at once
 
+ROUTERS = (routes.probes, metrics.router, pages.router, pages.static, routes.router, logs.router, chat.router)  # asked in this order
+
 ABOUT = "Turns, chains, sessions and memory. A run goes on whether or not anyone is connected; its events can be read from any offset."
 
 
 def create_app(
     client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None,
-    flower: str = "",
+    flower: str = "", url_prefix: str = "",
 ) -> FastAPI:  # fmt: skip
     """The gateway as an ASGI application. Without tokens everybody who may ask is the tenant of runs without a label.
 
-    `flower` is the address of Flower, if the run pages are to lead there.
+    `flower` is the address of Flower, if the run pages are to lead there; `url_prefix` is what stands before every path for those who ask
+    through a proxy. Raises ConfigError for one that cannot.
     """
+    prefix = prefix_of(url_prefix, ours=_first_names())
     redis = connect_async(client.redis_url)
     streams = Streams(redis)
-    service = Service(client, streams)
+    service = Service(client, streams, prefix=prefix)
     pace = Pace(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
 
     @asynccontextmanager
@@ -52,24 +56,25 @@ def create_app(
             await redis.aclose()
 
     app = FastAPI(
-        title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
-    )  # the pages that FastAPI would serve load scripts from elsewhere
+        title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
+        servers=[{"url": prefix}] if prefix else None,
+    )  # fmt: skip  # the pages that FastAPI would serve load scripts from elsewhere
     app.state.service, app.state.pace, app.state.flower = service, pace, flower
     app.state.watch = metrics.Watch(client)
-    app.include_router(routes.probes)
-    app.include_router(metrics.router)
-    app.include_router(pages.router)
-    app.include_router(pages.static)
-    app.include_router(routes.router)
-    app.include_router(logs.router)
-    app.include_router(chat.router)
+    for router in ROUTERS:
+        app.include_router(router)
     faults.install(app)
     app.add_middleware(Bounded, most_bytes=request_bytes)
     app.add_middleware(Paced, pace=pace)
     app.add_middleware(Access, tokens=tokens)
-    app.add_middleware(Edge)  # the outermost
+    app.add_middleware(Edge, prefix=prefix)  # the outermost
     _describe(app, has_tokens=tokens is not None)
     return app
+
+
+def _first_names() -> set[str]:
+    """What our paths begin with."""
+    return {"openapi.json", *(path.split("/")[1] for router in ROUTERS for route in router.routes if (path := getattr(route, "path", "")))}
 
 
 def _describe(app: FastAPI, *, has_tokens: bool) -> None:

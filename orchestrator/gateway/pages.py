@@ -82,9 +82,9 @@ async def fork_run(request: Request, response: Response, run_id: Name, desk: Des
 
 
 @static.get("/")
-async def home() -> Response:
+async def home(desk: Desk) -> Response:
     """To the pages."""
-    return RedirectResponse(f"{PAGES}/")
+    return RedirectResponse(f"{desk.prefix}{PAGES}/")
 
 
 @static.get(f"{PAGES}/static/{{path:path}}")
@@ -98,9 +98,9 @@ async def asset(request: Request, path: str) -> Response:
 
 @static.get(PAGES)
 @static.get(f"{PAGES}/{{path:path}}")
-async def page(request: Request, path: str = "") -> Response:
+async def page(request: Request, desk: Desk, path: str = "") -> Response:
     """The document of every page."""
-    return _file(request, assets.index(api="", base=PAGES, flower=request.app.state.flower))
+    return _file(request, assets.index(api=desk.prefix, base=desk.prefix + PAGES, flower=request.app.state.flower))
 
 
 def _file(request: Request, found: assets.Asset) -> Response:

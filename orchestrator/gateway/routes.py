@@ -88,8 +88,8 @@ async def accepted(run: TurnRun | ChainRun, response: Response, desk: Service, w
     """A run that was taken in, with its address in the answer's head; with its result, if it is over within `wait_s`."""
     is_over = bool(wait_s) and await desk.is_over(run, wait_s)
     response.status_code = 200 if is_over else 202
-    response.headers["Location"] = _links(run.run_id).self
-    return await _state(run, desk) if is_over else _bare(run, await desk.call(run.status))
+    response.headers["Location"] = _links(run, desk).self
+    return await _state(run, desk) if is_over else _bare(run, await desk.call(run.status), desk)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------------
@@ -145,19 +145,19 @@ async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, ten
 
 async def _state(run: TurnRun | ChainRun, desk: Service) -> bodies.RunState:
     result = await desk.result(run)
-    return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=result.status, result=result, links=_links(run.run_id))
+    return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=result.status, result=result, links=_links(run, desk))
 
 
-def _bare(run: TurnRun | ChainRun, status: RunStatus) -> bodies.RunState:
-    return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=status, links=_links(run.run_id))
+def _bare(run: TurnRun | ChainRun, status: RunStatus, desk: Service) -> bodies.RunState:
+    return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=status, links=_links(run, desk))
 
 
 def _kind(run: TurnRun | ChainRun) -> str:
     return "chain" if isinstance(run, ChainRun) else "turn"
 
 
-def _links(run_id: str) -> bodies.Links:
-    own = f"/runs/{quote(run_id, safe='')}"
+def _links(run: TurnRun | ChainRun, desk: Service) -> bodies.Links:
+    own = f"{desk.prefix}/runs/{quote(run.run_id, safe='')}"
     return bodies.Links(self=own, events=f"{own}/events", cancel=f"{own}/cancel")
 
 

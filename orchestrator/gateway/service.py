@@ -37,9 +37,10 @@ T = TypeVar("T")
 class Service:
     """The way to runs, sessions and memory, of whoever asks. Every method takes the tenant, and shows nobody what is another's."""
 
-    def __init__(self, client: Client, streams: Streams) -> None:
+    def __init__(self, client: Client, streams: Streams, *, prefix: str = "") -> None:
         self.client = client
         self.streams = streams
+        self.prefix = prefix  # stands before the addresses that answers name
         self.pages = Pages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0

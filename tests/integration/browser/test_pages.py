@@ -69,6 +69,22 @@ def test_a_run_is_watched_as_it_grows(desk: Stage, url: str, page: Page) -> None
     assert page.evaluate("window.stayed")
 
 
+def test_the_pages_work_below_a_prefix(desk: Stage, page: Page) -> None:
+    gate = desk.gate()
+    run = desk.chain(tool("wait", "hold", gate=str(gate)))
+
+    with desk.gateway("--url-prefix", "team/cantata/") as url:
+        page.goto(f"{url}/team/cantata")
+        page.get_by_role("link", name=re.compile("wait")).first.click()
+        expect(page).to_have_url(f"{url}/team/cantata/pages/run/{run.run_id}")
+        expect(page.locator('[data-node="wait"]')).to_contain_text("Running")
+        gate.touch()
+        expect(page.locator(".run-state")).to_have_text("Succeeded")
+        page.get_by_role("link", name="All runs").click()
+        expect(page).to_have_url(f"{url}/team/cantata/pages/")
+        page.goto("about:blank")  # before this gateway ends
+
+
 def test_cancelling_asks_first(desk: Stage, url: str, page: Page) -> None:
     run = desk.chain(tool("wait", "hold", gate=str(desk.gate())))
     page.goto(f"{url}/pages/run/{run.run_id}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -362,3 +363,26 @@ def test_our_own_page_may_ask_and_another_may_only_lead_here(client: httpx.Clien
 def test_the_pages_lead_to_flower_if_it_is_there(desk: Desk) -> None:
     with desk.gateway(CANTATA_FLOWER_URL="http://127.0.0.1:5555/") as gateway, gateway.http() as http:
         assert 'data-flower="http://127.0.0.1:5555"' in http.get("/pages/").text
+
+
+def test_addresses_have_what_a_proxy_puts_before_them(desk: Desk) -> None:
+    chain = {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}]}
+
+    with desk.gateway("--url-prefix", "/cantata/") as gateway, gateway.http() as http:
+        asked = http.post("/cantata/chains?wait=40", json=chain)
+        links = asked.json()["links"]
+        assert asked.headers["location"] == links["self"] == f"/cantata/runs/{asked.json()['run_id']}"
+        assert http.get(links["self"]).json()["status"] == http.get(links["self"].removeprefix("/cantata")).json()["status"] == "succeeded"
+        assert http.get("/").headers["location"] == http.get("/cantata").headers["location"] == "/cantata/pages/"
+        assert http.get("/pages/").text == http.get("/cantata/pages/").text
+        assert http.get("/cantata/openapi.json").json()["servers"] == [{"url": "/cantata"}]
+        assert http.get("/cantata/nothing").status_code == 404
+
+
+def test_below_a_prefix_the_same_paths_need_a_token(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "tokens.yaml").write_text(f"{ANNA}: anna\n")
+
+    with desk.gateway("--url-prefix", "cantata", "--tokens-file", str(tmp_path / "tokens.yaml")) as gateway, gateway.http() as http:
+        opened = {path: http.get(path).status_code for path in ("/cantata/ready", "/cantata/pages/", "/cantata/runs", "/cantata/pages/../runs")}
+
+    assert opened == {"/cantata/ready": 200, "/cantata/pages/": 200, "/cantata/runs": 401, "/cantata/pages/../runs": 401}

@@ -1,0 +1,43 @@
+"""What stands before the gateway's paths."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from orchestrator.errors import ConfigError
+from orchestrator.gateway.edge import Edge, prefix_of
+
+
+@pytest.mark.parametrize(("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")])
+def test_a_prefix_is_read_with_or_without_its_slashes(text: str, prefix: str) -> None:
+    assert prefix_of(text, ours={"runs"}) == prefix
+
+
+@pytest.mark.parametrize("text", ["..", "a/../b", "a//b", "a b", "a%2Fb", 'a"b', "https://x.example", "runs", "/runs/x"])
+def test_what_cannot_stand_before_paths_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot stand before|begins as a path of the gateway"):
+        prefix_of(text, ours={"runs"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [("/a/runs/1", "/runs/1"), ("/runs/1", "/runs/1"), ("/a", "/"), ("/a/", "/"), ("/ab/runs", "/ab/runs"), ("/a/runs/x%2Fy", "/runs/x%2Fy")],
+)
+def test_a_prefix_is_taken_off_where_it_is(asked: str, seen: str) -> None:
+    paths: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+
+    async def never() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def nothing(message: Message) -> None:
+        raise AssertionError("nothing is sent")
+
+    asyncio.run(Edge(app, prefix="/a")({"type": "http", "raw_path": asked.encode()}, never, nothing))
+
+    assert paths == [seen]
