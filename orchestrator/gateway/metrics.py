@@ -35,6 +35,7 @@ from orchestrator.state import load
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.load import QueueLoad, Standing
 from orchestrator.state.reasons import reason
+from orchestrator.state.sizes import Sizes
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +55,8 @@ class Load(Value):
     queues: dict[str, QueueLoad] = Field(description="queue → what waits there and who works on it")
 
 
-Found = tuple[Standing, dict[str, QueueLoad]]
-"""How the fleet stands, and each queue."""
+Found = tuple[Standing, dict[str, QueueLoad], float | None]
+"""How the fleet stands, each queue, and about how many bytes of Redis are ours, if that can be measured."""
 
 
 class Watch:
@@ -67,10 +68,11 @@ class Watch:
         self._asked: dict[str, float] = {}
         self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
         self._gathering: Part[Found] | None = None
+        self._sizes = Sizes()
         self.page: Page = page_of(registry(__version__, _Fleet(self)))
 
     def standing(self, named: Iterable[str] = ()) -> Found:
-        """How the fleet stands, and each queue. Raises UnavailableError, after seconds at most."""
+        """How the fleet stands. Raises UnavailableError, after seconds at most."""
         with self._lock:
             gathering = self._gathering_for(set(named))
         found = gathering.wait(gathering.since + PATIENCE_S)
@@ -97,7 +99,7 @@ class Watch:
             with self._lock:
                 self._named |= {*sorted(served)[:MOST_NAMED], *_queues_in(self._client.definitions)}  # though nobody may serve them later
                 named = sorted({*self._named, *self._asked, *served, *waited_in})
-            return standing, load.queues(standing, waiting(self._client.app, named))
+            return standing, load.queues(standing, waiting(self._client.app, named)), self._sizes.estimate(self._client.redis)
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
 
@@ -130,11 +132,11 @@ class _Fleet(Collector):
 
     def collect(self) -> Iterable[Metric]:
         try:
-            standing, queues = self._watch.standing()
+            standing, queues, own_bytes = self._watch.standing()
         except UnavailableError as error:
             log.warning("fleet_not_seen", error=str(error))
             return [_single("cantata_redis_up", 0)]
-        return [_single("cantata_redis_up", 1), *_of_runs(standing), *_of_queues(queues), *_of_redis(standing)]
+        return [_single("cantata_redis_up", 1), *_of_runs(standing), *_of_queues(queues), *_of_redis(standing, own_bytes)]
 
     def describe(self) -> Iterable[Metric]:
         return []  # so that to register it asks Redis nothing
@@ -156,11 +158,13 @@ def _of_queues(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
     yield _labelled("cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()})
 
 
-def _of_redis(standing: Standing) -> Iterator[Metric]:
+def _of_redis(standing: Standing, own_bytes: float | None) -> Iterator[Metric]:
     if standing.sweep_age_s is not None:
         yield _single("cantata_sweep_age_seconds", standing.sweep_age_s)
     yield _single("cantata_redis_memory_bytes", standing.memory_bytes)
     yield _single("cantata_redis_memory_limit_bytes", standing.memory_limit_bytes)
+    if own_bytes is not None:
+        yield _single("cantata_redis_memory_own_estimate_bytes", own_bytes)
 
 
 def _single(name: str, value: float) -> Metric:

@@ -54,6 +54,7 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_sweep_age_seconds", "gauge", (), "How long ago the last sweep for lost work ended.", "gateway"),
     Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses, for all that it holds.", "gateway"),
     Family("cantata_redis_memory_limit_bytes", "gauge", (), "Its maxmemory; 0 if it has none.", "gateway"),
+    Family("cantata_redis_memory_own_estimate_bytes", "gauge", (), "About how much of it kept runs and sessions take.", "gateway"),
 )
 
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -383,6 +383,8 @@ def test_below_a_prefix_the_same_paths_need_a_token(desk: Desk, tmp_path: Path) 
     (tmp_path / "tokens.yaml").write_text(f"{ANNA}: anna\n")
 
     with desk.gateway("--url-prefix", "cantata", "--tokens-file", str(tmp_path / "tokens.yaml")) as gateway, gateway.http() as http:
-        opened = {path: http.get(path).status_code for path in ("/cantata/ready", "/cantata/pages/", "/cantata/runs", "/cantata/pages/../runs")}
+        opened = {
+            path: http.get(path).status_code for path in ("/cantata/ready", "/cantata/pages/", "/cantata/runs", "/cantata/pages/../runs")
+        }
 
     assert opened == {"/cantata/ready": 200, "/cantata/pages/": 200, "/cantata/runs": 401, "/cantata/pages/../runs": 401}

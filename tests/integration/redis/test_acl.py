@@ -14,10 +14,13 @@ from redis.exceptions import NoPermissionError
 import orchestrator.state
 from orchestrator.errors import UnavailableError
 from orchestrator.state.connection import check, connect
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.sizes import Sizes
 from orchestrator.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import PASSWORD, Server, running, until
 from tests.integration.redis.tls import Authority, tls_before
+from tests.integration.state.test_listing import accept
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
 LUA = Path(orchestrator.state.__file__).parent / "lua"
@@ -62,6 +65,7 @@ def test_all_is_done_as_the_user_of_the_example_and_nothing_is_refused(workers: 
         with httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=20) as events:
             assert "closed" in events.read().decode()
         assert httpx.get(f"{gateway}/ready", timeout=20).status_code == 200
+        assert "\ncantata_redis_memory_own_estimate_bytes " in httpx.get(f"{gateway}/metrics", timeout=20).text
         until(lambda: "minds@" in httpx.get(f"{flower}/workers", timeout=20).text, "the workers in Flower", 30)
         assert httpx.get(f"{flower}/runs/", timeout=20).status_code == 200
 
@@ -110,7 +114,17 @@ def test_what_cantata_does_not_need_is_refused(url: str, words: str) -> None:
 
 
 def test_the_example_permits_each_command_of_our_scripts() -> None:
-    called = {name.lower() for file in LUA.glob("*.lua") for name in re.findall(r"redis\.p?call\('([A-Z]+)'", file.read_text())}
+    texts = [file.read_text().replace("'MEMORY', 'USAGE'", "'MEMORY|USAGE'") for file in LUA.glob("*.lua")]
+    called = {name.lower() for text in texts for name in re.findall(r"redis\.p?call\('([A-Z|]+)'", text)}
     permitted = set(re.findall(r"\+([a-z|]+)", USERS.read_text()))
 
     assert called <= permitted
+
+
+def test_without_the_right_to_measure_keys_there_is_no_estimate_and_nothing_else_is_missing(url: str, server: Server) -> None:
+    assert server.redis.acl_setuser("cantata", enabled=True, commands=["-memory|usage"])
+    with connect(url) as redis:
+        accept(Ledger(redis), "not-measured")
+        assert Sizes().estimate(redis) is None
+    server.redis.acl_setuser("cantata", enabled=True, commands=["+memory|usage"])
+    server.redis.acl_log_reset()

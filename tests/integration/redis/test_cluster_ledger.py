@@ -10,10 +10,10 @@ from redis import Redis
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from tests.integration.redis.servers import Clustered
-from tests.integration.state import test_forks, test_listing, test_outputs, test_sessions, test_story
+from tests.integration.state import test_forks, test_listing, test_outputs, test_sessions, test_sizes, test_story
 from tests.integration.state.invariants import check_all
 
-SHARED = (test_forks, test_listing, test_outputs, test_sessions, test_story)
+SHARED = (test_forks, test_listing, test_outputs, test_sessions, test_sizes, test_story)
 LONG = ("ten_thousand", "any_size")
 """Tests of size, which is no other on a cluster."""
 

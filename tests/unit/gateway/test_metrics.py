@@ -47,6 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     monkeypatch.setattr("orchestrator.state.load.standing", lambda _: STANDING)
     monkeypatch.setattr("orchestrator.state.load.queues_of_ready", lambda _: {"nobodys"})
     monkeypatch.setattr("orchestrator.gateway.metrics.waiting", waiting)
+    monkeypatch.setattr("orchestrator.gateway.metrics.Sizes.estimate", lambda *_: 500.0)
     return asked
 
 

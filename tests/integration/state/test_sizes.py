@@ -1,0 +1,45 @@
+"""What runs and sessions take of Redis's memory is estimated from some of them."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from orchestrator.state import sizes
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.sizes import Sizes
+from tests.integration.state.test_listing import accept
+
+
+def taken(redis: Redis) -> int:
+    """What the keys of runs and sessions take, each measured."""
+    keys = [key for part in ("run", "session") for key in redis.scan_iter(f"cantata:{{*}}:{part}:*")]
+    return sum(redis.memory_usage(key, samples=0) or 0 for key in keys)
+
+
+def test_of_a_few_it_is_what_they_take(ledger: Ledger) -> None:
+    assert Sizes().estimate(ledger.redis) == 0.0
+
+    accept(ledger, "large", text="x" * 100_000, session="chat")
+
+    assert Sizes().estimate(ledger.redis) == taken(ledger.redis) > 100_000
+
+
+def test_of_many_it_is_near_to_what_they_take(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "EVERY_S", 0.0)
+    for number in range(400):
+        accept(ledger, f"run-{number}", text="x" * (number % 5 * 2000))
+    measured = Sizes()
+
+    estimates = [measured.estimate(ledger.redis) for _ in range(sizes.ROUNDS)]
+
+    assert estimates[-1] == pytest.approx(taken(ledger.redis), rel=0.2)  # 512 measures: a deviation of 2.5 %
+
+
+def test_they_are_measured_again_after_a_time_only(ledger: Ledger) -> None:
+    measured = Sizes()
+    assert measured.estimate(ledger.redis) == 0.0
+
+    accept(ledger, "late")
+
+    assert measured.estimate(ledger.redis) == 0.0
