@@ -30,13 +30,14 @@ def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list
 
 
 def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[RunEvent]:
-    """Events as they come, up to and with `closed`, or until `timeout_s` has passed. A lost connection is made again at the same offset.
+    """Events as they come, up to and with `closed`, or until `timeout_s` has passed: those that are there are told even if that is no time.
 
+    A lost connection is made again at the same offset.
     Raises UnknownRunError if the run is gone, since its events would be waited for in vain.
     """
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     key = f"{run_key(run_id)}:log"
-    while give_up is None or time.monotonic() < give_up:
+    while True:
         entries = _wait(redis, key, f"0-{after}", give_up)
         if not entries and not _patiently(lambda: redis.exists(key)):
             raise UnknownRunError(f"run {run_id!r} is not known here any more")
@@ -46,6 +47,8 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
             yield event
             if event.type == "closed":
                 return
+        if len(entries) < PAGE and give_up is not None and time.monotonic() >= give_up:
+            return
 
 
 def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) -> bool:
