@@ -141,7 +141,7 @@ def _too_late(past: Past, step: str, line: Line, words: str) -> Iterator[Violati
     if outcome is None or at <= outcome.at + CLOCK_S:
         return
     started = past.of(step, "started")
-    if not past.was_frozen({event.pid for event in started}, started[0].at, at):
+    if not (started and past.was_frozen({event.pid for event in started}, started[0].at, at)):  # what a fork took over never started in it
         yield past.violation(step, "nothing done after its outcome", f"{words} {at - outcome.at:.2f} s after it")
 
 

@@ -260,7 +260,7 @@ def test_an_attempt_that_the_ledger_did_not_grant_is_found(world: World) -> None
 def test_a_finished_step_that_is_done_again_is_found(world: World) -> None:
     world.line("start", "a", attempt=1, later_s=2)
 
-    assert f"step a: expected nothing done after its outcome; found attempt 1 in process {PID} 2.0" in said(world)
+    assert f"step a: expected nothing done after its outcome; found attempt 1 in process {PID} " in said(world)
 
 
 def test_a_process_that_was_frozen_may_go_on_with_what_it_does_not_know_to_be_over(world: World) -> None:
@@ -306,7 +306,7 @@ def test_a_model_asked_after_the_outcome_is_found(world: World, number: int, ste
     asked = next(line for line in world.journal.of("asked") if line.round == number)
     world.edit_journal(lambda lines: lines.append(asked.model_copy(update={"at": lines[-1].at + 2})))
 
-    assert f"step {step}: expected nothing done after its outcome; found ann asked 2." in said(world)
+    assert f"step {step}: expected nothing done after its outcome; found ann asked " in said(world)
 
 
 def test_a_model_that_is_shown_what_no_turn_of_the_run_knows_is_found(world: World) -> None:
@@ -370,8 +370,9 @@ def test_a_sound_fork_has_no_violation(forked: World) -> None:
     assert said(forked) == ""
 
 
-def test_a_fork_that_asks_again_for_what_it_took_over_is_found(forked: World) -> None:
-    forked.journal.write("asked", tag="forked", agent="ann")
+@pytest.mark.parametrize("later_s", [0.0, 2.0])
+def test_a_fork_that_asks_again_for_what_it_took_over_is_found(forked: World, later_s: float) -> None:
+    forked.journal.write("asked", tag="forked", agent="ann", at=forked.journal.lines()[-1].at + later_s)
 
     assert f"run {FORK} (sample forked), step turn: expected its model asked 0 to 0 times, as it had 0 attempts; found 1 times" in said(
         forked
