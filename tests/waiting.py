@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 40.0  # for what takes a second on a machine with nothing else to do
+TRIES = 3
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S, *, pause_s: float = 0.01) -> Any:
@@ -16,4 +17,14 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S
         if time.monotonic() > give_up:
             raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
         time.sleep(pause_s)
+    return found
+
+
+def at_best(measure: Callable[[], float], bound: float) -> float:
+    """The least of some measurements, of no more than are needed to keep a bound: what a machine stalls is not what is measured."""
+    found = measure()
+    for _ in range(TRIES - 1):
+        if found <= bound:
+            break
+        found = min(found, measure())
     return found

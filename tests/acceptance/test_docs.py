@@ -306,12 +306,13 @@ def test_configurations_in_the_repository_work_with_any_model(file: Path, here: 
 # The demo
 
 
+@pytest.mark.timeout(420)
 def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
     ours = {name: text for name, text in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
     environment = {**ours, "PYTHONPATH": os.pathsep.join([str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])}
     command = [sys.executable, "-m", "orchestrator.demo"]
 
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
     assert done.returncode == 0, done.stderr
     share = re.search(r"^(\d+) of 30 labels are those a person gave \(\d+%\)\.$", done.stdout, re.MULTILINE)

@@ -43,7 +43,9 @@ def past_a_kill(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run,
 
 def past_a_stop(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
     """Tell the worker of the step that lingers to stop, so that it hands the step back."""
-    return _submit(stage, shape, tag, strike, meanwhile=lambda run: os.kill(stage.worker_of(_busy(stage.together(run))), signal.SIGTERM))
+    return _submit(
+        stage, shape, tag, strike, linger_s=4.0, meanwhile=lambda run: os.kill(stage.worker_of(_busy(stage.together(run))), signal.SIGTERM)
+    )
 
 
 def unserved(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
@@ -68,9 +70,11 @@ def elsewhere(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, b
     return run, struck.returncode == ended
 
 
-def _submit(stage: Stage, shape: Shape, tag: str, strike: str, meanwhile: Callable[[Run], None] | None = None) -> tuple[Run, bool]:
+def _submit(
+    stage: Stage, shape: Shape, tag: str, strike: str, meanwhile: Callable[[Run], None] | None = None, linger_s: float = LINGER_S
+) -> tuple[Run, bool]:
     _arm(stage, strike)
-    run = stage.submit(shape, tag, linger_s=LINGER_S if meanwhile else 0.0)
+    run = stage.submit(shape, tag, linger_s=linger_s if meanwhile else 0.0)
     if meanwhile:
         meanwhile(run)
     was_reached = _await_strike(stage, run, strike)

@@ -62,7 +62,9 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
 
 
-def roll_out(folder: Path, seed: int, seconds: float, *, every_s: float = EVERY_S, drain_s: float = DRAIN_S) -> Report:
+def roll_out(
+    folder: Path, seed: int, seconds: float, *, every_s: float = EVERY_S, drain_s: float = DRAIN_S, margin_s: float = MARGIN_S
+) -> Report:
     """Deploy for so long, under load."""
     report = Report()
     with stage(folder, drain_s=drain_s) as world:
@@ -75,7 +77,7 @@ def roll_out(folder: Path, seed: int, seconds: float, *, every_s: float = EVERY_
                 report.deploys += 1
                 versions.deploy(report.deploys + 1)
                 for wave in WAVES:
-                    _restart(world, wave, drain_s + MARGIN_S, report)
+                    _restart(world, wave, drain_s + margin_s, report)
                 time.sleep(max(0.0, min(since + every_s, give_up) - time.monotonic()))
         finally:
             load.end()

@@ -18,6 +18,8 @@ from tests.faults.shapes import SHAPES
 from tests.faults.stage import Stage
 from tests.waiting import until
 
+_numbers = count()
+
 
 @dataclass(frozen=True)
 class Case:
@@ -62,7 +64,7 @@ def strike(stage: Stage, cases: Iterable[Case], give_up: float, say: Callable[[s
     for case in cases:
         if time.monotonic() > give_up:
             break
-        was_reached, violations = _strike_once(stage, case, f"{case.label}.{case.kind}.{case.shape}.{report.cases}")
+        was_reached, violations = _strike_once(stage, case, f"{case.label}.{case.kind}.{case.shape}.{next(_numbers)}")
         report.cases += 1
         (report.reached if was_reached else report.missed).add((case.label, case.shape))
         report.violations += violations

@@ -81,14 +81,14 @@ class Crew:
             end(worker)
 
 
-def measure(stage: Stage, kills: int, steps_s: Sequence[float] = STEPS_S) -> Recovery:
+def measure(stage: Stage, kills: int, steps_s: Sequence[float] = STEPS_S, *, label: str = "recovery") -> Recovery:
     """Kill a whole worker so often, each time when a step on it has just begun; how long each of its steps then waited."""
     crew, runs = Crew(stage), []
     samples_s: list[float] = []
     try:
         for number, seconds in enumerate(islice(cycle(steps_s), kills)):
             crew.wait_whole()
-            run = stage.submit(lone(QUEUE), f"recovery.{number}", linger_s=seconds)
+            run = stage.submit(lone(QUEUE), f"{label}.{number}", linger_s=seconds)
             runs.append(run)
             killed_at, pids = crew.kill_worker_of(_started(stage, run.run_id, 1).pid)
             cut = _cut(stage, pids)

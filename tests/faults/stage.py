@@ -55,7 +55,7 @@ ROUNDS = {0: 0, len(FIRST_CALLS): 1, len(FIRST_CALLS) + 1: 2}
 LATE = ("bob", SECOND, *ROUND, "fay", formats.SOURCES[1])
 """Whose model lets a run linger."""
 LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
-READY_S = 60.0  # a supervisor that had to start a worker often waits up to 30 s
+READY_S = 120.0  # a supervisor that had to start a worker often waits up to 30 s
 CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4)}
 """The stack knows one worker for tools and one coordinator; two of its agents workers become a second of each."""
 

@@ -17,7 +17,7 @@ from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from tests.integration.state.invariants import check_all
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 
 @pytest.fixture(scope="session")

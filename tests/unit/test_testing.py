@@ -247,7 +247,7 @@ def test_two_hundred_clients_are_answered_at_once(server: ScriptedModels) -> Non
         answers = list(pool.map(lambda number: said(server, str(number)), range(200)))
 
     assert answers == ["ok"] * 200
-    assert time.monotonic() - since < 5  # 1.3 s on two idle cores
+    assert time.monotonic() - since < 60  # 1.3 s on two idle cores, and one after the other 200 s
 
 
 def test_as_a_process_it_tells_its_address_and_ends_with_its_parent(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_as_a_process_it_tells_its_address_and_ends_with_its_parent(tmp_path: Pa
         parent.kill()
 
     assert answer["choices"][0]["message"]["content"] == "hello"
-    assert gone_within(pid, 5)
+    assert gone_within(pid, 40)
 
 
 def test_a_script_that_cannot_be_read_is_told_with_exit_status_2(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_script_that_cannot_be_read_is_told_with_exit_status_2(tmp_path: Path)
     assert "replay" in ended.stderr
 
 
-def soon(happened: Callable[[], bool], *, limit_s: float = 4.0) -> bool:
+def soon(happened: Callable[[], bool], *, limit_s: float = 40.0) -> bool:
     """Whether something happens in time."""
     give_up = time.monotonic() + limit_s
     while not (now := happened()) and time.monotonic() < give_up:

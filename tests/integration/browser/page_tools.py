@@ -6,7 +6,7 @@ import logging
 import time
 from pathlib import Path
 
-PATIENCE_S = 40.0
+PATIENCE_S = 100.0
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -93,13 +92,6 @@ def tool(node_id: str, name: str, *, next_node: str | list[str] | None = None, *
     """A tool node with its input."""
     own: Json = {key: given.pop(key) for key in ("on_error", "retry", "deps", "input_map") if key in given}
     return {"node_id": node_id, "kind": "tool", "name": name, "input": given, "next_node": next_node, **own}
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

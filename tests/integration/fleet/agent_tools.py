@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-PATIENCE_S = 15.0
+PATIENCE_S = 40.0
 
 
 def price(item: str, count: int = 1) -> dict[str, object]:

@@ -25,7 +25,7 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.state.connection import connect
 
 TOP = Path(__file__).parents[3]
-PATIENCE_S = 30.0  # for a process to start or to end, on a busy machine
+PATIENCE_S = 60.0  # for a process to start or to end, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,14 @@ class Town:
                 pytest.fail(f"{what} did not come within {PATIENCE_S} s")
             time.sleep(0.02)
 
-    def wait_for(self, matter: str, colour: str, *words: str) -> Told:
-        """Wait until `submit status` says this colour of a matter."""
+    def wait_for(self, matter: str, colour: str, *words: str, text: str = "") -> Told:
+        """Wait until `submit status` says this colour of a matter, and this."""
         told: list[Told] = []
 
         def is_so() -> bool:
             told.append(self.status(*words))
-            return told[-1].lines.get(matter, ("", ""))[0] == colour
+            found, said = told[-1].lines.get(matter, ("", ""))
+            return found == colour and text in said
 
         self.wait(is_so, f"{colour} of {matter}")
         return told[-1]

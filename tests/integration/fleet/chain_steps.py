@@ -25,12 +25,12 @@ def fail(text: str) -> str:
 
 
 def slow(text: str) -> str:
-    """Writes into the journal that the text names when it starts and when it is done, two seconds later."""
+    """Writes into the journal that the text names when it starts and when it is done, four seconds later."""
     journal = Path(text)
     for what in ("start", "finish"):
         with journal.open("a") as file:
             file.write(json.dumps({"what": what, "name": "slow", "pid": os.getpid()}) + "\n")
-        time.sleep(2 if what == "start" else 0)
+        time.sleep(4 if what == "start" else 0)
     return "slow is done"
 
 

@@ -20,7 +20,7 @@ from typing import Self
 import pytest
 
 TOP = Path(__file__).parents[3]
-PATIENCE_S = 30.0
+PATIENCE_S = 45.0
 PROMPT = ">\b"  # as it is painted first; text that is typed comes behind it
 CTRL_C, CTRL_D = "\x03", "\x04"
 

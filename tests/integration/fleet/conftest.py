@@ -46,7 +46,7 @@ def definitions() -> Definitions:
                 mode="broadcast", agents=["ann", "twice"], synthesizer=Synthesizer(model="openai/gpt-4o-mini", prompt=MERGE, retries=0)
             ),
             "first": Team(mode="broadcast", agents=["ann", "bob", "cleo"], min_responses=2),
-            "hurried": Team(mode="broadcast", agents=["ann", "bob", "cleo"], deadline_s=1.5),
+            "hurried": Team(mode="broadcast", agents=["ann", "bob", "cleo"], deadline_s=5.0),
         },
         chains={"adding": Chain(entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})])},
         limits=Limits(output_bytes=16_000_000),

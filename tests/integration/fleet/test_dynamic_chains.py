@@ -268,18 +268,18 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
 
 
 def test_another_process_goes_on_where_one_was_killed(models: ScriptedModels, client: EmbeddedClient) -> None:
-    answer(models, Slow={"reply": "slow", "delay_s": 1.0}, After="then")
+    answer(models, Slow={"reply": "slow", "delay_s": 3.0}, After="then")
     made = builder(name="shared")
     made.create_chain("slow", ["Slow {input}"], group="analysis")
     made.create_chain("next", ["Next {slow}"], group="analysis", dependencies=["slow"])
     made.create_chain("after", ["After {next}: {input}"], group="later", dependencies=["next"])
     start = "import sys; from orchestrator import ChainBuilder; ChainBuilder.open('shared').execute_group('analysis', 'it')"
     first = subprocess.Popen([sys.executable, "-c", start])
-    until(lambda: made.get_chain_status("slow") == "running", "the first chain")
+    until(lambda: made.get_chain_status("slow") in ("running", "completed"), "the first chain")
 
     first.kill()
     first.wait()
-    second = subprocess.run([sys.executable, "-c", OPEN, "shared"], capture_output=True, text=True, check=True, timeout=40)
+    second = subprocess.run([sys.executable, "-c", OPEN, "shared"], capture_output=True, text=True, check=True, timeout=100)
 
     assert second.stdout.strip() == "{'slow': 'slow', 'next': 'said'} {'slow': 'completed', 'next': 'completed'} then"
     assert made.get_chain_output("after") == "then"
@@ -305,14 +305,14 @@ def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient
 
     makers = [subprocess.Popen([sys.executable, "-c", make, name]) for name in "ab"]
 
-    assert [maker.wait(40) for maker in makers] == [0, 0]
+    assert [maker.wait(100) for maker in makers] == [0, 0]
     assert len(made.get_group_status("default")) == 40
 
 
 def test_a_worker_that_is_killed_in_a_group_loses_nothing(
     models: ScriptedModels, client: EmbeddedClient, asked: Callable[[], list[str]]
 ) -> None:
-    answer(models, Slow={"reply": "slow", "delay_s": 1.5})
+    models.script([{"match": "^Slow", "delay_s": 30, "times": 1}, {"match": "^Slow", "reply": "slow"}, {"reply": "said"}])
     made = builder()
     made.create_chain("first", ["First {input}"])
     made.create_chain("slow", ["Slow {first}"], dependencies=["first"])
@@ -331,7 +331,7 @@ def test_a_worker_that_is_killed_in_a_group_loses_nothing(
 
 
 def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
-    answer(models, Slow={"reply": "slow", "delay_s": 3.0})
+    answer(models, Slow={"reply": "slow", "delay_s": 60.0})
     made = builder()
     made.create_chain("slow", ["Slow {input}"])
 
@@ -356,7 +356,7 @@ def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(
             return super()._done(chains, chain_ids)
 
     starts = threading.Event()
-    answer(models, Slow={"reply": "slow", "delay_s": 1.0})
+    answer(models, Slow={"reply": "slow", "delay_s": 5.0})
     made = Told(GPT)
     made.create_chain("slow", ["Slow {input}"])
     made.create_chain("behind", ["Behind {slow}"], dependencies=["slow"])

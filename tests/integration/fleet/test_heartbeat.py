@@ -28,13 +28,13 @@ def test_a_worker_is_healthy_from_when_it_takes_work_until_it_ends(valkey: Redis
 
     with subprocess.Popen([sys.executable, "-P", "-m", "workers", "coordinator", "--name", "beating"], env=environment) as worker:
         try:
-            until(lambda: is_healthy(heartbeat), "the first beat", 40)
+            until(lambda: is_healthy(heartbeat), "the first beat")
             assert [each.pid for each in fleet.workers(valkey) if each.name.startswith("beating@")] == [worker.pid]
             first = heartbeat.stat().st_mtime_ns
             until(lambda: heartbeat.stat().st_mtime_ns > first, "the next beat")
         finally:
             worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=60) == 0
 
     os.utime(heartbeat, (time.time() - 60,) * 2)
     assert not is_healthy(heartbeat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.integration.fleet.agent_stage import Desk, agent, call
 from tests.integration.fleet.conftest import Journal, ask, definitions, tool
 from tests.waiting import until
 
-RECOVERY_S = 6.0
+RECOVERY_S = 12.0  # 6 s are promised, and measured in tests/faults; here a machine may stall
 LEASE_AND_MARGIN_S = 60.0
 
 
@@ -39,29 +40,32 @@ def pid_of(client: EmbeddedClient, name: str) -> int:
     return int(until(lambda: next((p.pid for p in client.stack.processes() if p.name == name and p.alive), None), name))
 
 
-def check_journal(journal: Journal, names: set[object]) -> None:
-    """Every name finished, once; none was started after it had finished."""
+def check_journal(journal: Journal, names: set[object], recorded: set[object] | None = None) -> None:
+    """Every name finished; those that were recorded (all, if none are told) once, and none of them was started after it had finished."""
     finishes = Counter(line["name"] for line in journal.of("finish"))
-    assert finishes == Counter(names)
+    once = names if recorded is None else recorded
+    assert finishes.keys() == names
+    assert {name: finishes[name] for name in once} == dict.fromkeys(once, 1)
     over: set[object] = set()
     for line in journal.lines():
-        assert not (line["what"] == "start" and line["name"] in over), f"{line['name']} was started again after it had finished"
+        assert not (line["what"] == "start" and line["name"] in over & once), f"{line['name']} was started again after it had finished"
         if line["what"] == "finish":
             over.add(line["name"])
 
 
 def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
     nodes = [tool("one", "slow", journal=str(journal.path), mark="one", seconds=0.1, next_node="two")]
-    nodes += [tool("two", "slow", journal=str(journal.path), mark="two", seconds=1.5, next_node="three")]
+    nodes += [tool("two", "slow", journal=str(journal.path), mark="two", seconds=4.0, next_node="three")]
     nodes += [tool("three", "slow", journal=str(journal.path), mark="three", seconds=0.1)]
     run = victim.submit_chain({"nodes": nodes, "entry_node": "one"})
     started = until(lambda: journal.of("start", "two"), "the start of two")[0]
 
     os.kill(started["pid"], signal.SIGKILL)
+    killed_at = time.time()
 
     assert run.result(LEASE_AND_MARGIN_S).success
     again = journal.of("start", "two")[1]
-    assert again["at"] - started["at"] < RECOVERY_S
+    assert again["at"] - killed_at < RECOVERY_S
     check_journal(journal, {"one", "two", "three"})
 
 
@@ -74,13 +78,14 @@ def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(vic
         "input_map": {"mark": "_item"},
     }
     nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item"}, body]
-    run = victim.submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(8))}})
+    run = victim.submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(16))}})
     until(lambda: len(journal.of("finish")) >= 2 and len(journal.of("start")) > len(journal.of("finish")), "work in the middle")
 
     os.kill(pid_of(victim, "tools"), signal.SIGKILL)
+    done: set[object] = {step.output for step in run.record().steps.values() if step.step_id.startswith("all/") and step.state == "done"}
 
-    assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == list(range(8))
-    check_journal(journal, set(range(8)))
+    assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == list(range(16))
+    check_journal(journal, set(range(16)), recorded=done.intersection(range(16)))
 
 
 def test_a_killed_coordinator_loses_no_accepted_run(victim: EmbeddedClient, journal: Journal) -> None:
@@ -105,7 +110,8 @@ def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: Embe
 
 def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: Path, journal: Journal) -> None:
     nodes = [
-        tool(f"n{i}", "slow", journal=str(journal.path), mark=i, seconds=0.3, next_node=f"n{i + 1}" if i < 4 else None) for i in range(5)
+        tool(f"n{i}", "slow", journal=str(journal.path), mark=i, seconds=4.0 if i == 2 else 0.1, next_node=f"n{i + 1}" if i < 4 else None)
+        for i in range(5)
     ]
     with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
         run_id = client.submit_chain({"nodes": nodes, "entry_node": "n0"}).run_id
@@ -121,7 +127,7 @@ def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: P
 
 
 def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(victim: EmbeddedClient, models: ScriptedModels) -> None:
-    models.script([{"match": "^bob <.*murder", "delay_s": 2.0, "reply": "bob's answer"}])
+    models.script([{"match": "^bob <.*murder", "delay_s": 30, "times": 1}, {"match": "^bob <.*murder", "reply": "bob's answer"}])
     run = victim.submit_turn("murder", team="row")
     until(
         lambda: any(str(line["text"]).startswith("bob <") and "murder" in str(line["text"]) for line in models.journal()), "bob's request"
@@ -129,6 +135,7 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     since = until(lambda: [e for e in run.record().steps.values() if e.step_id == "bob" and e.state == "running"], "bob's turn")[0]
 
     os.kill(int(since.worker.rpartition("#")[2]), signal.SIGKILL)
+    killed_at = time.time()
 
     result = run.result(LEASE_AND_MARGIN_S)
     assert result.status == "succeeded"
@@ -137,7 +144,7 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     assert sum(text.startswith("bob <") and "murder" in text for text in asked) == 2, "the turn that was cut is asked once more"
     events = [(event.type, event.at_ms) for event in run.log() if event.step == "bob" and event.type in ("started", "lost")]
     assert [kind for kind, _ in events] == ["started", "lost", "started"]
-    assert events[2][1] - events[0][1] < RECOVERY_S * 1000
+    assert events[2][1] / 1000 - killed_at < RECOVERY_S
 
 
 def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_recorded(hurt: Desk) -> None:
@@ -159,7 +166,7 @@ def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_re
 
 
 def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(hurt: Desk, journal: Journal) -> None:
-    slow = call("slow", journal=str(journal.path), mark="x", seconds=1.0)
+    slow = call("slow", journal=str(journal.path), mark="x", seconds=4.0)
     hurt.script({"after_tools": 0, "tool_calls": [slow, call("add", a=1)]}, {"reply": "done"})
     run = hurt.start(agent(tools=["slow", "add"]))
     started = until(lambda: journal.of("start"), "the start")[0]
@@ -175,7 +182,7 @@ def test_a_worker_told_to_stop_hands_back_what_it_cannot_finish(
     tmp_path: Path, journal: Journal, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANTATA_DRAIN_S", "0.5")
-    nodes = [tool("n", "slow", journal=str(journal.path), mark="x", seconds=3)]
+    nodes = [tool("n", "slow", journal=str(journal.path), mark="x", seconds=6)]
     with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
         run = client.submit_chain({"nodes": nodes, "entry_node": "n"})
         until(lambda: journal.of("start"), "the start")

@@ -141,10 +141,10 @@ def test_a_chat_goes_on_when_redis_is_killed_in_the_middle_of_it(tmp_path: Path,
     session, texts = session_of(), [f"text {n}" for n in range(5)]
     with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as embedded:
         stage = Stage(embedded.redis_url, models)
-        stage.script({"match": "<text 1>", "delay_s": 1.0, "reply": "late"})
+        stage.script({"match": "<text 1>", "delay_s": 3.0, "reply": "late"})
         client = stage.client()
         runs = [client.submit_turn(text, agent="poet", session=session) for text in texts]
-        until(lambda: len(stage.asked()) == 2, "the second turn")
+        until(lambda: len(stage.asked()) >= 2, "the second turn")
 
         os.kill(pid_of(embedded, "valkey"), signal.SIGKILL)
         until(lambda: len(stage.asked()) >= 5, "the last turn", PATIENCE_S)

@@ -63,9 +63,9 @@ def test_what_never_answers_costs_seconds_and_is_told() -> None:
 
         command = [sys.executable, "-m", "orchestrator.cli", "status"]
         url = f"redis://:geheim@{HERE}:{silent.getsockname()[1]}/0"
-        done = subprocess.run(command, env={**os.environ, "REDIS_URL": url}, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, env={**os.environ, "REDIS_URL": url}, capture_output=True, text=True, timeout=120, check=False)
 
-    assert time.monotonic() - since < 15
+    assert time.monotonic() - since < 60  # some 4 s, and what a busy machine takes to start a process
     assert done.returncode == 3
     assert [line for line in done.stdout.splitlines() if line.startswith("red") and "gave no answer within" in line]
     assert "geheim" not in done.stdout + done.stderr

@@ -27,7 +27,7 @@ def asked(models: ScriptedModels) -> Asked:
 
 
 def turn(client: EmbeddedClient, text: str, **target: Any) -> RunResult:
-    return client.submit_turn(text, **target).result(30)
+    return client.submit_turn(text, **target).result(40)
 
 
 def test_a_pipeline_gives_each_agent_the_answer_before_it(client: EmbeddedClient, models: ScriptedModels) -> None:
@@ -123,22 +123,22 @@ def test_a_failed_synthesizer_leaves_the_answers_and_a_warning(client: EmbeddedC
 
 
 def test_min_responses_goes_on_without_the_slowest(client: EmbeddedClient, models: ScriptedModels) -> None:
-    models.script([{"match": "^cleo", "delay_s": 20}, {"reply": "fast"}])
+    models.script([{"match": "^cleo", "delay_s": 60}, {"reply": "fast"}])
     since = time.monotonic()
 
     result = turn(client, "hello", team="first")
 
-    assert time.monotonic() - since < 10
+    assert time.monotonic() - since < 40
     assert json.loads(str(result.output)) == {"ann": "fast", "bob": "fast", "cleo": "Error: did not answer in time"}
 
 
 def test_deadline_s_goes_on_with_who_has_answered_and_lists_the_late(client: EmbeddedClient, models: ScriptedModels) -> None:
-    models.script([{"match": "^(bob|cleo)", "delay_s": 20}, {"reply": "fast"}])
+    models.script([{"match": "^(bob|cleo)", "delay_s": 60}, {"reply": "fast"}])
     since = time.monotonic()
 
     result = turn(client, "hello", team="hurried")
 
-    assert time.monotonic() - since < 10
+    assert time.monotonic() - since < 40
     assert (result.status, json.loads(str(result.output))["ann"]) == ("succeeded", "fast")
     assert sum("did not answer in time" in warning for warning in result.warnings) == 2
 

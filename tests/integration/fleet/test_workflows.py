@@ -284,7 +284,7 @@ agents: [{id: ann, model: openai/gpt-4o-mini}, {id: judge, model: openai/gpt-4o-
 workflows:
   w:
     - {id: write, agent: ann, input: 'write ${judge.output.notes || user_input}'}
-    - {id: save, function: slow, args: {journal: JOURNAL, mark: '${write}', seconds: 0.8}}
+    - {id: save, function: slow, args: {journal: JOURNAL, mark: '${write}', seconds: 3}}
     - id: review
       agent: judge
       input: 'review ${save}'
@@ -308,7 +308,8 @@ def test_a_worker_killed_in_the_middle_delays_a_workflow_and_repeats_nothing_fin
     hurt: Stage, journal: Journal, kill: Callable[[Stage, TurnRun, Journal], None]
 ) -> None:
     hurt.script(
-        {"match": "^review.*tea", "reply": {"notes": "longer"}, "delay_s": 0.8},
+        *([{"match": "^review.*tea", "delay_s": 30, "times": 1}] if kill is kill_agent else []),
+        {"match": "^review.*tea", "reply": {"notes": "longer"}},
         {"match": "^review.*longer", "reply": {"good": True, "text": "fine"}},
     )
     run = hurt.start(LOOPING.replace("JOURNAL", str(journal.path)), "w", "tea")

@@ -11,7 +11,7 @@ from tests.integration.browser.chromium import chromium
 from tests.integration.flower.conftest import PATIENCE_S, Desk
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from orchestrator.flowerapp.serve import routes
 from tests.integration.flower.conftest import PATIENCE_S, Desk
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(120)  # a stack and a Flower start in 3 s, on a busy machine in 20
+pytestmark = pytest.mark.timeout(240)  # a stack and a Flower start in 3 s, on a busy machine in 20
 
 ORIGIN = {"Origin": "http://elsewhere.example"}
 SAME_SITE = {"Sec-Fetch-Site": "same-site"}

@@ -108,7 +108,7 @@ class Desk:
                 yield Gateway(process, json.loads(line)["url"])
             finally:
                 process.terminate()
-                process.wait(timeout=20)
+                process.wait(timeout=60)
             said = log.read_text()
             assert "Traceback" not in said, said
             assert process.returncode == 0, said

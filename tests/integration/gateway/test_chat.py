@@ -37,7 +37,7 @@ def name() -> str:
 
 
 def test_a_turn_is_told_token_by_token(gateway: Gateway, models: ScriptedModels) -> None:
-    models.script([SLOWLY])
+    models.script([{**SLOWLY, "chunk_delay_s": 1.0}])
 
     async def main() -> list[Json]:
         async with gateway.chat(name()) as chat:
@@ -186,7 +186,7 @@ def test_a_client_that_vanishes_leaves_the_run_going_and_finds_its_answer(gatewa
 
 
 def test_tokens_of_a_reply_that_broke_off_are_void(gateway: Gateway, models: ScriptedModels) -> None:
-    models.script([{**SLOWLY, "truncate": 900, "times": 1}, {"reply": "whole again"}])
+    models.script([{**SLOWLY, "chunk_delay_s": 1.0, "truncate": 900, "times": 1}, {"reply": "whole again"}])
 
     async def main() -> list[Json]:
         async with gateway.chat(name()) as chat:
@@ -271,7 +271,7 @@ def test_a_session_may_have_any_name_that_can_be_printed(gateway: Gateway) -> No
 
 
 def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(desk: Desk, models: ScriptedModels) -> None:
-    models.script([{"reply": "x" * 3_000_000, "delay_s": 1.0}])
+    models.script([{"match": "much 0", "reply": "x" * 3_000_000, "delay_s": 8.0}, {"reply": "x" * 3_000_000}])  # until all three are seen
     with desk.gateway() as gateway, socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.sendall(HANDSHAKE)
@@ -281,7 +281,7 @@ def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(desk: Desk
         with gateway.http() as http:
             runs = until(lambda: len(found := http.get("/sessions/deaf").json().get("waiting", [])) == 3 and found, "the runs")
             assert [http.get(f"/runs/{run_id}?wait=40").json()["status"] for run_id in runs] == ["succeeded"] * 3
-        until(lambda: not open_sockets(gateway), "the end of the connection", timeout_s=30)
+        until(lambda: not open_sockets(gateway), "the end of the connection")
 
 
 HANDSHAKE = (

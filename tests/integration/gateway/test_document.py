@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from orchestrator.gateway.bodies import CHAIN, FORK, MEMORY, SIGNAL, TURN
 from tests.integration.gateway.conftest import Gateway
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 LOST = {"deadline": None, "suppress_health_check": list(HealthCheck)}

@@ -49,7 +49,7 @@ def test_a_turn_goes_on_without_its_caller_and_is_found_later(http: httpx.Client
 
 
 def test_waiting_ends_in_time_with_what_is_known(http: httpx.Client, models: ScriptedModels) -> None:
-    models.script([{"match": "^slow$", "reply": "done", "delay_s": 3}])
+    models.script([{"match": "^slow$", "reply": "done", "delay_s": 60}])
 
     response = http.post("/turns?wait=0.2", json={"text": "slow"})
 
@@ -153,7 +153,7 @@ def test_sessions_are_listed_shown_and_cleared(http: httpx.Client) -> None:
 
 
 def test_a_session_shows_the_turn_under_way(http: httpx.Client, models: ScriptedModels) -> None:
-    models.script([{"delay_s": 3}])
+    models.script([{"delay_s": 60}])
     run_id = http.post("/turns", json={"text": "slow", "session": "busy"}).json()["run_id"]
 
     assert http.get("/sessions/busy").json()["waiting"] == [run_id]
@@ -252,13 +252,15 @@ def test_a_gateway_without_workers_lives_but_is_not_ready(lonely: Gateway) -> No
 
 
 def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(desk: Desk, models: ScriptedModels) -> None:
-    models.script([{"delay_s": 5}])
+    models.script([{"delay_s": 60}])
     with desk.gateway() as gateway, gateway.http() as http:
         run_id = http.post("/turns", json={"text": "slow"}).json()["run_id"]
         with http.stream("GET", f"/runs/{run_id}/events") as stream:
             first_event(stream)
             gateway.process.send_signal(signal.SIGINT)
-            gateway.process.wait(timeout=4)
+            gateway.process.wait(timeout=30)
+    with Client(desk.stack.url) as client:
+        client.run(run_id).cancel()
 
 
 def test_what_others_submit_is_seen_too(http: httpx.Client, desk: Desk) -> None:

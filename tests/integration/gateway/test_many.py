@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.gateway.conftest import Chat, Gateway
 
-pytestmark = pytest.mark.timeout(150)  # 25 s on two busy cores, and a stack to start
+pytestmark = pytest.mark.timeout(400)  # 25 s on two busy cores, and a stack to start
 
 SESSIONS = 500
 TURNS = 2

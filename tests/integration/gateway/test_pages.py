@@ -188,7 +188,7 @@ def test_a_step_shows_what_it_read_did_and_gave(client: httpx.Client, story: str
 
 
 def test_attempts_tell_their_story(client: httpx.Client, story: str) -> None:
-    found = step(client, story, "shaky")
+    found = until(lambda: (shown := step(client, story, "shaky"))["logs"] and shown, "what was logged")
 
     assert [(each["attempt"], each["end"]) for each in found["attempts"]] == [(1, "retry"), (2, "done")]
     assert "not yet" in found["attempts"][0]["error"]["message"]

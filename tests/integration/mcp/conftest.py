@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.models.definitions import McpServer
 from tests.integration.fleet.conftest import Journal
+from tests.integration.redis.servers import free_port
 from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("mcp_server.py")
@@ -29,7 +30,7 @@ class HttpServer:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._port_file = journal.path.with_suffix(".port")
-        self._port = "0"
+        self._port = str(free_port())
         self.start()
 
     @property

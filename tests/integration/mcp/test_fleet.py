@@ -24,7 +24,7 @@ __all__ = ["models"]  # a fixture
 SECRET = "hunter2-hunter2"
 MCP_TOKEN = "MCP_TEST_TOKEN"
 
-pytestmark = pytest.mark.timeout(120)  # a stack starts in 4 s, on a busy machine in 20
+pytestmark = pytest.mark.timeout(240)  # a stack starts in 4 s, on a busy machine in 20
 
 
 @pytest.fixture(scope="module")

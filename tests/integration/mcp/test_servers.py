@@ -53,7 +53,7 @@ async def failure(server: McpServer, tool: str, timeout_s: float | None = None, 
 
 async def soon(condition: Callable[[], object]) -> None:
     """Wait for a condition."""
-    for _ in range(2000):
+    for _ in range(3500):
         if condition():
             return
         await asyncio.sleep(0.01)
@@ -246,12 +246,12 @@ def test_an_address_without_a_server_is_told(web: HttpServer) -> None:
 
 def test_a_command_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    command = [sys.executable, "-c", f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"]
+    command = ["sh", "-c", f"echo $$ >'{file}'; exec sleep 600"]
 
-    error = run(failure(McpServer(command=command, connect_timeout_s=2.0), "any"))
+    error = run(failure(McpServer(command=command, connect_timeout_s=3.0), "any"))
 
     assert (error.code, error.retryable) == ("mcp_unavailable", True)
-    assert str(error) == "MCP server 'desk' was not ready within 2 s"
+    assert str(error) == "MCP server 'desk' was not ready within 3 s"
     until(lambda: not is_alive(int(file.read_text())), "its end")
 
 
@@ -278,8 +278,8 @@ def test_a_call_that_takes_too_long_is_withdrawn(server: McpServer, journal: Jou
     async def scenario() -> StepError:
         await mcp.list_tools("desk", server)
         since = time.monotonic()
-        error = await failure(server, "slow", 0.3, seconds=600)
-        assert time.monotonic() - since < 20
+        error = await failure(server, "slow", 2.0, seconds=600)
+        assert time.monotonic() - since < 30
         await soon(lambda: journal.of("slow cancelled"))
         assert await call(server, "add", a=1) == {"result": 2}
         return error
@@ -287,7 +287,7 @@ def test_a_call_that_takes_too_long_is_withdrawn(server: McpServer, journal: Jou
     error = run(scenario())
 
     assert (error.code, error.retryable) == ("timeout", True)
-    assert str(error) == "tool 'slow' of MCP server 'desk' did not answer within 0.3 s"
+    assert str(error) == "tool 'slow' of MCP server 'desk' did not answer within 2 s"
     assert len(journal.of("session")) == 1
 
 

@@ -22,7 +22,7 @@ from orchestrator.testing import ScriptedModels
 
 HERE = Path(__file__).parent
 MODEL = "openai/gpt-4o-mini"
-PATIENCE_S = 30.0
+PATIENCE_S = 40.0
 TOKEN = "token-of-anna-0123456789"
 
 
@@ -109,7 +109,7 @@ def gateway(redis_url: str, folder: Path, *options: str) -> Iterator[dict[str, s
             yield json.loads(line)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from orchestrator.metrics.families import FAMILIES
 from tests.integration.metrics.conftest import MODEL, TOKEN, Scrape, Stage, definitions, gateway, read
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 RUN_S = 60.0
 
@@ -87,7 +87,7 @@ def test_model_calls_are_counted_with_the_tokens_and_the_cost_that_runs_were_cha
 
 
 def test_calls_that_wait_for_limits_and_budgets_that_are_spent_are_counted(stage: Stage) -> None:
-    stage.models.script([{"delay_s": 0.4, "reply": "slowly"}])
+    stage.models.script([{"delay_s": 2.0, "reply": "slowly"}])
     before = stage.workers()
     narrow = stage.client.with_definitions(definitions(models={MODEL: {"concurrency": 1}}))
     poor = stage.client.with_definitions(definitions(budgets={"run": {"tokens": 1}}))

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 MODEL = "openai/gpt-4o-mini"
 CREW = {"minds": ("coordinator", "agents"), "hands": ("tools",)}
 """A process with threads, and one with children that can be killed."""
-START_S, END_S = 40.0, 20.0
+START_S, END_S = 80.0, 40.0
 
 
 def definitions() -> Definitions:
@@ -101,7 +101,7 @@ def submit(folder: Path, *words: str, **environment: str) -> subprocess.Complete
     """Call the command line in a folder."""
     command = [sys.executable, "-m", "orchestrator.cli", *words]
     env = {**os.environ, **environment}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60, cwd=folder)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
 
 
 class Door:
@@ -121,7 +121,7 @@ class Door:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from redis.retry import Retry
 from orchestrator.embedded.valkey import find_server
 from tests import waiting
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 HERE = "127.0.0.1"
 SLOTS = 16384
 PORTS = (12_000, 30_000)
@@ -60,7 +60,7 @@ class Server:
         self.folder = folder / str(self.port)
         self.folder.mkdir()
         self.redis = Redis(
-            HERE, self.port, username=user, password=password, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=5
+            HERE, self.port, username=user, password=password, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=10
         )  # fmt: skip
         self._files = [str(shutil.copy(file, self.folder))] if file else []  # a copy: Sentinels have servers write it anew
         self._command = self._words({"port": str(self.port), "bind": HERE, "dir": str(self.folder), "save": "", **(options or {})})
@@ -138,7 +138,7 @@ class Watched:
         for shown, meant in (
             ("192.0.2.1 6379", f"{HERE} {self.servers[0].port}"),
             ("port 26379", ""),
-            ("milliseconds main 3000", "milliseconds main 500"),
+            ("milliseconds main 3000", "milliseconds main 2000"),
             ("timeout main 30000", "timeout main 3000"),
             ("# sentinel auth", "sentinel auth"),
         ):

@@ -62,12 +62,12 @@ def test_all_is_done_as_the_user_of_the_example_and_nothing_is_refused(workers: 
         gateway, flower = (stack.enter_context(Door(workers, name)) for name in ("gateway", "flower"))
         said = workers.submit("status")
         assert said.returncode == 0, said.stderr
-        with httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=20) as events:
+        with httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=40) as events:
             assert "closed" in events.read().decode()
-        assert httpx.get(f"{gateway}/ready", timeout=20).status_code == 200
-        assert "\ncantata_redis_memory_own_estimate_bytes " in httpx.get(f"{gateway}/metrics", timeout=20).text
-        until(lambda: "minds@" in httpx.get(f"{flower}/workers", timeout=20).text, "the workers in Flower", 30)
-        assert httpx.get(f"{flower}/runs/", timeout=20).status_code == 200
+        assert httpx.get(f"{gateway}/ready", timeout=40).status_code == 200
+        assert "\ncantata_redis_memory_own_estimate_bytes " in httpx.get(f"{gateway}/metrics", timeout=40).text
+        until(lambda: "minds@" in httpx.get(f"{flower}/workers", timeout=40).text, "the workers in Flower")
+        assert httpx.get(f"{flower}/runs/", timeout=40).status_code == 200
 
     assert [(entry["object"], entry["reason"]) for entry in server.redis.acl_log()] == []
 

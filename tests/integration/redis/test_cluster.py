@@ -29,7 +29,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory, clustered: Clustered, mode
 def test_all_that_touches_redis_works_on_a_cluster(workers: Fleet, clustered: Clustered) -> None:
     use_everything(workers, "all")
     run_id = workers.client.runs(most=1)[0].run_id
-    with Door(workers, "gateway") as gateway, httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=20) as events:
+    with Door(workers, "gateway") as gateway, httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=40) as events:
         assert "event: closed" in events.read().decode()
 
     slots = {clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(run.run_id)) for run in workers.client.runs(most=50)}

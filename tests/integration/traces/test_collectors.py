@@ -20,7 +20,7 @@ from tests.integration.traces.conftest import HERE, PATIENCE_S, definitions, nod
 pytestmark = pytest.mark.timeout(180)
 
 SLOW_S = 25.0  # longer than any of these tests takes without waiting for it
-SPARE_S = 10.0  # what a stack may take to stop on a busy machine; it takes 3
+SPARE_S = 20.0  # what a stack may take to stop on a busy machine; it takes 3
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Pa
 
     assert ran_s < SLOW_S
     assert stopped_s < SPARE_S
-    assert time.monotonic() - since < 3.0
+    assert time.monotonic() - since < SPARE_S
     assert "Traceback" not in (tmp_path / "home" / "logs" / "tools.log").read_text()
 
 
@@ -103,7 +103,7 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
         )  # fmt: skip
 
     assert found.returncode == 0, log.read_text()
-    assert float(found.stdout) < 1.0
+    assert float(found.stdout) < 4.0
     assert log.read_text().count("\n") == log.read_text().count("traces_not_sent") == 1
 
 

@@ -191,7 +191,7 @@ def test_nothing_is_lost_when_a_worker_is_told_to_stop(client: EmbeddedClient, c
         for run in runs:
             run.wait(PATIENCE_S)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=60) == 0
 
     assert [len(named(collector.spans(run.run_id), "execute_tool far")) for run in runs] == [1] * len(runs)  # no flush, no waiting
 

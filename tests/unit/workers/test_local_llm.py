@@ -382,7 +382,7 @@ def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, mo
             client.sendall(head.encode() + body)
             assert stack.stdin
             stack.stdin.close()
-            client.settimeout(10)
+            client.settimeout(60)
             answer = client.recv(100)
 
     assert answer == b""
@@ -469,7 +469,7 @@ def end(home: Path) -> int:
     return pid
 
 
-def soon(happened: Callable[[], bool], *, limit_s: float = 10.0) -> bool:
+def soon(happened: Callable[[], bool], *, limit_s: float = 40.0) -> bool:
     """Whether something happens in time."""
     give_up = time.monotonic() + limit_s
     while not (now := happened()) and time.monotonic() < give_up:
