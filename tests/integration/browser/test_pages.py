@@ -127,6 +127,22 @@ def test_a_map_is_a_counted_node_that_opens(desk: Stage, url: str, page: Page) -
     expect(page.locator(".chip")).to_have_count(0)
 
 
+def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(desk: Stage, url: str, page: Page) -> None:
+    run = desk.chain(
+        {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
+        {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
+        initial_input={"items": [1, 2, 3]},
+    )
+    run.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/run/{run.run_id}?tab=time")
+
+    expect(page.locator(".time-list .time-row").filter(has_text="each [")).to_have_count(3)
+    page.get_by_role("tab", name="Graph").click()
+    expect(page.locator('[data-group="each"]')).to_contain_text("3 of 3")
+    expect(page.locator(".chip")).to_have_count(0)
+
+
 def test_a_step_shows_what_was_said_and_called(desk: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
     desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])

@@ -24,13 +24,16 @@ const MOST_OPENED = 20; // maps whose items the API tells at once
 export function RunPage({ runId, search, go }) {
   const { tab, step } = placeIn(search);
   const [opened, setOpened] = useState(none);
+  const [timed, setTimed] = useState(none); // in the time line every map tells its items
   const maps = useRef(none);
-  maps.current = mapsAmong(opened, maps.current);
+  maps.current = mapsAmong([...timed, ...opened], maps.current);
   const { view, story, said, connection, fault, reload, earlier } = useRun(runId, maps.current);
   const isOpen = view !== null && !runIsOver(view.run.status);
   const now = useNow(500, isOpen);
   const tasks = useTasks(runId, isOpen);
   useTitle(view, runId);
+  const inTime = tab === "time" && view ? view.maps.map((map) => map.id) : [];
+  useEffect(() => setTimed(new Set(inTime)), [JSON.stringify(inTime)]);
   useEffect(prepareLayouts, []);
 
   const show = (part, how) => go(runAddress(places.base, runId, { tab, step, ...part }), how);
@@ -68,9 +71,9 @@ function Unread({ runId, fault }) {
     <p><bdi class="id">${clip(runId, 200)}</bdi></p></main>`;
 }
 
-/** The maps among the groups that are open, the last of them if there are many: the same set as before if they are the same. */
+/** The maps among the groups whose items are wanted, the last of them if there are many: the same set as before if they are the same. */
 function mapsAmong(opened, before) {
-  const maps = new Set([...opened].filter((id) => !id.startsWith("+")).slice(-MOST_OPENED));
+  const maps = new Set(opened.filter((id) => !id.startsWith("+")).slice(-MOST_OPENED));
   return maps.size === before.size && [...maps].every((id) => before.has(id)) ? before : maps;
 }
 
