@@ -99,17 +99,20 @@ class Shelf(Desk):
         """Print what was logged for a run."""
         self.client.run(run_id)
         kept = logs.Logs(self.client.redis, run_id)
-        found = False
+        lines = found = 0
         try:
             for line in kept.follow() if follow else kept.read():
+                lines += 1
                 if (step is None or logs.of_step(line, step)) and (level is None or logs.at_least(line, level)):
-                    found = True
+                    found += 1
                     click.echo(log_lines.as_text(line) if self._as_json else log_lines.shown(line))
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():
             tell(f"{dropped} older lines are not kept any more")
-        elif not found:
+        elif lines and not found:
+            tell(f"none of the {lines} lines kept of run {run_id} is of this step and level; without --step and --level all are shown")
+        elif not lines:
             tell(f"no line was kept of run {run_id}; `submit runs follow {run_id}` tells what happened in it")
         return 0
 
