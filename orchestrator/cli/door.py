@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from orchestrator.embedded import Home, Stack, attach
+from orchestrator.embedded import Home, Stack, attach, status
 from orchestrator.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -43,9 +43,13 @@ def opened_for_reading(*, workers: bool, as_json: bool = False) -> Iterator[Shel
 
 
 def service_url() -> str | None:
-    """Where a service is that was there before us."""
+    """Where a service is that was there before us. Raises UnavailableError if the stack that is kept in this folder gives no answer."""
     named = os.environ.get("REDIS_URL")
     if named:
         return named
     kept = attach()
+    if kept is None and (here := status()).kept:
+        raise UnavailableError(
+            f"the Redis of the stack in {here.home} gives no answer; `submit status` says how the stack stands, `submit down` stops it"
+        )
     return kept.url if kept else None

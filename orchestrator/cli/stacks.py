@@ -9,7 +9,6 @@ import time
 import click
 
 from orchestrator import __version__, embedded, health, words
-from orchestrator.cli.door import service_url
 from orchestrator.cli.main import FAILED
 from orchestrator.cli.options import as_json, configured
 from orchestrator.errors import UnavailableError
@@ -70,7 +69,7 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     Each matter is green, yellow (it works, but look) or red (it does not work). If any is red the exit status is 1.
     """
     stack = embedded.status()
-    url = service_url()
+    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if that gives no answer: then this is what to tell
     if url is None:
         _tell(stack, None, [], as_json)
         raise UnavailableError("no REDIS_URL, and no stack of `submit up` here")

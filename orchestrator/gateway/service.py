@@ -28,6 +28,7 @@ from orchestrator.state.sessions import Sessions
 from orchestrator.state.streams import Streams
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
+READY_S = 2.0  # until it is said that Redis hangs: probes, and `submit status`, which waits for 3 s, are to hear why
 MOST_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
 
 P = ParamSpec("P")
@@ -120,8 +121,11 @@ class Service:
         return self.client.memory.of(tenant=tenant)
 
     async def faults(self) -> list[str]:
-        """Why runs would not be worked on now; nothing if they would."""
-        return await self.call(self._faults)
+        """Why runs would not be worked on now; nothing if they would. Told in time, though Redis may hang."""
+        try:
+            return await asyncio.wait_for(self.call(self._faults), READY_S)
+        except TimeoutError:
+            return [f"Redis gave no answer within {READY_S:g} s"]
 
     def _submit_turn(self, tenant: str, turn: Turn, key: str | None) -> TurnRun:
         run = self.client.submit_turn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from orchestrator.cli.main import submit
 from orchestrator.embedded import Home, Process, Stack, attach, down, status
 from orchestrator.embedded import stack as embedded_stack
 from orchestrator.embedded.identity import Identity, identify, wait_gone
@@ -357,6 +360,25 @@ def test_attaching_waits_for_a_server_that_is_just_starting_again(home: Home, mo
 
     assert found is not None
     assert get(found, "a") == "1"
+
+
+def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.setenv("CANTATA_HOME", str(home.path))
+    monkeypatch.setattr("orchestrator.embedded.stack.ANSWER_S", 0.1)
+    with Stack.start(home, keep=True, command=WORKER) as stack:
+        server = find(stack, "valkey").pid
+        os.kill(server, signal.SIGSTOP)
+        try:
+            said = CliRunner().invoke(submit, ["status"])
+            listed = CliRunner().invoke(submit, ["runs", "list"])
+        finally:
+            os.kill(server, signal.SIGCONT)
+        stack.stop()
+
+    assert (said.exit_code, listed.exit_code) == (3, 3)
+    assert re.search(r"^red +Redis +.*gave no answer within \d s", said.stdout, re.MULTILINE), said.output
+    assert f"the Redis of the stack in {home.path} gives no answer; `submit status` says" in listed.stderr
 
 
 # What others left behind
