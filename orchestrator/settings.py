@@ -14,6 +14,9 @@ from pydantic import Field, ValidationError
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.models.values import Value
 
+PLACEHOLDERS = frozenset({"CHANGE-ME", "PASSWORD"})
+"""What stands in the files of deploy/ where a password is to be put; nothing is started with it."""
+
 
 class Settings(Value):
     """The settings of one process."""

@@ -15,6 +15,7 @@ from tornado.options import Error
 
 from orchestrator.errors import ConfigError
 from orchestrator.pages.origins import is_loopback
+from orchestrator.settings import PLACEHOLDERS
 
 TESTED = "2.2"
 DEFAULTS: Mapping[str, object] = {"address": "127.0.0.1", "logging": "none"}
@@ -100,6 +101,8 @@ def _check_names(arguments: Sequence[str]) -> None:
 def _check_auth() -> None:
     for entry in options.basic_auth or ():
         name, _, password = entry.partition(":")
+        if password in PLACEHOLDERS:
+            raise ConfigError(f"the password of {name!r} in basic_auth is the word of the example; put your own there", source="flower")
         if not name or not password:  # Flower would take an empty entry for a password that anybody knows
             raise ConfigError("each entry of basic_auth is name:password, neither of them empty", source="flower")
     if not is_guarded() and not options.unix_socket and not is_loopback(options.address):

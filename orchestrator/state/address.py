@@ -11,6 +11,7 @@ from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from orchestrator.errors import ConfigError
+from orchestrator.settings import PLACEHOLDERS
 
 SENTINEL_PORT = 26379
 REDIS_PORT = 6379
@@ -38,17 +39,23 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """What this URL says. Raises ConfigError if it is none."""
-    scheme = url.partition("://")[0]
+    """What this URL says. Raises ConfigError if it is none, or was copied with the password of an example."""
     try:
-        if scheme in ("redis+sentinel", "rediss+sentinel"):
-            return _sentinels(url)
-        if scheme in ("redis+cluster", "rediss+cluster"):
-            return _cluster(url)
-        options = _options(redis_url(url))
-        return Address("server", tls=scheme == "rediss", options=options)
+        address = _read(url)
     except ValueError as error:
         raise ConfigError(f"REDIS_URL {without_password(url)!r} is no address of a Redis: {error}") from error
+    if address.options.get("password") in PLACEHOLDERS:
+        raise ConfigError(f"the password in REDIS_URL {without_password(url)!r} is the word of the example; put your own there")
+    return address
+
+
+def _read(url: str) -> Address:
+    scheme = url.partition("://")[0]
+    if scheme in ("redis+sentinel", "rediss+sentinel"):
+        return _sentinels(url)
+    if scheme in ("redis+cluster", "rediss+cluster"):
+        return _cluster(url)
+    return Address("server", tls=scheme == "rediss", options=_options(redis_url(url)))
 
 
 def redis_url(url: str) -> str:

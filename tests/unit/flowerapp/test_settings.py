@@ -111,6 +111,13 @@ def test_a_file_without_passwords_is_refused_and_not_shown(tmp_path: Path) -> No
         settings.settle([], basic_auth_file="nowhere.txt")
 
 
+def test_the_password_of_the_example_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "who.txt").write_text("operator:CHANGE-ME\n")
+
+    with pytest.raises(ConfigError, match="'operator' in basic_auth is the word of the example"):
+        settings.settle([], basic_auth_file="who.txt")
+
+
 def test_a_flower_that_was_not_tested_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.version_warning() is None
 

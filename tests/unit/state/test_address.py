@@ -92,3 +92,9 @@ def test_a_cluster_needs_a_broker_beside_it() -> None:
         make_app("redis+cluster://one:1")
 
     assert make_app("redis+cluster://one:1", "amqp://broker").conf.broker_url == "amqp://broker"
+
+
+@pytest.mark.parametrize("url", ["redis://:CHANGE-ME@redis:6379/0", "redis+sentinel://cantata:PASSWORD@one:26379/main"])
+def test_the_password_of_an_example_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is the word of the example; put your own there"):
+        parse(url)
