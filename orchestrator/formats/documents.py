@@ -69,7 +69,19 @@ def parse(text: str, *, source: str = "") -> Document:
         return _parse_as_yaml_after_all(text, source, error)
 
 
+def parse_json(text: str, *, source: str = "") -> Document:
+    """Read text that is JSON, and not YAML, as bodies of requests are; a ConfigError has the code `no_json` if it is none."""
+    try:
+        return _parse_json(text.removeprefix("\ufeff"), source)
+    except json.JSONDecodeError as error:
+        raise ConfigError([_json_fault(error)], source=source, code="no_json") from error
+
+
 # JSON
+
+
+def _json_fault(error: json.JSONDecodeError) -> Fault:
+    return Fault(f"this is no JSON: {error.msg} (column {error.colno})", line=error.lineno)
 
 
 def _parse_json(text: str, source: str) -> Document:
@@ -133,7 +145,7 @@ def _parse_as_yaml_after_all(text: str, source: str, error: json.JSONDecodeError
     except ConfigError as yaml_error:
         if error.pos < len(text.rstrip()) and (yaml_error.faults[0].line or 0) > error.lineno:
             raise
-        raise ConfigError([Fault(f"this is no JSON: {error.msg} (column {error.colno})", line=error.lineno)], source=source) from error
+        raise ConfigError([_json_fault(error)], source=source) from error
 
 
 def _parse_yaml(text: str, source: str) -> Document:

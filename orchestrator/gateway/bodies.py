@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from orchestrator.errors import ConfigError
 from orchestrator.formats import a2e
-from orchestrator.formats.documents import parse
+from orchestrator.formats.documents import parse_json
 from orchestrator.formats.faults import faults_of
 from orchestrator.gateway.faults import Refused
 from orchestrator.models.values import JsonValue, Value
@@ -149,7 +149,7 @@ class Health(Value):
 
 async def read(request: Request, model: type[Body]) -> Body:
     """The body of a request, which is a JSON object. Raises Refused or ConfigError with every fault."""
-    document = parse(await _json(request), source="body")
+    document = parse_json(await _json(request), source="body")
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
@@ -158,7 +158,7 @@ async def read(request: Request, model: type[Body]) -> Body:
 
 async def read_chain(request: Request) -> ChainRequest:
     """The chain request in the body of a request, in its wire form or plain."""
-    return a2e.load_request(parse(await _json(request), source="body"))
+    return a2e.load_request(parse_json(await _json(request), source="body"))
 
 
 async def _json(request: Request) -> str:

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from orchestrator.client import TurnRun
 from orchestrator.errors import CantataError, ConfigError, UnknownRunError
-from orchestrator.formats.documents import parse
+from orchestrator.formats.documents import Document, parse_json
 from orchestrator.formats.faults import faults_of
 from orchestrator.gateway import frames
 from orchestrator.gateway.access import SUBPROTOCOL
@@ -113,13 +113,15 @@ class _Connection:
     async def _take(self, message: Message) -> None:
         if message["type"] == "websocket.disconnect":
             raise _Left
-        said: Say | Resume | None = None
+        named: str | None = None
         try:
             await hold(self._pace, self._tenant)
-            said = _read(message.get("text"))
+            document = _document(message.get("text"))
+            named = _id_of(document)
+            said = _said(document)
             await (self._resume(said) if isinstance(said, Resume) else self._say(said))
         except (CantataError, RedisFailure, RecursionError) as error:
-            await self._send({"type": "error", "id": said.id if isinstance(said, Say) else None, **_fault(error)})
+            await self._send({"type": "error", "id": named, **_fault(error)})
 
     async def _say(self, said: Say) -> None:
         if len(self._followed) >= MOST_FOLLOWED:
@@ -204,13 +206,23 @@ class _Connection:
                 await self._websocket.close(code, reason)
 
 
-def _read(text: object) -> Say | Resume:
-    """What a message says. Raises ConfigError with every fault."""
+def _document(text: object) -> Document:
+    """A message, which is a JSON object. Raises ConfigError."""
     if not isinstance(text, str):
         raise ConfigError("a message is JSON text, not bytes", source="message")
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
         raise ConfigError('a message is a JSON object, such as {"text": "..."}', source="message")
-    document = parse(text, source="message")
+    return parse_json(text, source="message")
+
+
+def _id_of(document: Document) -> str | None:
+    """The id that a message has, so that its sender knows which one was wrong."""
+    named = document.data.get("id") if isinstance(document.data, dict) else None
+    return named if isinstance(named, str) else None
+
+
+def _said(document: Document) -> Say | Resume:
+    """What a message says. Raises ConfigError with every fault."""
     model: type[Say | Resume] = Resume if isinstance(document.data, dict) and "resume" in document.data else Say
     try:
         return model.model_validate(document.data)

@@ -74,6 +74,8 @@ def refusal(error: Exception) -> Refused:
             return error
         case ConfigError(code="session_full"):
             return Refused(429, str(error), code=error.code, retry_after_s=1)
+        case ConfigError(code="no_json"):
+            return Refused(400, str(error), faults=error.faults)
         case ConfigError():
             return Refused(422, str(error), code=error.code, faults=error.faults)
         case UnknownRunError():

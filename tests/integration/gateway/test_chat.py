@@ -227,6 +227,7 @@ WRONG = [
     ('{"resume": {"x": -1}}', "at least 0"),
     ('{"resume": {"unknown": 0}}', "no run"),
     ('{"text": "\\ud800"}', ""),
+    ("{text: hello}", "message: line 1: this is no JSON"),
 ]
 
 
@@ -247,6 +248,18 @@ def test_a_wrong_message_is_told_and_the_chat_goes_on(gateway: Gateway) -> None:
     assert {error["type"] for error in errors} == {"error"}
     for error, (_, told) in zip(errors, [*WRONG, ("", "bytes")], strict=True):
         assert told in error["error"]["message"], error
+
+
+@pytest.mark.parametrize("wrong", ['"txt": "hello"', '"text": ""', '"text": "x", "agent": "nobody"'])
+def test_a_message_that_is_refused_is_told_by_its_id(gateway: Gateway, wrong: str) -> None:
+    async def main() -> Json:
+        async with gateway.chat(name()) as chat:
+            await chat.socket.send(f'{{"id": "mine", {wrong}}}')
+            return await chat.frame()
+
+    frame = asyncio.run(main())
+
+    assert (frame["type"], frame["id"]) == ("error", "mine")
 
 
 def test_a_run_of_another_session_is_not_resumed(gateway: Gateway) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.documents import Document, parse, parse_json
 from orchestrator.formats.marks import KeyPath, find, place
 from orchestrator.models.values import JsonValue
 
@@ -257,6 +257,15 @@ def test_a_syntax_error_tells_its_line(text: str, line: int | None, words: str) 
         parse(text)
 
     assert caught.value.faults[0].line == line
+
+
+@pytest.mark.parametrize("text", ["{a: 1}", "{'a': 1}", '{"a": 1,}', '{"a": 010}', "a: 1", ""])
+def test_where_json_is_wanted_yaml_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="line 1: this is no JSON") as caught:
+        parse_json(text)
+
+    assert caught.value.code == "no_json"
+    assert parse_json('\ufeff{"a": [1]}').data == {"a": [1]}
 
 
 def test_the_source_stands_before_each_fault() -> None:
