@@ -80,7 +80,8 @@ def choice_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Ch
                 return Choice((_agent(said.get("agent_name"), "agent_name", agents),), _text(said.get("agent_input")))
             case other:
                 raise ValueError(f"'next_action' must be 'call_agent' or 'final_answer', not {_json(other)}")
-    return Choice((_agent(said.get("chosen_agent"), "chosen_agent", agents),), _text(said.get("refined_query")))
+    query = said.get("refined_query")
+    return Choice((_agent(said.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
 
 
 def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapping[str, JsonValue]:

@@ -16,6 +16,7 @@ MOST_TOKENS = 4000
 _ROLES = {"user": "user", "assistant": "assistant", "system_error": "system"}
 
 NO_ANSWER = "(No answer was given.)"
+NOT_SHOWN = "(What was said before is not shown.)"
 NOTHING_SAID = "No previous conversation history."
 NOTHING_FITS = "No recent relevant history (token limit reached)."
 
@@ -51,8 +52,8 @@ def before(entries: Sequence[HistoryEntry], text: str) -> str:
 def messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str]]:
     """Entries as earlier messages of a conversation, and behind them a prompt.
 
-    Some providers want user and assistant to take turns: where a turn failed the answer says that there is none, and answers that follow
-    each other are one.
+    Some providers want user and assistant to take turns, and the user to begin: where a turn failed the answer says that there is none,
+    answers that follow each other are one, and before an answer whose question is left out stands that it is.
     """
     said = [(_ROLES[entry.role], entry.content) for entry in entries]
     told: list[dict[str, str]] = []
@@ -61,6 +62,8 @@ def messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str
         if role == before == "assistant":
             told[-1]["content"] += f"\n\n{content}"
             continue
+        if role == "assistant" and all(message["role"] == "system" for message in told):
+            told.append({"role": "user", "content": NOT_SHOWN})
         if role == before == "user":
             told.append({"role": "assistant", "content": NO_ANSWER})
         told.append({"role": role, "content": content})

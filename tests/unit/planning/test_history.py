@@ -77,8 +77,15 @@ def test_messages_take_turns() -> None:
     none = ("assistant", "(No answer was given.)")
     assert told() == [("user", "now")]
     assert told(entry("user", "a"), entry("assistant", "b")) == [("user", "a"), ("assistant", "b"), ("user", "now")]
-    assert told(entry("assistant", "b"), entry("assistant", "c")) == [("assistant", "b\n\nc"), ("user", "now")]
+    assert told(entry("user", "a"), entry("assistant", "b"), entry("assistant", "c"))[1:] == [("assistant", "b\n\nc"), ("user", "now")]
     assert told(entry("user", "a"), entry("user", "b")) == [("user", "a"), none, ("user", "b"), none, ("user", "now")]
+
+
+def test_the_user_begins_though_the_question_does_not_fit() -> None:
+    cut = ("user", "(What was said before is not shown.)")
+    assert told(entry("assistant", "b")) == [cut, ("assistant", "b"), ("user", "now")]
+    assert told(entry("assistant", "b"), entry("assistant", "c")) == [cut, ("assistant", "b\n\nc"), ("user", "now")]
+    assert told(entry("system_error", "e"), entry("assistant", "b"))[:3] == [("system", "e"), cut, ("assistant", "b")]
 
 
 @given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(max_size=50)), max_size=30), st.integers(1, 200), st.integers(1, 40))
