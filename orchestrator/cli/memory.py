@@ -12,12 +12,14 @@ import click
 from orchestrator import words
 from orchestrator.cli.door import service_url
 from orchestrator.cli.main import FAILED
-from orchestrator.cli.options import SECONDS, as_json
+from orchestrator.cli.options import as_json
 from orchestrator.embedded import Home, Stack
 from orchestrator.errors import UnavailableError
 from orchestrator.memory import MemoryBank
 from orchestrator.models.values import JsonValue
-from orchestrator.state.memory import DEFAULT
+from orchestrator.state.memory import DEFAULT, LONGEST_S
+
+TTL = click.FloatRange(min=0, min_open=True, max=LONGEST_S)
 
 
 @click.group()
@@ -58,7 +60,7 @@ def get(key: str, namespace: str, tenant: str, session: str | None, as_json: boo
 @click.argument("key")
 @click.argument("value")
 @namespaced
-@click.option("--ttl", type=SECONDS, metavar="SECONDS", help="How long it is kept; for good, or as long as its namespace says, if absent.")
+@click.option("--ttl", type=TTL, metavar="SECONDS", help="How long it is kept; for good, or as long as its namespace says, if absent.")
 @scoped
 @as_json
 def set_(key: str, value: str, namespace: str, ttl: float | None, tenant: str, session: str | None, as_json: bool) -> int:

@@ -240,7 +240,7 @@ def _size(what: str, text: str) -> int:
 def _ms(ttl_s: float | None) -> str:
     if ttl_s is None:
         return ""
-    if not (0 < ttl_s <= LONGEST_S) or math.isnan(ttl_s):
+    if not isinstance(ttl_s, int | float) or not (0 < ttl_s <= LONGEST_S):
         raise _refused(f"'ttl_s' is a number of seconds above 0 and up to 100 years, not {ttl_s!r}; leave it out to keep a value for good")
     return str(max(1, math.ceil(ttl_s * 1000)))
 

@@ -312,6 +312,7 @@ def test_a_value_may_be_kept_for_a_while(bank: MemoryBank) -> None:
     submit("set", "a", "1", "--ttl", "0.05")
 
     until(lambda: submit("get", "a").exit_code == 1, "its end")
+    assert submit("set", "a", "1", "--ttl", str(50 * 365 * 86_400)).exit_code == 0
 
 
 @pytest.mark.parametrize(
