@@ -31,7 +31,8 @@ async def team_synthesize(work: Work) -> Outcome:
     except ModelError as error:
         if error.retryable and work.begun.failures < work.begun.spec.retries:
             raise
-        return Outcome(output=to_json(responses), warnings=(*warnings, f"the synthesizer failed, so the answers stand unmerged: {error}"))
+        told = f"the synthesizer failed, so the answers stand unmerged: {error}"
+        return Outcome(output=to_json(responses), warnings=(*warnings, told), detail={"unmerged": str(error)})
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompts.recorded(messages)}
     return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
 

@@ -73,7 +73,7 @@ def _reply(step: StepRecord, error: str | None, strategy: str) -> Iterator[Line]
 
 def _synthesizer(step: StepRecord, error: str | None, strategy: str) -> Iterator[Line]:
     if error is not None or "model" not in step.info:
-        yield Line("broadcast_synthesis_error", {"error": error or "the answers stand unmerged"})
+        yield Line("broadcast_synthesis_error", {"error": error or step.info.get("unmerged", "the answers stand unmerged")})
     else:
         yield Line("broadcast_synthesis_success", {"model": step.info["model"], "response_length": length_of(step.output)})
 

@@ -6,7 +6,7 @@ import threading
 
 from orchestrator.agentchain.journal import RunLog
 from orchestrator.agentchain.telling import Teller
-from orchestrator.chat import ClientDoor
+from orchestrator.chat import ClientDoor, unknown_agent
 from orchestrator.client import Client, TurnRun
 from orchestrator.models.definitions import Team
 from orchestrator.models.wire import Turn
@@ -32,6 +32,9 @@ class ChainDoor(ClientDoor):
         turn = self._asked.model_copy(update={"text": text, "session": self.session, **target})
         if agent:
             self._told.write("direct_call_detected", {"session": self.session, "agent": agent, "send_history": send_history})
+            if agent not in self.agents:
+                self._told.write("direct_call_agent_not_found", {"session": self.session, "agent": agent, "agents": list(self.agents)})
+                raise unknown_agent(agent, self.agents)
         run = self._asking.submit_turn(**turn.model_dump(exclude_defaults=True))
         if self._told.is_wanted:
             self._follow(turn, run)

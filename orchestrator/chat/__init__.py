@@ -8,7 +8,7 @@ The door says what is asked. The loop takes lines and has them answered; `tellin
 
 from __future__ import annotations
 
-from orchestrator.chat.door import ClientDoor, Door
+from orchestrator.chat.door import ClientDoor, Door, unknown_agent
 from orchestrator.chat.loop import run, run_async
 
-__all__ = ["ClientDoor", "Door", "run", "run_async"]
+__all__ = ["ClientDoor", "Door", "run", "run_async", "unknown_agent"]

@@ -102,6 +102,8 @@ class ClientDoor:
         self.session = session
 
     def submit(self, text: str, *, agent: str | None = None, send_history: bool = False) -> TurnRun:
+        if agent and agent not in self.agents:
+            raise unknown_agent(agent, self.agents)
         team, default = (None, agent) if agent else (self._team, self._agent)
         return self._client.submit_turn(
             text, team=team, agent=default, session=self.session, send_history=send_history, labels=self._labels
@@ -130,6 +132,11 @@ class ClientDoor:
         except UnknownRunError:  # it ended and expired since
             return None
         return run if isinstance(run, TurnRun) else None
+
+
+def unknown_agent(name: str, agents: Collection[str]) -> ConfigError:
+    """What is wrong with a line for an agent that is not there. Source: PromptChain, `run_chat`."""
+    return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent")
 
 
 def new_session() -> str:

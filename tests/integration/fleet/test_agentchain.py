@@ -206,16 +206,19 @@ def test_the_page_s_chat_runs_with_its_mcp_lines(models: ScriptedModels, tmp_pat
     script(models, Analyze=chosen("math_agent"), Solve="4", Retrieve="a metal")
 
     done = run_script(
-        tmp_path, SNIPPET.replace("verbose=True", "verbose=False") + SNIPPET_OF_MCP + CHATTING, "2 + 2\n@rag_agent: gold\nexit\n"
+        tmp_path,
+        SNIPPET.replace("verbose=True", "verbose=False") + SNIPPET_OF_MCP + CHATTING,
+        "2 + 2\n@rag_agent: gold\n@nobody: gold\nexit\n",
     )
 
-    assert (done.stderr, done.returncode) == ("", 0)
+    unknown = "error: Agent 'nobody' not recognized. The agents here are: math_agent, creative_agent, rag_agent\n"
+    assert (done.stderr, done.returncode) == (unknown, 0)
     assert done.stdout.split("\n")[:2] == ["4", "a metal"]
     (file,) = (tmp_path / "logs" / "agent_chain_logs").glob("router_chat_*.jsonl")
     assert re.fullmatch(r"router_chat_\d{8}_\d{6}_\d{6}_[0-9a-f]{8}\.jsonl", file.name)
     told = [json.loads(line)["event"] for line in file.read_text().splitlines()]
     assert (told[0], told[-1]) == ("chat_started", "chat_ended")
-    assert {"process_input_end", "direct_call_detected", "run_direct_end"} <= set(told)
+    assert {"process_input_end", "direct_call_detected", "run_direct_end", "direct_call_agent_not_found"} <= set(told)
 
 
 # Router
@@ -413,7 +416,9 @@ def test_a_failed_agent_and_a_failed_synthesizer_are_in_the_log(models: Scripted
     answer = json.loads(ask(chain("broadcast", synthesizer_config=merging, log_dir=tmp_path), "go")[0])
 
     assert answer["bob"].startswith("Error: ")
-    assert {"broadcast_agent_error", "broadcast_synthesis_error", "warning"} <= set(events(tmp_path))
+    told = {line["event"]: line for line in lines(tmp_path)}
+    assert {"broadcast_agent_error", "broadcast_synthesis_error", "warning"} <= told.keys()
+    assert "the provider refuses the request" in told["broadcast_synthesis_error"]["error"]
 
 
 # The conversation

@@ -254,12 +254,13 @@ def test_in_turns_the_next_one_is_told() -> None:
 def test_what_merges_a_broadcast_is_told() -> None:
     play = Play(BROADCAST)
     play.knows("@synthesizer", kind="team.synthesize", output="both", model="openai/gpt-4o-mini")
-    play.knows("@unmerged", kind="team.synthesize", output="{}")
+    play.knows("@unmerged", kind="team.synthesize", output="{}", unmerged="the model is away")
     play.knows("@responses", kind="team.collect", output="{}")
 
     lines = play.tell(("done", "@synthesizer"), ("done", "@unmerged"), ("done", "@responses"))
 
     assert names(lines) == ["broadcast_synthesis_success", "broadcast_synthesis_error", "broadcast_concatenation"]
+    assert lines[1].fields == {"error": "the model is away"}
 
 
 # Ends
