@@ -201,7 +201,7 @@ class _Parser:
         else:
             right = self._value()
             whole, part = (left, right) if word == "contains" else (right, left)
-            found = contains(whole.expression, part.expression)
+            found = _holds(whole, part)
         return _condition(negated(found) if is_not else f"({found})")
 
     def _value(self) -> _Value:
@@ -275,6 +275,13 @@ def _compared(left: _Value, operator: str, right: _Value) -> str:
         return f"({same})" if operator == "==" else negated(same)
     first, second = (_ordered(one, other) for one, other in ((left, right), (right, left)))
     return f"({first} {operator} {second})"
+
+
+def _holds(whole: _Value, part: _Value) -> str:
+    """That a list or text has a part; of a list that stands there, that one of its items is equal to it."""
+    if isinstance(whole.constant, list) and whole.constant and not part.is_constant:
+        return any_of([f"({_same(part, _constant(item))})" for item in whole.constant])
+    return contains(whole.expression, part.expression)
 
 
 def _same(left: _Value, right: _Value) -> str:
