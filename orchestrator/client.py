@@ -88,7 +88,10 @@ class Run:
         return status
 
     def signal(self, step_id: str, value: JsonValue) -> str:
-        """Give a waiting step its value: 'taken', 'kept' until it waits, 'over', 'closed' or 'unknown'."""
+        """Give a waiting step its value: 'taken', 'kept' until it waits, 'over', 'closed', 'unknown'; 'unclear' if several are meant.
+
+        The step is named by its id, or by the end of that, as its file has it: 'ask' for 'flow/ask'.
+        """
         word, ready = self._client.ledger.signal(self.run_id, step_id, value)
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()

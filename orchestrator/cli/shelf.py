@@ -34,6 +34,7 @@ SIGNALS = {
     "kept": (0, "kept for step {step!r}, which does not wait for it yet"),
     "over": (FAILED, "step {step!r} has its value already"),
     "closed": (FAILED, "the run is over"),
+    "unclear": (WRONG, "step {step!r} may be any of several of this run; say which"),
     "unknown": (WRONG, "no step {step!r} of this run waits for a signal; `submit runs show {run_id}` shows its steps"),
 }
 """What the ledger answers to a signal → the exit status, and what to say."""
@@ -145,9 +146,10 @@ class Shelf(Desk):
         run = self.client.run(run_id)
         word = run.signal(step, value)
         exit_status, said = SIGNALS[word]
-        if word == "kept" and (record := run.record()).answering(step) is None:
-            within = [each for each in record.steps if each.endswith(f"/{step}")]
-            said += f"; so far the run has no such step: {f'did you mean {within[0]!r}?' if within else 'check the name'}"
+        if word == "kept" and run.record().answering(step) is None:
+            said += "; so far the run has no such step: check the name"
+        elif word == "unclear":
+            said += f": {', '.join(repr(each) for each in run.record().steps if each.endswith(f'/{step}'))}"
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
         else:

@@ -135,6 +135,8 @@ class Signal(Api):
         word = await self.desk.call(self._give, run_id, step)
         if word == "unknown":
             raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
+        if word == "unclear":
+            raise Refused(409, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id", code=word)
         if word not in ("taken", "kept"):
             raise Refused(409, f"step {step!r} has had its value" if word == "over" else f"run {run_id!r} is over", code=word)
         self.answer({"run_id": run_id, "step": step, "signal": word})

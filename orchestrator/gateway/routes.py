@@ -129,7 +129,7 @@ async def cancel_run(run_id: Name, desk: Desk, tenant: Tenant) -> bodies.RunStat
 
 
 @router.post(
-    "/runs/{run_id}/signals/{step}", tags=["runs"], openapi_extra=documented(bodies.SignalBody, bodies.SIGNAL),
+    "/runs/{run_id}/signals/{step:path}", tags=["runs"], openapi_extra=documented(bodies.SignalBody, bodies.SIGNAL),
     responses={**UNKNOWN, 409: {"model": ErrorBody, "description": "the step has had its value, or the run is over"}},
 )  # fmt: skip
 async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, tenant: Tenant) -> bodies.Signalled:
@@ -138,6 +138,8 @@ async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, ten
     word = await desk.signal(tenant, run_id, step, body.value)
     if word == "unknown":
         raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
+    if word == "unclear":
+        raise Refused(409, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id", code=word)
     if word not in ("taken", "kept"):
         raise Refused(409, f"step {step!r} has had its value" if word == "over" else f"run {run_id!r} is over", code=word)
     return bodies.Signalled(run_id=run_id, step=step, signal=word)

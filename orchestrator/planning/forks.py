@@ -22,15 +22,28 @@ from orchestrator.models.values import JsonValue
 def fork(past: Past, from_step: str) -> Fork:
     """A run that does a step anew and all behind it, and what the source left unfinished.
 
-    A step is named by its id, or by a name it answered to in the end. Raises ConfigError for one that is not there or was not asked for.
+    A step is named by its id, by a name it answered to in the end, or by the end of either: 'ask' for 'flow/ask'. Raises ConfigError for
+    one that is not there or was not asked for, and for what may be several.
     """
-    step_id = from_step if from_step in past.cells else past.answering(from_step)
-    if step_id not in past.cells:
-        near = difflib.get_close_matches(from_step, [*past.cells, *past.names], n=1)
-        raise _refused(f"run {past.run_id} has no step {from_step!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    step_id = _named(past, from_step)
     if _was_not_asked_for(past.cells[step_id]):
         raise _refused(f"step {from_step!r} was skipped, since nothing led to it; fork from a step that decides that")
     return _rewound(past, {step_id, *_unfinished(past)})
+
+
+def _named(past: Past, name: str) -> str:
+    step_id = name if name in past.cells else past.answering(name)
+    if step_id in past.cells:
+        return step_id
+    ends = dict.fromkeys(past.answering(each) for each in (*past.cells, *past.names) if each.endswith(f"/{name}"))
+    there = [each for each in ends if each in past.cells]
+    found = [each for each in there if not _was_not_asked_for(past.cells[each])] or there
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _refused(f"{name!r} may be any of several steps of run {past.run_id}: {', '.join(map(repr, found))}")
+    near = difflib.get_close_matches(name, [*past.cells, *past.names], n=1)
+    raise _refused(f"run {past.run_id} has no step {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def retry(past: Past) -> Fork:

@@ -154,7 +154,7 @@ class Ledger:
         return cast(RunStatus, answer)
 
     def signal(self, run_id: str, step_id: str, value: JsonValue) -> tuple[str, tuple[Ready, ...]]:
-        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown', what to send)."""
+        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear', what to send)."""
         word, sends = self._call("signal", run_id, run_id, step_id, to_json(value), self._resend_ms)
         return word, ready_of(sends)
 

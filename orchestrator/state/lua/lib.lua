@@ -27,7 +27,7 @@
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
---   R:signals   hash   waiting step -> the value that came for it
+--   R:signals   hash   waiting step, or the end of its id -> the value that came for it
 --   R:blobs     hash   sha256 -> text of a large output
 --   R:log       stream of events; ids 0-1, 0-2, ...
 --   R:logs      stream of the lines that workers logged for it, bounded; the run's log_bytes and log_dropped tell what it holds and let go
@@ -278,6 +278,20 @@ end
 
 local resolve, fail, refill, stop_name
 
+-- The value that came for a step before it waited, under its id or, if nobody had it, under the end of that behind a '/'.
+local function kept_signal(id)
+  local key, name = R .. ':signals', id
+  if redis.call('EXISTS', key) == 0 then return nil end
+  while name do
+    local value = redis.call('HGET', key, name)
+    if value then
+      if name ~= id then redis.call('HDEL', key, name) end
+      return value
+    end
+    name = string.match(name, '/(.+)$')
+  end
+end
+
 -- A step that can start now: it is sent, parked, or (decided in dispatch) begun on the spot.
 local function make_ready(s)
   local text, _, spec = spec_of(s.id)
@@ -288,7 +302,7 @@ local function make_ready(s)
   end
   move(s, 'waiting_signal'); put(s)
   event('waiting', s.id, nil, nil, spec.params and spec.params.asks and cjson.encode({asks = spec.params.asks}))
-  local value = redis.call('HGET', R .. ':signals', s.id)
+  local value = kept_signal(s.id)
   if value then
     answered[#answered + 1] = {s, value}
     return

@@ -1,10 +1,38 @@
 -- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms.
--- Replies {word, sends}: taken, kept, over, closed, unknown.
+-- The step is named by its id, or by the end of that behind a '/' if one step only can be meant.
+-- Replies {word, sends}: taken, kept, over, closed, unknown, unclear.
+
+-- The steps that wait for a signal and whose id, or a name they answer to, ends in '/' and this; of none, one that waited or will; else any.
+local function waiting_ends_in(name)
+  local tail, seen = '/' .. name, {}
+  local waiting, others, deaf = {}, {}, {}
+  for _, part in ipairs({':state', ':names'}) do
+    for _, each in ipairs(redis.call('HKEYS', R .. part)) do
+      local id = string.sub(each, -#tail) == tail and answering(each)
+      local s = id and not seen[id] and get(id)
+      if s then
+        seen[id] = true
+        local _, _, spec = spec_of(id)
+        local into = s.word == 'waiting_signal' and waiting or spec.kind == 'wait' and others or deaf
+        into[#into + 1] = id
+      end
+    end
+  end
+  if #waiting > 0 then return waiting end
+  return #others > 0 and others or {deaf[1]}
+end
+
 use(ARGV[1])
 if not status then return {'unknown', {}} end
 if status ~= 'running' and status ~= 'accepted' then return {'closed', {}} end
 local id = answering(ARGV[2])
 local s = get(id)
+if not s then
+  local found = waiting_ends_in(id)
+  if #found > 1 then return {'unclear', {}} end
+  id = found[1] or id
+  s = get(id)
+end
 if s and OVER[s.word] then return {'over', {}} end
 if s and s.word == 'waiting_signal' then
   event('signal', id)

@@ -251,6 +251,15 @@ def test_a_workflow_waits_for_an_approval(stage: Stage, signal: Any, output: obj
     assert run.result(PATIENCE_S).output == output
 
 
+def test_a_step_is_signalled_by_the_id_that_its_file_gives_it_before_it_waits_too(stage: Stage) -> None:
+    stage.script({"match": "^Write", "delay_s": 0.5})
+    run = stage.start(APPROVAL, "publishing", "tea")
+
+    assert run.signal("approve", {"approved": True}) == "kept"
+
+    assert run.result(PATIENCE_S).output == "echo: Publish: echo: Write about tea"
+
+
 def test_the_faults_of_a_file_are_told_before_anything_runs(stage: Stage) -> None:
     with pytest.raises(ConfigError) as error:
         stage.start(agents("ann") + "workflows: {w: [{id: a, agent: ann, output: {to: useer}}]}", "w")

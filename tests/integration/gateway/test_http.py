@@ -80,6 +80,16 @@ def test_a_step_that_waits_is_given_its_value(http: httpx.Client) -> None:
     assert http.post(f"/runs/{run_id}/signals/ok", json={}).status_code == 422
 
 
+@pytest.mark.parametrize("step", ["ask", "asking/ask", "asking%2Fask"])
+def test_a_step_of_a_named_chain_is_signalled_by_its_own_id_or_the_whole(http: httpx.Client, step: str) -> None:
+    run_id = http.post("/turns", json={"text": "hello", "workflow": "asking"}).json()["run_id"]
+
+    given = http.post(f"/runs/{run_id}/signals/{step}", json={"value": "yes"})
+
+    assert given.json()["signal"] in ("taken", "kept")
+    assert http.get(f"/runs/{run_id}?wait=40").json()["result"]["output"] == "yes"
+
+
 def test_the_same_key_gives_the_same_run_and_another_request_with_it_is_refused(http: httpx.Client) -> None:
     key = {"Idempotency-Key": str(uuid.uuid4())}
 

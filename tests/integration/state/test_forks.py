@@ -121,6 +121,22 @@ def test_nothing_is_made_of_a_run_that_expired_meanwhile(ledger: Ledger) -> None
     ledger.redis.flushdb()  # the shard still lists what was deleted
 
 
+def test_a_step_is_named_by_the_end_of_its_id(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("flow"))
+    play.do("flow", fragment=Graph(steps=(work("flow/a"), work("flow/b/c"), work("flow/d/c")), exit="flow/d/c"))
+    for step_id in ("flow/a", "flow/b/c", "flow/d/c"):
+        play.do(step_id)
+    past = forks.read(ledger, "run")
+
+    assert planning.fork(past, "a") == planning.fork(past, "flow/a")
+    assert planning.fork(past, "b/c") == planning.fork(past, "flow/b/c")
+    with pytest.raises(ConfigError, match="'c' may be any of several steps of run run: 'flow/b/c', 'flow/d/c'"):
+        planning.fork(past, "c")
+    with pytest.raises(ConfigError, match="has no step 'low/a'"):
+        planning.fork(past, "low/a")
+
+
 def test_what_cannot_be_forked_is_told(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=(Edge(source="a", target="b", label="left"),))

@@ -343,6 +343,52 @@ def test_a_signal_finds_what_answers_to_its_name(ledger: Ledger) -> None:
     assert (word, [one.step_id for one in ready]) == ("taken", ["b"])
 
 
+def grown_waits(ledger: Ledger, *ids: str) -> Play:
+    """A run whose step `flow` grew these steps."""
+    play = Play(ledger)
+    play.plan(work("flow"))
+    play.do("flow", fragment=Graph(steps=tuple(wait(step_id) for step_id in ids), exit=ids[-1]))
+    return play
+
+
+def test_a_signal_finds_the_one_step_whose_id_ends_so(ledger: Ledger) -> None:
+    play = grown_waits(ledger, "flow/ask", "flow/mask")
+
+    assert ledger.signal("run", "ask", 1)[0] == "taken"
+    assert ledger.signal("run", "ask", 2)[0] == "over"
+
+    assert (play.output("flow/ask"), play.words("flow/mask")) == (1, "waiting_signal")
+
+
+def test_a_signal_that_may_be_for_several_steps_is_for_none(ledger: Ledger) -> None:
+    play = grown_waits(ledger, "flow/one/ask", "flow/two/ask")
+
+    assert ledger.signal("run", "ask", 1) == ("unclear", ())
+    assert ledger.signal("run", "one/ask", 1)[0] == "taken"
+    assert ledger.signal("run", "ask", 2)[0] == "taken"
+
+    assert play.output("flow/two/ask") == 2
+
+
+def test_a_signal_by_the_end_of_an_id_is_kept_for_one_step(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("flow"))
+    assert [ledger.signal("run", "ask", n)[0] for n in range(2)] == ["kept", "over"]
+
+    play.do("flow", fragment=Graph(steps=(wait("flow/one/ask"), wait("flow/two/ask")), exit="flow/two/ask"))
+
+    assert play.output("flow/one/ask") == 0
+    assert play.words("flow/two/ask") == "waiting_signal"
+
+
+def test_a_signal_for_the_end_of_an_id_that_waits_for_none_is_refused(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("flow"))
+    play.do("flow", fragment=Graph(steps=(work("flow/a"),), exit="flow/a"))
+
+    assert ledger.signal("run", "a", 1) == ("unknown", ())
+
+
 def test_a_step_that_waits_for_no_signal_refuses_one(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), wait("w"))
