@@ -77,6 +77,8 @@ class Plan(Value):
 
     def group(self, group: str) -> list[str]:
         """The chains of a group. Raises ValueError if it has none."""
+        if not isinstance(group, str):
+            raise ValueError(f"a group is named by a text, not {group!r}")
         found = [chain_id for chain_id, member in self.chains.items() if member.group == group]
         if not found:
             groups = dict.fromkeys(member.group for member in self.chains.values())
@@ -107,8 +109,8 @@ def create(plan: Plan, chain_id: str, parts: Parts, *, mode: Mode, group: str, d
         raise ValueError(f"execution_mode is {', '.join(map(repr, get_args(Mode)))}, not {mode!r}{did_you_mean(mode, get_args(Mode))}")
     if not isinstance(group, str) or not group.strip():
         raise ValueError(f"a group is a text that names it, not {group!r}")
-    if isinstance(dependencies, str):
-        raise ValueError(f"dependencies is a list of chains, such as [{dependencies!r}]")
+    if isinstance(dependencies, str) or not isinstance(dependencies, Sequence):
+        raise ValueError(f"dependencies is a list of chains, such as {[str(dependencies)]}; not {dependencies!r}")
     for dependency in dependencies:
         plan.member(dependency)
     needed = list(dict.fromkeys(dependencies))
@@ -149,8 +151,8 @@ def can_inject(plan: Plan, target: str, source: str) -> bool:
 
 def merge(plan: Plan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, group: str | None) -> Plan:
     """The plan with a chain of the instructions of others, one after the other. A serial one is run behind those others."""
-    if isinstance(chain_ids, str) or not chain_ids:
-        raise ValueError("merge_chains takes the list of the chains to merge")
+    if isinstance(chain_ids, str) or not isinstance(chain_ids, Sequence) or not chain_ids:
+        raise ValueError(f"merge_chains takes the list of the chains to merge, not {chain_ids!r}")
     merged = [plan.member(chain_id) for chain_id in chain_ids]
     instructions = [instruction for member in merged for instruction in member.instructions]
     needed = [dependency for member in merged for dependency in member.dependencies]
@@ -165,8 +167,8 @@ def reorder(plan: Plan, chain_id: str, order: Sequence[int] | None) -> Plan:
     if order is None:
         needs = needs_of_steps(plan, chain_id)
         order = sorted(steps, key=lambda step: bool(needs[step]))
-    if not all(type(step) is int for step in order) or sorted(order) != list(steps):
-        raise ValueError(f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {list(order)}")
+    if not isinstance(order, Sequence) or not all(type(step) is int for step in order) or sorted(order) != list(steps):
+        raise ValueError(f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {order!r}")
     return _with(plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]}))
 
 

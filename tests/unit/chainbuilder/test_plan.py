@@ -62,6 +62,17 @@ def test_a_chain_that_does_not_fit_is_refused(chain_id: str, more: dict[str, Any
         added(row("a"), chain_id, **more)
 
 
+def test_what_is_no_list_or_no_name_is_refused_in_words() -> None:
+    for refused in (
+        lambda: added(row("a"), "b", needs=5),  # type: ignore[arg-type]  # as from callers without types, here and below
+        lambda: plan.merge(row("a"), 5, "b", mode="serial", group=None),  # type: ignore[arg-type]
+        lambda: plan.reorder(row("a"), "a", 5),  # type: ignore[arg-type]
+        lambda: row("a").group(5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match="not 5"):
+            refused()
+
+
 def test_dependencies_as_one_text_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dependencies is a list of chains, such as \['a'\]"):
         added(row("a"), "b", needs="a")
