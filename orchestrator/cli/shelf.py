@@ -186,6 +186,7 @@ def _listed(record: RunRecord) -> dict[str, JsonValue]:
 
 def _step(step: StepRecord) -> dict[str, JsonValue]:
     return {
+        **step.info,
         "step": step.step_id,
         "state": step.state,
         "kind": step.spec.kind,
@@ -195,7 +196,6 @@ def _step(step: StepRecord) -> dict[str, JsonValue]:
         "failures": step.failures,
         "crashes": step.crashes,
         "output": step.output,
-        **step.info,
     }
 
 

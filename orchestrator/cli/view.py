@@ -94,7 +94,9 @@ def apply(view: View, *events: RunEvent) -> View:
         view = _run_level(view, event)
         if event.step is not None and event.step != START:
             _step_level(steps, event)
-    if view.status not in ("accepted", "running", "succeeded"):
+    if view.status == "succeeded":
+        steps = {step_id: _ended_with_run(seen, view.at_ms) for step_id, seen in steps.items()}
+    elif view.status not in ("accepted", "running"):
         steps = {step_id: seen if seen.word in OVER else replace(seen, word="stopped") for step_id, seen in steps.items()}
     return replace(view, steps=steps)
 
@@ -158,6 +160,13 @@ def _waits(seen: Seen, event: RunEvent) -> Seen:
 def _ended(seen: Seen, event: RunEvent) -> Seen:
     took_ms = event.at_ms - seen.since_ms if seen.since_ms else None
     return replace(seen, word=ENDS[event.type], took_ms=took_ms, note=_error(event) if event.type in ("failed", "late") else "")
+
+
+def _ended_with_run(seen: Seen, at_ms: int) -> Seen:
+    """A step that grew steps which are not named after it, as conductors do, is over when the run is."""
+    if seen.word != "grown" or seen.tally:
+        return seen
+    return replace(seen, word="done", took_ms=at_ms - seen.since_ms if seen.since_ms else None)
 
 
 def _grown(seen: Seen, event: RunEvent) -> Seen:

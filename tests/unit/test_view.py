@@ -123,6 +123,12 @@ def test_when_a_run_ends_badly_what_was_not_over_is_stopped() -> None:
     assert view.status == "failed"
 
 
+def test_when_a_run_succeeds_what_grew_steps_of_other_names_is_over_too() -> None:
+    story = begun().start("1.a").add("grown", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
+
+    assert {name: (seen.word, seen.took_ms) for name, seen in story.view().steps.items()} == {"1.a": ("done", 4000), "2.b": ("done", 1000)}
+
+
 def test_a_warning_is_kept_once_however_often_it_comes() -> None:
     view = begun().add("unserved", "a", message="nobody serves gpu").add("unserved", "a", message="nobody serves gpu").view()
 
