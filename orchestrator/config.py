@@ -109,8 +109,8 @@ def definitions_in(document: Document, path: Path) -> Definitions:
     return load_definitions(document, folder=folder)
 
 
-def _check_template(text: str) -> None:
-    """Raises ValueError with what is wrong with a Jinja template."""
+def _check_template(text: str) -> list[str]:
+    """The templates that a Jinja template includes; raises ValueError with what is wrong with it."""
     from orchestrator.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
 
-    templates.check(text)
+    return templates.check(text)

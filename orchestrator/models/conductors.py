@@ -66,6 +66,7 @@ class Prompt(Value):
     system: str | None = Field(default=None, description="Jinja; the default one of its kind if absent")
     user: str | None = Field(default=None, description="Jinja; the default one of its kind if absent")
     form: str | None = Field(default=None, description="Jinja with `schema`: how a reply is to look; ours if absent")
+    parts: dict[str, str] = Field(default_factory=dict, description="the templates that those include, by name")
 
 
 class DiskursAgent(Value):

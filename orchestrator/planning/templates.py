@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import TracebackType
 
 import jinja2
+import jinja2.meta
 from jinja2.sandbox import SandboxedEnvironment
 
 from orchestrator.models.values import JsonValue
@@ -51,19 +52,26 @@ def instruct(instruction: str, text: str, values: Mapping[str, str] | None = Non
     return fill(instruction, gaps), bool(placeholder)
 
 
-def check(template: str) -> None:
-    """Raises TemplateError, with the line, if a Jinja template has a fault that shows without data: syntax, unknown filters and tests."""
-    _compiled(template)
+def check(template: str) -> list[str]:
+    """The other templates that a Jinja template includes, imports or extends, by name.
+
+    Raises TemplateError, with the line, if it has a fault that shows without data: syntax, unknown filters and tests.
+    """
+    _compiled(template, ())
+    found = list(jinja2.meta.find_referenced_templates(_ENVIRONMENT.parse(template)))
+    if None in found:
+        raise TemplateError("which template it includes is worked out when it is rendered; write that template's name in quotes")
+    return [name for name in dict.fromkeys(found) if name is not None]
 
 
-def render(template: str, context: Mapping[str, JsonValue]) -> str:
-    """The text that a Jinja template makes of a copy of the context.
+def render(template: str, context: Mapping[str, JsonValue], parts: Mapping[str, str] | None = None) -> str:
+    """The text that a Jinja template makes of a copy of the context; `parts` are the templates that it includes, by name.
 
     A variable that is not there is an error, save behind `default` or `is defined`.
 
     Raises TemplateError with the line and, where one is missing, the variable.
     """
-    compiled = _compiled(template)
+    compiled = _compiled(template, tuple(sorted((parts or {}).items())))
     try:
         return compiled.render(copy.deepcopy(dict(context)))
     except jinja2.UndefinedError as error:
@@ -82,9 +90,10 @@ _ENVIRONMENT = _environment()
 
 
 @lru_cache(maxsize=512)  # compiling takes a hundred times as long as rendering
-def _compiled(template: str) -> jinja2.Template:
+def _compiled(template: str, parts: tuple[tuple[str, str], ...]) -> jinja2.Template:
+    environment = _ENVIRONMENT.overlay(loader=jinja2.DictLoader(dict(parts))) if parts else _ENVIRONMENT
     try:
-        return _ENVIRONMENT.from_string(template)
+        return environment.from_string(template)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(error.message or "syntax error", error.lineno) from error
     except (SyntaxError, ValueError, RecursionError) as error:  # from Python, which compiles what Jinja makes of it

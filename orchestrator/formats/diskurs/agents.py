@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic.alias_generators import to_camel
 
 from orchestrator.formats.diskurs import schema
-from orchestrator.formats.diskurs.checks import check_agent
+from orchestrator.formats.diskurs.checks import check_agent, check_ways
 from orchestrator.formats.diskurs.page import Page
 from orchestrator.formats.diskurs.prompts import PromptReader
 from orchestrator.formats.marks import KeyPath
@@ -16,7 +16,9 @@ from orchestrator.models.conductors import Branches, Code, DiskursAgent, Rule
 
 def agents_of(page: Page) -> dict[str, DiskursAgent]:
     """Those that have their form, by name."""
-    return {entry.name: _agent(page, ("agents", i), entry) for i, entry in page.entries("agents", schema.Agent).items()}
+    entries = page.entries("agents", schema.Agent)
+    check_ways(page, entries)
+    return {entry.name: _agent(page, ("agents", i), entry) for i, entry in entries.items()}
 
 
 def _agent(page: Page, path: KeyPath, entry: schema.Agent) -> DiskursAgent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from pydantic.alias_generators import to_camel
 
@@ -22,6 +22,41 @@ def check_agent(page: Page, path: KeyPath, entry: schema.Agent) -> None:
         _check_conductor(page, path, entry)
     else:
         _check_topics(page, path, entry)
+
+
+def check_ways(page: Page, entries: Mapping[int, schema.Agent]) -> None:
+    """Note agents among whom a conversation would go round for ever: nobody counts there how often, and nobody ends it."""
+    following = {each.name: each.supervisor if each.type == "conductor" else next(iter(each.topics), None) for each in entries.values()}
+    for i, entry in entries.items():
+        for at, name in enumerate(entry.topics):
+            _check_goes_on(page, ("agents", i, "topics", at), name, entries)
+    told: set[str] = set()
+    for i, entry in entries.items():
+        way = _way_back(entry.name, following)
+        if way and entry.name not in told:
+            told.update(way)
+            shown = " → ".join(map(repr, way))
+            if entry.type == "conductor":
+                page.fault(
+                    ("agents", i, "supervisor"), f"when done, these hand over to each other for ever: {shown}; let one make the result"
+                )
+            else:
+                page.fault(("agents", i, "topics"), f"these hand over to each other for ever: {shown}; let one hand over to a conductor")
+
+
+def _check_goes_on(page: Page, path: KeyPath, name: str, entries: Mapping[int, schema.Agent]) -> None:
+    if any(each.name == name and each.type == "multistep_predicate" and not each.topics for each in entries.values()):
+        page.fault(path, f"{name!r} hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'")
+
+
+def _way_back(name: str, following: Mapping[str, str | None]) -> list[str]:
+    """The way from a name to itself, the name first and last; empty if there is none."""
+    way = [name]
+    while (then := following.get(way[-1])) is not None and then not in way[1:]:
+        way.append(then)
+        if then == name:
+            return way
+    return []
 
 
 def check_keys(page: Page, path: KeyPath, entry: schema.Section, known: Collection[str], what: str) -> None:

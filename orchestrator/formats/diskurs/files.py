@@ -20,10 +20,10 @@ class FileFault(ValueError):
 class Files:
     """The files below a folder; names lead nowhere else. Raises FileFault.
 
-    `check_template` raises ValueError with what is wrong with a template.
+    `check_template` gives the names of the templates that a template includes, and raises ValueError with what is wrong with it.
     """
 
-    def __init__(self, folder: Path, check_template: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, check_template: Callable[[str], list[str]]) -> None:
         self._folder = folder
         self._check_template = check_template
 
@@ -44,21 +44,36 @@ class Files:
         except (OSError, ValueError) as error:
             raise FileFault(f"{self.name(path)} cannot be read: {error}") from error
 
-    def template(self, place: Path, which: str) -> str | None:
+    def template(self, place: Path, which: str) -> Path | None:
         """The `system` or `user` template of an agent, in either spelling; None if there is none."""
         found = [place / name for name in SPELLINGS[which] if (place / name).is_file()]
         if len(found) > 1:
             raise FileFault(f"{self.name(place)} has {found[0].name} and {found[1].name}; keep one of them")
-        return self.checked(found[0]) if found else None
+        return found[0] if found else None
 
-    def checked(self, path: Path) -> str:
-        """A template without faults."""
+    def checked(self, path: Path) -> tuple[str, dict[str, str]]:
+        """A template without faults, and those beside it that it includes, by name."""
+        text, names = self._checked(path)
+        parts: dict[str, str] = {}
+        while names:
+            if (name := names.pop()) not in parts:
+                parts[name], more = self._checked(self._part(path, name))
+                names += more
+        return text, parts
+
+    def _checked(self, path: Path) -> tuple[str, list[str]]:
         text = self.text(path)
         try:
-            self._check_template(text)
+            return text, self._check_template(text)
         except ValueError as error:
             raise FileFault(f"{self.name(path)}: {error}") from error
-        return text
+
+    def _part(self, path: Path, name: str) -> Path:
+        part = path.parent / name
+        if not part.resolve().is_relative_to(path.parent.resolve()) or not part.is_file():
+            near = did_you_mean(name, [other.name for other in path.parent.iterdir()])
+            raise FileFault(f"{self.name(path)} includes {name!r}, which is not in its folder{near}")
+        return part
 
     def code(self, path: Path, name: str) -> Code:
         """A function or class of a file of Python."""

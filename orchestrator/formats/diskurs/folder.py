@@ -26,11 +26,11 @@ def is_folder(document: Document) -> bool:
 
 
 def load_folder(
-    document: Document, *, folder: Path, environ: Mapping[str, str], check_template: Callable[[str], None]
+    document: Document, *, folder: Path, environ: Mapping[str, str], check_template: Callable[[str], list[str]]
 ) -> Definitions:  # fmt: skip
     """The definitions of a Diskurs configuration, whose agents lie in `folder`; a ConfigError lists all its faults.
 
-    `check_template` raises ValueError with what is wrong with a template.
+    `check_template` gives the names of the templates that a template includes, and raises ValueError with what is wrong with it.
     """
     document, twice = in_camel_case(document)
     document, unset = with_variables(document, environ)

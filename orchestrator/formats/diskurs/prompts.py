@@ -20,6 +20,9 @@ _FUNCTIONS = {
 }  # fmt: skip
 _WITH_DEFAULTS = ("conductor_prompt", "llm_compiler_prompt")
 
+Template = tuple[str, dict[str, str]]
+"""A template, and those that it includes, by name."""
+
 
 @dataclass(frozen=True)
 class PromptReader:
@@ -42,10 +45,11 @@ class PromptReader:
             self.page.fault((*self.path, "type"), message)
         check_keys(self.page, self.path, self.said, schema.PROMPT_KEYS[self.said.type], f"a prompt of type {self.said.type!r}")
         place = self._place()
+        templates = {"form": self._form(place)}
         if place is None:
-            return Prompt(form=self._form(None)), ""
-        templates = {which: self._template(place, which) for which in ("system", "user")}
-        return self._with_code(place, templates), self._description(place)
+            return _with_templates(Prompt(), templates), ""
+        templates |= {which: self._template(place, which) for which in ("system", "user")}
+        return _with_templates(self._with_code(place), templates), self._description(place)
 
     def _place(self) -> Path | None:
         if self.said.location is None:
@@ -62,13 +66,13 @@ class PromptReader:
             return self.page.files.text(file).strip() if file.is_file() else ""
         return ""
 
-    def _template(self, place: Path, which: str) -> str | None:
+    def _template(self, place: Path, which: str) -> Template | None:
         with self.page.told((*self.path, "location")):
             found = self.page.files.template(place, which)
             if found is None and which in self._needed:
                 names = f"{which}_prompt.jinja2 or {which}_template.jinja2"
                 self.page.fault((*self.path, "location"), f"there is no {names} in {self.said.location!r}")
-            return found
+            return self.page.files.checked(found) if found else None
         return None
 
     @property
@@ -77,7 +81,7 @@ class PromptReader:
             return ("user",) if self.entry.render_prompt else ()
         return () if self.said.type in _WITH_DEFAULTS else ("system", "user")
 
-    def _form(self, place: Path | None) -> str | None:
+    def _form(self, place: Path | None) -> Template | None:
         name = self.said.json_formatting_template
         if name is None:
             return None
@@ -86,7 +90,7 @@ class PromptReader:
             return self.page.files.checked(beside if beside and beside.is_file() else self.page.files.place(name))
         return None
 
-    def _with_code(self, place: Path, templates: Mapping[str, str | None]) -> Prompt:
+    def _with_code(self, place: Path) -> Prompt:
         given = {key: value for key in self.said.model_fields_set if (value := getattr(self.said, key)) is not None}
         functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
         file = place / "prompt.py"
@@ -100,5 +104,11 @@ class PromptReader:
             self.page.fault(self.path, "'promptArgumentClass' is missing: the class of what the prompt is rendered with")
         return Prompt(
             file=self.page.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
-            system_argument=given.get("system_prompt_argument_class"), names=functions, form=self._form(place), **templates,
+            system_argument=given.get("system_prompt_argument_class"), names=functions,
         )  # fmt: skip
+
+
+def _with_templates(prompt: Prompt, found: Mapping[str, Template | None]) -> Prompt:
+    templates = {which: template for which, template in found.items() if template}
+    parts = {name: text for _, included in templates.values() for name, text in included.items()}
+    return prompt.model_copy(update={**{which: text for which, (text, _) in templates.items()}, "parts": parts})

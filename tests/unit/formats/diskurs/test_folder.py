@@ -15,7 +15,7 @@ from orchestrator.formats.documents import parse
 from orchestrator.formats.native import load_definitions
 from orchestrator.models.conductors import Code, Forum
 from orchestrator.planning import templates
-from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, TOOLS
+from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
 
 HELPERS, CONDUCTORS = "    topics: [conductor]", "    topics: [helper]"
@@ -152,6 +152,50 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 def test_a_template_with_a_fault_is_told_with_file_and_line(tmp_path: Path) -> None:
     (found,) = faults(tmp_path, {**CONCEPTS, "agents/helper/user_prompt.jinja2": "a\n{% if x %}"})
     assert "agents/helper/user_prompt.jinja2: line 2" in found
+
+
+def test_templates_that_a_template_includes_are_read_too(tmp_path: Path) -> None:
+    files = {
+        **CONCEPTS, "agents/helper/user_prompt.jinja2": "{% include 'rules/kind.jinja2' %} {{ answer }}",
+        "agents/helper/rules/kind.jinja2": "{% from 'words.jinja2' import be %}{{ be('kind') }}",
+        "agents/helper/words.jinja2": "{% macro be(what) %}Be {{ what }}.{% endmacro %}",
+    }  # fmt: skip
+
+    prompt = load(tmp_path, files).agents["helper"].prompt
+
+    assert prompt.parts.keys() == {"rules/kind.jinja2", "words.jinja2"}
+    assert templates.render(str(prompt.user), {"answer": "Yes"}, prompt.parts) == "Be kind. Yes"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{% include 'wrods.jinja2' %}", "includes 'wrods.jinja2', which is not in its folder; did you mean 'words.jinja2'?"),
+        ("{% include '../conductor/prompt.py' %}", "which is not in its folder"),
+        ("{% include 'words.jinja2' %}", "agents/helper/words.jinja2: line 2: "),
+        ("{% include answer %}", "write that template's name in quotes"),
+    ],
+)
+def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, told: str) -> None:
+    files = {**CONCEPTS, "agents/helper/user_prompt.jinja2": text, "agents/helper/words.jinja2": "a\n{% if x %}"}
+    (found,) = faults(tmp_path, files)
+    assert told in found
+
+
+def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:
+    prompt = "{type: multistep_prompt, location: agents/helper, promptArgumentClass: MySystemPromptArgument}"
+    both = f"type: multistep, llm: main, prompt: {prompt}"
+    config_yml = f"firstContact: a\n{LLMS}agents:\n  - {{name: a, topics: [b], {both}}}\n  - {{name: b, topics: [a], {both}}}\n"
+    (found,) = faults(tmp_path / "agents", {**CONCEPTS, "config.yml": config_yml})
+    assert found == "line 4: agents[0].topics: these hand over to each other for ever: 'a' → 'b' → 'a'; let one hand over to a conductor"
+
+    found, *_ = faults(tmp_path / "conductors", changed(JUDGED, ("    finalizerName: writer", "    supervisor: lower")))
+    assert "supervisor: when done, these hand over to each other for ever: 'upper' → 'lower' → 'upper'" in found
+
+
+def test_a_predicate_without_topics_is_not_handed_the_conversation(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, changed(JUDGED, ("topics: [helper]", "topics: [helper, judge]")))
+    assert "topics[1]: 'judge' hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'" in found
 
 
 def test_a_template_in_both_spellings_is_refused(tmp_path: Path) -> None:
