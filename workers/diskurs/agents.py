@@ -38,6 +38,8 @@ NO_ANSWER = "No valid answer found after {most} trials."
 def diskurs_open(work: Work) -> Outcome:
     """Begins a turn: the long-term memories know the user's text, and what the session's turns before left in them."""
     forum, text = code.forum_of(work), text_input(work)
+    for name in forum.agents:
+        Prompter(work, name).check_names()
     conductors = [name for name, agent in forum.agents.items() if agent.kind == "conductor"]
     known = [forum.memory_of(name) for name in conductors] or [forum.memory]
     kept, renewed = sessions.kept(work), _per_turn(work)
@@ -172,7 +174,7 @@ def diskurs_read(work: Work) -> Outcome:
     text = str(cast("Mapping[str, JsonValue]", work.begun.inputs["@said"]).get("reply", ""))
     inner = _is_inner(hop, prompter.agent)
     reply = Said(role="assistant", text=text, by=hop.agent, is_inner=inner)
-    counted: dict[str, JsonValue] = {"trial": hop.trial, "step": hop.step}
+    counted: dict[str, JsonValue] = {"trial": hop.trial, "reasoning_step": hop.step}
     try:
         arguments = prompter.read(text, talk.arguments)
     except ReplyError as error:

@@ -112,15 +112,15 @@ def _results(work: Work, needs: Mapping[str, str]) -> dict[str, JsonValue]:
 
 def _tool(work: Work, name: str) -> tuple[Any, ToolDescription]:
     """The function, made once in each process where a factory makes it, and what its docstring says."""
-    made = _made_once(work, code.forum_of(work).tools[name], lambda: _made(work, name))
+    made = _made_once(work, name, code.forum_of(work).tools[name], lambda: _made(work, name))
     return made, ToolDescription.from_function(made)
 
 
-def _made_once(work: Work, declared: DiskursTool | Dependency, make: Callable[[], Any]) -> Any:
+def _made_once(work: Work, name: str, declared: DiskursTool | Dependency, make: Callable[[], Any]) -> Any:
     """What is made as a configuration declares it. Another configuration of the folder may declare something else under its name."""
     forum = code.forum_of(work)
     uses = declared.dependencies if isinstance(declared, DiskursTool) else []
-    key = "\n".join(each.model_dump_json() for each in (declared, *(forum.dependencies[name] for name in uses)))
+    key = "\n".join([name, *(each.model_dump_json() for each in (declared, *(forum.dependencies[use] for use in uses)))])
     made = code.room_of(work).made
     if key not in made:
         made[key] = make()
@@ -140,7 +140,17 @@ def _made(work: Work, name: str) -> Any:
 
 def _dependency(work: Work, name: str) -> Any:
     dependency = code.forum_of(work).dependencies[name]
-    return _made_once(work, dependency, lambda: code.call(work, dependency.made_by, **dependency.parameters))
+    return _made_once(work, name, dependency, lambda: _created(work, name, dependency))
+
+
+def _created(work: Work, name: str, dependency: Dependency) -> Any:
+    """The object: by its class's `create`, as Diskurs makes them, else by the class itself."""
+    made_by, room = dependency.made_by, code.room_of(work)
+    made = room.load(made_by, code.forum_of(work).modules)
+    create = getattr(made, "create", None)
+    called, given = (create, {"name": name}) if callable(create) else (made, {})
+    with room.inside(made_by.file):
+        return tools.call(work, f"{made_by.file}:{made_by.name}", called, {**given, **dependency.parameters})
 
 
 def _check(described: ToolDescription, arguments: Mapping[str, JsonValue]) -> None:

@@ -40,7 +40,7 @@ def done(work: Work, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
 
 def remembered(prompter: Prompter, talk: Talk) -> Talk:
     """The conversation whose long-term memories know what the agent hands over, by name."""
-    names = fields.handed_over(prompter.argument_class)
+    names = fields.handed_over(prompter.argument_class, prompter.agent.locked_fields)
     memories = {key: fields.merge(memory, talk.arguments, names) for key, memory in talk.memories.items()}
     return talk.model_copy(update={"memories": memories})
 

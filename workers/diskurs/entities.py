@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 from workers.diskurs import fields
 
@@ -338,11 +338,27 @@ def tool(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+class ToolDependency:
+    """What factories of tools are given: one is made by its `create(name=..., **parameters)`, if it has that, else of its parameters."""
+
+    name: str
+
+
+# --- sequences ------------------------------------------------------------------------------------------------------
+
 CallTool = Callable[..., Any]
 """What a heuristic sequence is given: `await call_tool(function_name, arguments)`."""
 
+
+class LLMClient(Protocol):
+    """What a heuristic sequence is given to ask its agent's model."""
+
+    async def generate(self, conversation: Conversation[Any], tools: object = None) -> Conversation[Any]:
+        """The conversation with the model's reply said last."""
+
+
 __all__ = [
-    "AccessMode", "CallTool", "ChatMessage", "Conversation", "DiskursInput", "InputField", "JsonSerializable", "LockedField",
+    "AccessMode", "CallTool", "ChatMessage", "Conversation", "DiskursInput", "InputField", "JsonSerializable", "LLMClient", "LockedField",
     "LongtermMemory", "MessageType", "OutputField", "PerTurnField", "PromptArgument", "PromptField", "PromptValidationError", "Role",
-    "RoutingRule", "ToolDescription", "prompt_field", "tool",
+    "RoutingRule", "ToolDependency", "ToolDescription", "prompt_field", "tool",
 ]  # fmt: skip

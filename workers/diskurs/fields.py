@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -48,16 +48,15 @@ def accesses(cls: type) -> dict[str, Access]:
     return {name: _access(hint) for name, hint in hints(cls).items()}
 
 
-def filled_by_replies(cls: type) -> list[str]:
-    """The fields that a reply may fill, in their order."""
-    return [name for name, access in accesses(cls).items() if access not in NOT_FILLED]
+def filled_by_replies(cls: type, locked: Collection[str] = ()) -> list[str]:
+    """The fields that a reply may fill, in their order; `locked` are those that the configuration sets."""
+    return [name for name, access in accesses(cls).items() if access not in NOT_FILLED and name not in locked]
 
 
-def handed_over(cls: type) -> list[str]:
+def handed_over(cls: type, locked: Collection[str] = ()) -> list[str]:
     """The fields that the long-term memory is given: those marked as output if there are any, else all but what is given to the agent."""
-    known = accesses(cls)
-    outputs = [name for name, access in known.items() if access == "output"]
-    return outputs or [name for name, access in known.items() if access not in NOT_FILLED]
+    outputs = [name for name, access in accesses(cls).items() if access == "output"]
+    return outputs or filled_by_replies(cls, locked)
 
 
 def taken_from_memory(cls: type) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from orchestrator.errors import StepError
+from orchestrator.formats.faults import did_you_mean
 from orchestrator.models.conductors import Code, DiskursAgent, Forum
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning import templates
@@ -81,10 +82,21 @@ class Prompter:
         locked = dict(self.agent.locked_fields)
         if "agent_descriptions" in arguments:
             locked.setdefault("agent_descriptions", self._descriptions())
-        for name in locked.keys() - arguments.keys() - self._system_arguments.keys():
-            message = f"lockedFields of agent {self.name!r} names {name!r}, which is no field of {self.argument_class.__name__}"
-            raise StepError(message, code="bad_configuration")
         return {**arguments, **{name: value for name, value in locked.items() if name in arguments}}
+
+    def check_names(self) -> None:
+        """Raises StepError if the configuration names a field that the agent's classes do not have."""
+        own = fields.hints(self.argument_class)
+        self._check_fields("lockedFields", self.agent.locked_fields, {**own, **self._system_arguments})
+        if self.agent.kind == "multistep_finalizer":
+            self._check_fields("finalProperties", self.agent.final_properties, own)
+
+    def _check_fields(self, key: str, names: Iterable[str], known: Collection[str]) -> None:
+        for name in names:
+            if name not in known:
+                near = did_you_mean(name, known)
+                message = f"{key} of agent {self.name!r} names {name!r}, which is no field of {self.argument_class.__name__}{near}"
+                raise StepError(message, code="bad_configuration")
 
     @cached_property
     def _system_arguments(self) -> dict[str, JsonValue]:
@@ -97,7 +109,7 @@ class Prompter:
 
     def read(self, text: str, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """The arguments with what a reply says. Raises ReplyError with what is wrong."""
-        given = read_reply(text, self.argument_class)
+        given = read_reply(text, self.argument_class, self.agent.locked_fields)
         updated = fields.merge(arguments, given)
         if self.agent.kind == "llm_compiler":
             updated = plans.settled(arguments, updated)
@@ -155,7 +167,8 @@ class Prompter:
         if self.agent.kind == "llm_compiler":
             context["tools"] = [_shown(tool) for tool in self._described]
         rendered = self._render("system", prompt.system, context)
-        skeleton = {name: _example(fields.hints(self.argument_class)[name]) for name in fields.filled_by_replies(self.argument_class)}
+        filled = fields.filled_by_replies(self.argument_class, self.agent.locked_fields)
+        skeleton = {name: _example(fields.hints(self.argument_class)[name]) for name in filled}
         if prompt.form is not None:
             form = self._render("json", prompt.form, {"schema": skeleton})
         else:
@@ -169,7 +182,7 @@ class Prompter:
     def _render(self, which: str, template: str | None, context: Mapping[str, JsonValue]) -> str:
         text = template if template is not None else DEFAULTS.get((self.agent.kind, which), "")
         try:
-            return templates.render(text, context)
+            return templates.render(text, context, self.agent.prompt.parts)
         except templates.TemplateError as error:
             raise StepError(f"the {which} prompt of agent {self.name!r}: {error}", code="bad_template") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Literal, cast, get_args, get_origin
@@ -26,9 +26,9 @@ class ReplyError(ValueError):
     """A reply cannot be used; the text is what the model is told."""
 
 
-def read_reply(text: str, cls: type) -> dict[str, JsonValue]:
-    """What a reply gives for the fields that replies fill. Raises ReplyError."""
-    return read_fields(read_object(text), cls)
+def read_reply(text: str, cls: type, locked: Collection[str] = ()) -> dict[str, JsonValue]:
+    """What a reply gives for the fields that replies fill, which `locked` are not. Raises ReplyError."""
+    return read_fields(read_object(text), cls, locked)
 
 
 def read_object(text: str) -> dict[str, JsonValue]:
@@ -63,10 +63,10 @@ def _unreadable(error: ValueError | RecursionError) -> ReplyError:
     return ReplyError(f"Invalid JSON: {fault}. Please ensure the response is valid JSON.")
 
 
-def read_fields(given: Mapping[str, JsonValue], cls: type) -> dict[str, JsonValue]:
+def read_fields(given: Mapping[str, JsonValue], cls: type, locked: Collection[str] = ()) -> dict[str, JsonValue]:
     """The values under the names of the fields that replies fill, each of its type. Raises ReplyError."""
     hints = fields.hints(cls)
-    wanted = fields.filled_by_replies(cls)
+    wanted = fields.filled_by_replies(cls, locked)
     _check_names(given, cls, wanted)
     return {name: _value(given[name], hints[name]) for name in wanted if name in given}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from orchestrator.errors import StepError
@@ -31,12 +33,15 @@ def diskurs_heuristic(work: Work) -> Outcome:
         raise StepError(f"prompt.py of agent {hop.agent!r} has no function 'heuristic_sequence'", code="bad_code")
     arguments = prompter.arguments(talk)
     conversation = conversation_of(prompter, talk, arguments)
-    client = _Model(prompter, talk)
+    function = code.room_of(work).load(found, prompter.forum.modules)
+    client = _Model(prompter)
     offered = {
         "conversation": conversation, "call_tool": _tools(prompter), "llm_client": client,
         "prompt_argument": conversation.prompt_argument, "metadata": conversation.metadata,
     }  # fmt: skip
-    function = code.room_of(work).load(found, prompter.forum.modules)
+    if not inspect.iscoroutinefunction(function):
+        generate = _waited_for(work, client.generate)
+        offered |= {"call_tool": _waited_for(work, _tools(prompter)), "llm_client": SimpleNamespace(generate=generate)}
     wanted = inspect.signature(function).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in wanted.values())
     made = code.call(work, found, **{name: value for name, value in offered.items() if takes_any or name in wanted})
@@ -48,7 +53,7 @@ def diskurs_heuristic(work: Work) -> Outcome:
     return outcome.model_copy(update={"usage": client.usage}) if client.usage.model_calls else outcome
 
 
-def _tools(prompter: Prompter) -> Callable[[str, Mapping[str, Any]], Awaitable[Any]]:
+def _tools(prompter: Prompter) -> Callable[..., Coroutine[object, object, Any]]:
     """How a sequence calls tools: those of the agent, or all if it names none."""
     known = calls.callables(prompter.work, prompter.agent.tools or prompter.forum.tools)
 
@@ -60,10 +65,19 @@ def _tools(prompter: Prompter) -> Callable[[str, Mapping[str, Any]], Awaitable[A
     return call_tool
 
 
+def _waited_for(work: Work, function: Callable[..., Coroutine[object, object, Any]]) -> Callable[..., Any]:
+    """The function for code that is sync, which cannot await it."""
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(function(*given, **named), work.process.loop()).result()
+
+    return waiting
+
+
 class _Model:
     """How a sequence asks its agent's model: `await llm_client.generate(conversation)`. It is asked again if the step is done again."""
 
-    def __init__(self, prompter: Prompter, talk: Talk) -> None:
+    def __init__(self, prompter: Prompter) -> None:
         self._prompter = prompter
         self.usage = Usage()
 

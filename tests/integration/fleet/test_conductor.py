@@ -360,6 +360,49 @@ def test_a_sequence_asks_its_model_and_hands_over_to_its_conductor(stage: Stage)
     assert [each.text for each in said] == ["Sum up: a long story", "All is well.", "Noted: All is well."]
 
 
+def test_a_sync_sequence_waits_for_tools_and_its_model(stage: Stage) -> None:
+    begin = "async def heuristic_sequence"
+    code, _ = SEQUENCE["agents/desk/prompt.py"].split(begin)
+    sync = """def heuristic_sequence(prompt_argument, call_tool, conversation, llm_client):
+    told = llm_client.generate(conversation.append("Sum up"))
+    prompt_argument.answer = call_tool(function_name="shout", arguments={"text": told.last_message.content})
+    return prompt_argument
+"""
+    tools = "tools: [{name: shout, functionName: shout, modulePath: tools/shout.py}]\n"
+    config_yml = SEQUENCE["config.yml"] + tools
+    stage.write({**SEQUENCE, "tools/shout.py": PARALLEL["tools/shout.py"], "agents/desk/prompt.py": code + sync}, config=config_yml)
+    stage.script({"next_agent": "desk"}, "all is well")
+
+    assert stage.ask().output == {"answer": "ALL IS WELL", "topic": ""}
+
+
+# --- what the file says of fields -----------------------------------------------------------------------------------
+
+
+def test_no_reply_changes_a_field_that_the_file_locks(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    lockedFields: {name: Ann}\n"))
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    result = stage.ask()
+
+    assert "The user's name is Ann." in stage.asked()[2]
+    assert '"name"' not in stage.requests()[1]["body"]["messages"][0]["content"]
+    assert not [step for step in stage.record(result.run_id).steps.values() if "step" in step.info]  # which is the id, where both are told
+
+
+def test_a_field_that_is_not_there_is_told_before_a_model_is_asked(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    lockedFields: {nam: Ann}\n"))
+
+    result = stage.ask()
+
+    assert (result.status, stage.asked()) == ("failed", [])
+    assert result.error is not None
+    assert (
+        "lockedFields of agent 'helper' names 'nam', which is no field of FirstUserPromptArgument; did you mean 'name'?"
+        in result.error.message
+    )
+
+
 def test_a_part_that_is_exhausted_exhausts_the_agent(stage: Stage) -> None:
     stage.write(
         PARALLEL, config=PARALLEL["config.yml"].replace("    location: agents/reader\n", "    location: agents/reader\n    maxTrials: 1\n")

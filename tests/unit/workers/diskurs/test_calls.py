@@ -23,16 +23,27 @@ def create_price(configs, store=None):
     price.__doc__ = f"{configs} of {store and store.name}"
     return price
 """
+CREATED = SHOP.replace(
+    "class Store:",
+    """
+from diskurs.protocols import ToolDependency
+
+class Store(ToolDependency):
+    @classmethod
+    def create(cls, name, city):
+        return cls(f"{name} in {city}")
+""",
+)
 
 
-def described(folder: Path, tool: dict[str, Any], store: str = "a") -> str:
+def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str) -> str:
     """What a model is told of the tool `price`."""
-    (folder / "shop.py").write_text(SHOP)
+    (folder / "shop.py").write_text(shop)
     made_by = Code(file="shop.py", name="Store")
     forum = Forum(
         first_contact="a", agents={"a": DiskursAgent(kind="heuristic")},
         tools={"price": DiskursTool(function=Code(file="shop.py", name="price"), **tool)},
-        dependencies={"store": Dependency(made_by=made_by, parameters={"name": store})},
+        dependencies={"store": Dependency(made_by=made_by, parameters={**store})},
     )  # fmt: skip
     definitions = Definitions(folder=str(folder), diskurs=forum)
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
@@ -42,5 +53,9 @@ def described(folder: Path, tool: dict[str, Any], store: str = "a") -> str:
 def test_another_configuration_of_the_folder_has_tools_of_its_own(tmp_path: Path) -> None:
     assert described(tmp_path, {"configs": {"vat": 7}}) == "{'vat': 7} of None"
     assert described(tmp_path, {"configs": {"vat": 19}}) == "{'vat': 19} of None"
-    assert described(tmp_path, {"dependencies": ["store"]}, store="a") == "{} of a"
-    assert described(tmp_path, {"dependencies": ["store"]}, store="b") == "{} of b"
+    assert described(tmp_path, {"dependencies": ["store"]}, name="a") == "{} of a"
+    assert described(tmp_path, {"dependencies": ["store"]}, name="b") == "{} of b"
+
+
+def test_a_dependency_with_create_is_made_by_it_and_told_its_name(tmp_path: Path) -> None:
+    assert described(tmp_path, {"dependencies": ["store"]}, CREATED, city="Bern") == "{} of store in Bern"

@@ -33,6 +33,11 @@ def test_diskurs_is_importable_only_while_code_runs(tmp_path: Path) -> None:
     assert not [name for name in sys.modules if name.partition(".")[0] == "diskurs"]
 
 
+def test_names_that_code_only_annotates_with_are_importable(tmp_path: Path) -> None:
+    names = "PromptArgument, LLMClient, Conversation, CallTool, ToolDependency"
+    assert room(tmp_path, prompt=f"from diskurs import {names}\nfrom diskurs.protocols import {names}\n").module("prompt.py")
+
+
 def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compatibility, "_is_installed", lambda: True)
     with compatibility.importable():

@@ -59,6 +59,7 @@ def test_all_is_handed_over_unless_outputs_are_marked() -> None:
     assert fields.handed_over(Plain) == ["topic", "answer", "count"]
     assert fields.handed_over(Marked) == ["answer"]
     assert fields.handed_over(Given) == ["note"]
+    assert fields.handed_over(Plain, ["topic"]) == ["answer", "count"]
 
 
 def test_memory_fills_all_unless_inputs_are_marked() -> None:

@@ -162,6 +162,7 @@ def test_what_a_class_does_wrong_itself_is_no_fault_of_the_reply() -> None:
 
 def test_what_is_given_to_the_agent_is_no_reply() -> None:
     assert read_reply('{"given": "a", "locked": "b", "older": "c", "name": "Jo"}', Arguments) == {"name": "Jo"}
+    assert read_reply('{"name": "Jo"}', Arguments, locked=["name"]) == {}
 
 
 @pytest.mark.parametrize(
