@@ -19,7 +19,7 @@ from orchestrator.memory import MemoryBank
 from orchestrator.models.values import JsonValue
 from orchestrator.state.memory import DEFAULT, LONGEST_S
 
-TTL = click.FloatRange(min=0, min_open=True, max=LONGEST_S)
+TTL = click.FloatRange(min=0, min_open=True, max=int(LONGEST_S))
 
 
 @click.group()

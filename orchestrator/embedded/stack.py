@@ -21,7 +21,7 @@ from orchestrator.embedded.record import Process, Record, clear_stale_record, re
 from orchestrator.embedded.valkey import answers, server_url
 from orchestrator.errors import UnavailableError
 
-READY_S = 60.0  # an agents worker loads LiteLLM, which takes 4 s, and 15 s on a cold disk
+READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on a machine with far too much to do
 ANSWER_S = 5.0  # the server of a kept stack may be starting again
 HURRY_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
 

@@ -11,7 +11,7 @@ from tornado.iostream import StreamClosedError
 from orchestrator.flowerapp.faults import Refused, body_of
 from orchestrator.flowerapp.handlers import Api
 from orchestrator.flowerapp.tasks import tasks_of
-from orchestrator.formats.documents import parse
+from orchestrator.formats.documents import parse_json
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.pages import sse
@@ -148,7 +148,7 @@ class Signal(Api):
         if len(self.request.body) > SIGNAL_BYTES:
             raise Refused(413, f"the body is larger than {SIGNAL_BYTES / 1e6:.0f} MB")
         try:
-            found = parse(self.request.body.decode("utf-8"), source="body").data
+            found = parse_json(self.request.body.decode("utf-8"), source="body").data
         except UnicodeDecodeError as error:
             raise Refused(400, f"the body is no text in UTF-8: byte {error.start} is wrong") from error
         if not isinstance(found, dict) or found.keys() != {"value"}:

@@ -274,7 +274,7 @@ def test_beside_coroutines_it_is_the_same(folder: Path, url: str, models: Script
 
 
 def test_a_chat_that_was_killed_goes_on_with_the_answer_under_way(folder: Path, url: str, models: ScriptedModels) -> None:
-    models.script([{"match": "count", "reply": "one two", "chunk_delay_s": 5.0}])  # with its end some 20 s, in which the second chat begins
+    models.script([{"match": "count", "reply": "one two", "chunk_delay_s": 2.5}])  # with its end some 10 s, in which the second chat begins
     session = ("--session", folder.name)
     with Terminal(folder, url, *session) as chat:
         chat.until(PROMPT)

@@ -207,7 +207,7 @@ spans, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(spans))
 trace.set_tracer_provider(provider)
 with Client(config={config!r}) as client, trace.get_tracer("app").start_as_current_span("order") as order:
-    run = client.submit_turn("hi")
+    run = client.submit_chain({{"nodes": [{{"node_id": "ask", "kind": "wait"}}], "entry_node": "ask"}})
     run.cancel()
 print(json.dumps([run.run_id, [json.loads(span.to_json()) for span in spans.get_finished_spans()]]))
 """
@@ -228,9 +228,9 @@ def test_a_program_with_its_own_provider_gets_the_spans_of_its_runs(client: Embe
     run_id, spans = json.loads(found.stdout)
     by_name = {span["name"]: span for span in spans}
     trace_id = f"0x{ids.trace_id(run_id):032x}"
-    assert by_name["submit turn"]["context"]["trace_id"] == trace_id
-    assert by_name["submit turn"]["parent_id"] == f"0x{ids.run_span(run_id):016x}"
-    assert by_name["submit turn"]["links"][0]["context"]["span_id"] == by_name["order"]["context"]["span_id"]
+    assert by_name["submit chain"]["context"]["trace_id"] == trace_id
+    assert by_name["submit chain"]["parent_id"] == f"0x{ids.run_span(run_id):016x}"
+    assert by_name["submit chain"]["links"][0]["context"]["span_id"] == by_name["order"]["context"]["span_id"]
     assert by_name["order"]["context"]["trace_id"] != trace_id
     assert by_name["order"]["links"][0]["context"]["trace_id"] == trace_id
-    assert by_name["run turn"]["context"]["span_id"] == f"0x{ids.run_span(run_id):016x}"
+    assert by_name["run chain"]["context"]["span_id"] == f"0x{ids.run_span(run_id):016x}"

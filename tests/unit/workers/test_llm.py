@@ -250,7 +250,7 @@ def test_a_stream_that_breaks_off_may_be_tried_again(run: Run, server: ScriptedM
 
 
 def test_cancelling_a_stream_closes_the_connection(run: Run, server: ScriptedModels) -> None:
-    server.script([Rule(reply="one two three", chunk_delay_s=20)])
+    server.script([Rule(reply="one two three", chunk_delay_s=3)])
 
     async def cancelled() -> None:
         first = asyncio.Event()
@@ -266,7 +266,7 @@ def test_cancelling_a_stream_closes_the_connection(run: Run, server: ScriptedMod
 
 
 def test_a_stream_that_takes_too_long_is_closed(run: Run, server: ScriptedModels) -> None:
-    server.script([Rule(reply="one two three", chunk_delay_s=20)])
+    server.script([Rule(reply="one two three", chunk_delay_s=3)])
 
     error = failed(run, ask(timeout_s=0.3, on_delta=len))
 
@@ -275,7 +275,7 @@ def test_a_stream_that_takes_too_long_is_closed(run: Run, server: ScriptedModels
 
 
 def test_an_error_of_who_takes_the_pieces_is_theirs_and_ends_the_stream(run: Run, server: ScriptedModels) -> None:
-    server.script([Rule(reply="one two three", chunk_delay_s=20)])
+    server.script([Rule(reply="one two three", chunk_delay_s=3)])
 
     def fail(text: str) -> None:
         raise KeyError(text)
