@@ -208,6 +208,7 @@ provider.add_span_processor(SimpleSpanProcessor(spans))
 trace.set_tracer_provider(provider)
 with Client(config={config!r}) as client, trace.get_tracer("app").start_as_current_span("order") as order:
     run = client.submit_chain({{"nodes": [{{"node_id": "ask", "kind": "wait"}}], "entry_node": "ask"}})
+    next(event for event in run.log(timeout_s=40) if event.type == "waiting")  # no worker has to do with it now, and would tell its end
     run.cancel()
 print(json.dumps([run.run_id, [json.loads(span.to_json()) for span in spans.get_finished_spans()]]))
 """
