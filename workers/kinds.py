@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers import agents, conversations, decisions, mcp, remembering, routers, routing, rows, teams, tools
+from workers import agents, commands, conversations, decisions, mcp, remembering, routers, routing, rows, teams, tools
 from workers.diskurs import kinds as diskurs
 from workers.work import Handler
 
@@ -10,7 +10,7 @@ HANDLERS: dict[str, Handler] = {
     "run.start": decisions.run_start,
     "tool.call": tools.tool_call,
     "mcp.call": mcp.mcp_call,
-    "proc.run": tools.proc_run,
+    "proc.run": commands.proc_run,
     "agent.turn": agents.agent_turn,
     "agent.run": decisions.agent_run,
     "agent.function": rows.agent_function,

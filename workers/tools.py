@@ -1,4 +1,4 @@
-"""Calls Python functions, and allowed commands, on behalf of steps."""
+"""Calls Python functions on behalf of steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 import os
-import subprocess
 import sys
 import threading
 import traceback
@@ -32,7 +31,6 @@ from workers.work import Work
 
 log = structlog.get_logger(__name__)
 
-LAST_WORDS = 2000  # characters of what a command wrote to its standard error that are logged
 OURS = {"orchestrator", "workers"}
 _INSTALLED = {"site-packages", "dist-packages"}  # of a virtual environment that lies in the folder
 
@@ -57,33 +55,6 @@ def tool_call(work: Work) -> Outcome:
     output = call(work, tool.function, function, arguments)
     faultpoints.at("tool-finished")
     return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
-
-
-def proc_run(work: Work) -> Outcome:
-    """Runs an allowed command; an exit code other than 0 is an error."""
-    command = work.definitions.commands[work.text_param("command")]
-    given = work.node_input
-    unknown = sorted(set(given) - {"args", "stdin"})
-    if unknown:
-        raise StepError(f"a proc node takes 'args' (a list of texts) and 'stdin' (text), not {unknown[0]!r}", code="bad_arguments")
-    args = given.get("args") or []
-    if not isinstance(args, list) or not all(isinstance(arg, str | int | float) for arg in args):
-        raise StepError(f"'args' must be a list of texts, not {args!r}", code="bad_arguments")
-    try:
-        done = subprocess.run(
-            [*command.command, *map(str, args)], input=str(given.get("stdin") or ""), capture_output=True, text=True, errors="replace",
-            timeout=command.timeout_s, cwd=folder_here(work.definitions.folder), check=False,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise StepError(f"command {command.command[0]!r} is not installed on this worker", code="proc_error") from error
-    except subprocess.TimeoutExpired as error:
-        raise StepError(f"command took longer than its {command.timeout_s:g} s and was stopped", code="timeout", retryable=True) from error
-    if done.stderr.strip():
-        log.info("command_said", command=work.text_param("command"), stderr=done.stderr.strip()[-LAST_WORDS:])
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-500:]
-        raise StepError(f"command exited with {done.returncode}: {said}", code="proc_error", retryable=True)
-    return Outcome(output={"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}, usage=Usage(tool_calls=1))
 
 
 @lru_cache(maxsize=64)

@@ -30,6 +30,16 @@ QueueName = Annotated[str, AfterValidator(_queue_name)]
 """A name that also stands in keys of Redis, in rules of who may use them, in addresses and as a metric's label."""
 
 
+def _variable_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):  # not quoted: it may be a value, which is secret
+        raise ValueError("expected the name of an environment variable; the value itself is set in the workers' environment")
+    return name
+
+
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+"""An environment variable of the workers; a configuration has the name, never the value."""
+
+
 class ReplyCache(Value):
     """How long replies are remembered: the same request is then answered without asking the model."""
 
@@ -135,6 +145,10 @@ class Command(Value):
     """A command that `proc` nodes may run; nothing else is ever run."""
 
     command: list[str] = Field(min_length=1, description="program and fixed arguments; a node's `args` are appended")
+    env: list[VariableName] = Field(
+        default_factory=list,
+        description="names of environment variables of the workers that it is given, beside PATH, HOME and the like",
+    )
     timeout_s: float = Field(default=60.0, gt=0, description="seconds before it is killed")
 
 

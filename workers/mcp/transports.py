@@ -14,9 +14,9 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from orchestrator.errors import StepError
 from orchestrator.models.definitions import McpServer
 from orchestrator.runlog.secrets import SECRET_SIZE, secrets_in
+from workers.environment import environment, variable
 from workers.mcp.lastwords import LastWords, overheard
 
 SHORTEST_SECRET = 4  # shorter values are numbers and words, and would tear holes in every text
@@ -44,8 +44,9 @@ def secrets_of(server: McpServer) -> list[str]:
 @asynccontextmanager
 async def _by_command(server: McpServer, folder: str | None, words: LastWords) -> AsyncIterator[Streams]:
     command, *arguments = server.command
-    env = {variable: _variable(variable) for variable in server.env}
-    parameters = StdioServerParameters(command=command, args=arguments, env=env, cwd=folder, encoding_error_handler="replace")
+    parameters = StdioServerParameters(
+        command=command, args=arguments, env=environment(server.env), cwd=folder, encoding_error_handler="replace"
+    )
     async with overheard(words) as errors, stdio_client(parameters, errors) as streams:
         errors.close()  # the command has its own
         yield streams
@@ -53,7 +54,7 @@ async def _by_command(server: McpServer, folder: str | None, words: LastWords) -
 
 @asynccontextmanager
 async def _by_address(server: McpServer, url: str) -> AsyncIterator[Streams]:
-    headers = {header: _variable(variable).strip() for header, variable in server.headers.items()}
+    headers = {header: variable(name).strip() for header, name in server.headers.items()}
     # How long an answer may take is for the calls to say, and how many may wait at once for the worker's slots.
     timeout = httpx.Timeout(server.connect_timeout_s, read=None)
     async with (
@@ -61,9 +62,3 @@ async def _by_address(server: McpServer, url: str) -> AsyncIterator[Streams]:
         streamable_http_client(url, http_client=client) as (read, write, _),
     ):
         yield read, write
-
-
-def _variable(name: str) -> str:
-    if name not in os.environ:
-        raise StepError(f"{name} is not set; set it in the environment of the workers")
-    return os.environ[name]
