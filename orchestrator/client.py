@@ -27,9 +27,9 @@ from orchestrator.planning.strategies import chains, turns
 from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.runlog.lines import Line
 from orchestrator.settings import settings
-from orchestrator.state import clock, events, fleet, forks, logs, sessions, traces
+from orchestrator.state import clock, costs, events, fleet, forks, logs, sessions, traces
 from orchestrator.state.connection import check, connect
-from orchestrator.state.keys import shard_of
+from orchestrator.state.keys import definitions_digest, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.memory import MemoryBank
 from orchestrator.state.records import Place, RunRecord, StepRecord
@@ -158,7 +158,7 @@ class Client:
         clock.learn(self.redis)
         self.app = make_app(self.redis_url, broker_url or said.broker_url)
         self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S, replicas=said.wait_replicas)
-        self._known_costs: Mapping[str, float] = {}
+        self._known_costs: Mapping[str, Mapping[str, float]] = {}
         self._costs_at = -COSTS_FRESH_S
 
     @classmethod
@@ -339,11 +339,11 @@ class Client:
         return self.definitions.model_dump_json(exclude_defaults=True, by_alias=True)
 
     def _costs(self) -> Mapping[str, float]:
-        """What work costs, as the fleet knew it a moment ago."""
+        """Return what work of this configuration costs, in milliseconds a step, as the fleet knew it a moment ago."""
         now = time.monotonic()
         if now - self._costs_at > COSTS_FRESH_S:
-            self._known_costs, self._costs_at = fleet.costs(self.redis), now
-        return self._known_costs
+            self._known_costs, self._costs_at = costs.known(self.redis), now
+        return self._known_costs.get(definitions_digest(self._definitions_text)[: costs.DIGEST_SIZE], {})
 
 
 class EmbeddedClient(Client):

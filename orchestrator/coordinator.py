@@ -24,6 +24,7 @@ from orchestrator.planning.strategies import chain_specs, chains, turns
 from orchestrator.queues import oldest_waiting_s
 from orchestrator.state import fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
+from orchestrator.state.costs import CHEAP_MS
 from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger
 from orchestrator.state.records import Ready, owner_of
 
@@ -57,7 +58,7 @@ def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Ma
     if entry is None or entry.kind not in ("tool", "skill"):
         return COORDINATOR
     spec = chain_specs.call(entry, {}, definitions)
-    cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, fleet.CHEAP_MS) < fleet.CHEAP_MS
+    cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
     return spec.queue if cheap else COORDINATOR
 
 

@@ -11,7 +11,7 @@ from typing import cast
 import structlog
 from pydantic import ValidationError
 
-from orchestrator.errors import CantataError, MustWait, StepError
+from orchestrator.errors import CantataError, MustWait, StepError, UnavailableError
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import growth
 from orchestrator.state.encoding import unknown_fields
@@ -43,9 +43,13 @@ def do(process: Process, begun: Begun) -> Record | None:
             outcome = outcome.model_copy(update={"fragment": growth.adopt(outcome.fragment, begun.step_id, begun.spec)})
         took_ms = (time.perf_counter() - since) * 1000
         if begun.spec.work:
-            process.costs.saw(begun.spec.work, took_ms)
+            process.costs.record(begun.definitions, begun.spec.work, took_ms)
         return outcomes.of(begun, outcome, limit_bytes=work.definitions.limits.output_bytes, took_ms=took_ms)
     except (CancelledError, _Lost):
+        return None
+    except UnavailableError as error:  # Redis was away for longer than the step could wait: no fault of the step's
+        log.warning("step_handed_back", run=begun.run_id, step=begun.step_id, reason=str(error))
+        process.ledger.release(begun)
         return None
     except MustWait as wait:
         return outcomes.waits(begun, wait)
@@ -84,7 +88,7 @@ def _call(work: Work) -> Outcome:
             limit = f"{timeout_s:g} s" if timeout_s else "time"
             raise StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True) from None
     limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
-    with process.holding(begun, timeout_s=limit_s) as held:
+    with process.working(begun, timeout_s=limit_s) as held:
         outcome = cast("Callable[[Work], Outcome]", handler)(work)
     if held.cancelled:
         raise _Lost

@@ -12,7 +12,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
@@ -27,12 +28,13 @@ from orchestrator.models.graph import Spec
 from orchestrator.planning.canvas import Pace
 from orchestrator.results import is_over
 from orchestrator.settings import settings
-from orchestrator.state import fleet, outages, traces
+from orchestrator.state import costs, fleet, outages, traces
 from orchestrator.state.connection import RedisFailure, connect
 from orchestrator.state.ledger import LEASE_S, RENEW_S, Ledger
 from orchestrator.state.limits import Limiter
 from orchestrator.state.records import Begun, Ready
 from workers import outcomes, telling
+from workers.costs import Costs
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +43,6 @@ Result = TypeVar("Result")
 BATCH_MS = 30.0  # work in one message: long against the cost of a message (0.7 ms), short against a person's patience
 MOST_IN_BATCH = 100
 MESSAGES_A_SLOT = 2  # so that no slot idles while another still has a long message
-SAMPLES = 3  # measurements before work counts as known
 TICK_S = 0.1  # how late a time-out may be noticed
 MOST_DEFINITIONS = 64  # kept in one process
 FLEET_S = 1.0  # how often a process tells and learns what work costs
@@ -49,42 +50,13 @@ FLEET_S = 1.0  # how often a process tells and learns what work costs
 
 @dataclass(slots=True)
 class Held:
-    """A step this process is doing now."""
+    """A step this process holds the lease of: while its handler runs (`works`), and until its outcome is recorded."""
 
     begun: Begun
-    stop: Callable[[], object] | None
-    give_up: float | None
+    works: bool = False
+    stop: Callable[[], object] | None = None
+    give_up: float | None = None
     cancelled: bool = False
-
-
-@dataclass(slots=True)
-class Costs:
-    """What work was seen to cost, in milliseconds a step; a running mean."""
-
-    own: dict[str, float] = field(default_factory=dict)
-    samples: dict[str, int] = field(default_factory=dict)
-    known: dict[str, float] = field(default_factory=dict)
-    changed: set[str] = field(default_factory=set)
-
-    def saw(self, work: str, took_ms: float) -> None:
-        """Take in one measurement."""
-        before = self.own.get(work)
-        self.own[work] = took_ms if before is None else before + 0.2 * (took_ms - before)
-        self.samples[work] = self.samples.get(work, 0) + 1
-        if self.samples[work] >= SAMPLES:
-            self.known[work] = self.own[work]
-            self.changed.add(work)
-
-    def is_cheap(self, spec: Spec) -> bool:
-        """Whether steps of this spec are known to be cheap."""
-        if spec.cheap is not None or spec.decides:
-            return bool(spec.cheap or spec.decides)
-        return bool(spec.work) and self.known.get(spec.work, fleet.CHEAP_MS) < fleet.CHEAP_MS
-
-    def names(self) -> str:
-        """The names of cheap work, as the ledger wants them."""
-        cheap = [work for work, cost in self.known.items() if cost < fleet.CHEAP_MS]
-        return "\n" + "".join(f"{work}\n" for work in cheap)
 
 
 class Process:
@@ -130,16 +102,32 @@ class Process:
     # --- doing ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def holding(self, begun: Begun, *, stop: Callable[[], object] | None = None, timeout_s: float | None = None) -> Iterator[Held]:
-        """Keep the lease of a step alive while it is done."""
-        held = Held(begun, stop, None if timeout_s is None else time.monotonic() + timeout_s)
+    def leased(self, begun: Begun) -> Iterator[None]:
+        """Keep the lease of a step alive until its outcome is recorded."""
         with self._changed:
-            self._held[begun.lease] = held
+            self._held[begun.lease] = Held(begun)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.pop(begun.lease, None)
+
+    @contextmanager
+    def working(self, begun: Begun, *, stop: Callable[[], object] | None = None, timeout_s: float | None = None) -> Iterator[Held]:
+        """Let the handler of a leased step be stopped: past its time-out, when the lease is lost, or to be handed back."""
+        with self._changed:
+            held = self._held[begun.lease]
+            held.works, held.stop, held.give_up = True, stop, None if timeout_s is None else time.monotonic() + timeout_s
         try:
             yield held
         finally:
             with self._changed:
-                self._held.pop(begun.lease, None)
+                held.works, held.give_up = False, None
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this process was told to give back what it has not done."""
+        return self._handing_back.is_set()
 
     def run_async(self, begun: Begun, work: Coroutine[object, object, Result], timeout_s: float | None) -> Result:
         """Run a coroutine on this process's event loop, under the step's lease and time-out.
@@ -153,7 +141,7 @@ class Process:
                 return await work
 
         future = asyncio.run_coroutine_threadsafe(bounded(), loop)
-        with self.holding(begun, stop=future.cancel):
+        with self.working(begun, stop=future.cancel):
             return future.result()
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -180,22 +168,25 @@ class Process:
         self._send(run_id, ready)
         return word != "over"
 
-    def pace(self) -> Pace:
-        """How this process would batch work."""
-        return Pace(self.costs.is_cheap, self._batch)
+    def pace(self, definitions: str) -> Pace:
+        """Return how this process would batch work of the configuration with this digest."""
+        return Pace(partial(self.costs.is_cheap, definitions), partial(self._batch, definitions))
 
-    def _batch(self, spec: Spec, ready: int) -> int:
-        cost_ms = max(self.costs.known.get(spec.work, 1.0), 0.05)
+    def _batch(self, definitions: str, spec: Spec, ready: int) -> int:
+        cost_ms = max(self.costs.of(definitions, spec.work) or 1.0, 0.05)
         slots = self.slots.get(spec.queue, 1)
         return min(MOST_IN_BATCH, max(1, int(BATCH_MS / cost_ms)), ceil(ready / (slots * MESSAGES_A_SLOT)))
 
     def definitions(self, run_id: str, digest: str) -> Definitions:
-        """The definitions that a run started with; runs with the same share them."""
-        known = self._definitions.get(digest)
+        """Return the definitions that a run started with; runs with the same share them."""
+        with self._changed:
+            known = self._definitions.get(digest)
         if known is None:
-            known = self._definitions[digest] = definitions_from(self.ledger.definitions(run_id, digest))
-            while len(self._definitions) > MOST_DEFINITIONS:
-                self._definitions.popitem(last=False)
+            known = definitions_from(self.ledger.definitions(run_id, digest))
+            with self._changed:
+                self._definitions[digest] = known
+                while len(self._definitions) > MOST_DEFINITIONS:
+                    self._definitions.popitem(last=False)
         return known
 
     # --- the heart --------------------------------------------------------------------------------------------------
@@ -231,29 +222,19 @@ class Process:
             return
         lost = self._heart_ledger.renew(leases)
         faultpoints.at("lease-renewed")
-        for lease in lost:
-            held = self._held.get(lease)
-            if held is None or held.cancelled:
-                continue
-            held.cancelled = True
+        for held in self._cancelled(lambda held: held.begun.lease in lost):
             log.info("lease_lost", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
             self._stop_work(held)
 
     def _hand_back_all(self) -> None:
-        with self._changed:
-            held = [each for each in self._held.values() if not each.cancelled]
-        for each in held:
-            each.cancelled = True
-            self._heart_ledger.release(each.begun)
+        for held in self._cancelled(lambda held: True):
+            self._heart_ledger.release(held.begun)
             faultpoints.at("handed-back")
-            log.info("step_handed_back", worker=self.name, run=each.begun.run_id, step=each.begun.step_id)
-            self._stop_work(each)
+            log.info("step_handed_back", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
+            self._stop_work(held)
 
     def _stop_late(self, now: float) -> None:
-        with self._changed:
-            late = [held for held in self._held.values() if held.give_up is not None and held.give_up < now and not held.cancelled]
-        for held in late:
-            held.cancelled = True
+        for held in self._cancelled(lambda held: held.give_up is not None and held.give_up < now):
             log.info("step_timed_out", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
             limit = f"{held.begun.spec.timeout_s:g} s" if held.begun.spec.timeout_s else "time"
             error = StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True)
@@ -266,9 +247,17 @@ class Process:
             finally:
                 self._stop_work(held)
 
+    def _cancelled(self, wanted: Callable[[Held], bool]) -> list[Held]:
+        """Mark the steps whose handlers run and which are wanted as cancelled, and return them. One that is done is left to be recorded."""
+        with self._changed:
+            found = [held for held in self._held.values() if held.works and not held.cancelled and wanted(held)]
+            for held in found:
+                held.cancelled = True
+        return found
+
     def _stop_work(self, held: Held) -> None:
         with self._changed:
-            if held.begun.lease not in self._held:
+            if not held.works:
                 return  # it ended by itself, and its process may be doing another step
             if held.stop is not None:
                 held.stop()
@@ -279,9 +268,7 @@ class Process:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _learn(self) -> None:
-        changed, self.costs.changed = self.costs.changed, set()
-        told = {work: self.costs.own[work] for work in changed}
-        self.costs.known.update({**fleet.share_costs(self._heart_redis, told), **told})
+        self.costs.exchange(partial(costs.share, self._heart_redis))
         self.slots = fleet.slots(self._heart_redis)  # learns the clock too
 
 

@@ -14,13 +14,13 @@ from celery import Celery, Task
 from orchestrator import faultpoints, metrics, tracing
 from orchestrator.celeryapp import Carried, send
 from orchestrator.coordinator import send_ready
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import StepError, UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
 from orchestrator.results import is_over
-from orchestrator.state import traces
-from orchestrator.state.records import Ahead, Begun, Ready
-from workers import shown
+from orchestrator.state import outages, traces
+from orchestrator.state.records import Ahead, Begun, Committed, Ready
+from workers import outcomes, shown
 from workers.kinds import HANDLERS
 from workers.outcomes import Record
 from workers.runtime import Process
@@ -60,17 +60,21 @@ class Loop:
         self._carried = carried
         self._held_back: dict[str, Ready] = {}
         self._until: float | None = None
+        self._definitions = ""
         self.done: list[tuple[str, str, float, float]] = []
 
     def run(self) -> str | None:
         """Do the steps; 'joined' if Celery is to send the join of this message's chord."""
         begun = self._next()
         while begun is not None:
-            since = time.time()
-            metrics.step_began(begun.spec.queue, begun.waited_s)
-            record = do(self._process, begun)
-            self.done.append((begun.spec.kind, begun.step_id, since, time.time()))
-            begun = self._commit(begun, record) or self._next()
+            self._definitions = begun.definitions
+            with self._process.leased(begun):
+                since = time.time()
+                metrics.step_began(begun.spec.queue, begun.waited_s)
+                record = do(self._process, begun)
+                self.done.append((begun.spec.kind, begun.step_id, since, time.time()))
+                committed = self._commit(begun, record)
+            begun = committed or self._next()
         return self._let_celery_send()
 
     def _next(self) -> Begun | None:
@@ -87,23 +91,44 @@ class Loop:
         if record is None:
             self._count(DROPPED)
             return None
-        committed = self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=self._ahead())
+        committed = self._recorded(begun, record)
         self._count(record.outcome.status if committed.word in ("ok", "again") else DROPPED)
         faultpoints.at("committed")
         if record.outcome.fragment:
             faultpoints.at("graph-grown")
         if is_over(committed.run_status):
             faultpoints.at("run-closed")
-            traces.end(tracing.active(), self._process.ledger, self._run_id)
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._send(committed.sends, record.outcome.fragment)
         self._give_turn(committed.following)
         faultpoints.at("successors-sent")
+        if is_over(committed.run_status):
+            traces.end(tracing.active(), self._process.ledger, self._run_id)
         begun_next = committed.begun
         if begun_next is not None and self._todo and begun_next.step_id == self._todo[0]:
             self._todo.popleft()
         return begun_next
+
+    def _recorded(self, begun: Begun, record: Record) -> Committed:
+        """Record an outcome. It waits for a Redis that is away: given up, it would be lost, and its step done again.
+
+        One that cannot be recorded at all becomes a failure that says so.
+        """
+        ahead = self._ahead()
+        while True:
+            try:
+                return self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=ahead)
+            except UnavailableError as error:
+                if self._process.is_draining:
+                    raise
+                outages.tell(log, "outcome_waits", error, run=self._run_id, step=begun.step_id)
+            except Exception as error:
+                if record.outcome.status == "failed":
+                    raise
+                log.exception("outcome_not_recorded", run=self._run_id, step=begun.step_id)
+                reason = f"its outcome could not be recorded: {type(error).__name__}: {error}"
+                record, ahead = outcomes.failed(begun, StepError(reason, code="internal")), None
 
     def _count(self, status: str) -> None:
         """Count the attempt that was done last."""
@@ -115,7 +140,7 @@ class Loop:
         self._until = self._until or now + AHEAD_S
         if len(self.done) >= MOST_AHEAD or now > self._until:
             return None
-        return Ahead(self._place.queue, self._process.costs.names(), self._todo[0] if self._todo else "")
+        return Ahead(self._place.queue, self._process.costs.cheap_names(self._definitions), self._todo[0] if self._todo else "")
 
     def _send(self, ready: Sequence[Ready], grown: Graph | None) -> None:
         own = []
@@ -137,7 +162,7 @@ class Loop:
         if not steps:
             return
         try:
-            send(self._app, self._run_id, canvas.build(steps, grown, self._process.pace()), self._place.priority)
+            send(self._app, self._run_id, canvas.build(steps, grown, self._process.pace(self._definitions)), self._place.priority)
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -13,6 +13,7 @@ import structlog
 from orchestrator import runlog, tracing
 from orchestrator.errors import CantataError
 from orchestrator.runlog import names
+from orchestrator.state.connection import RedisFailure
 from orchestrator.state.records import Begun
 from orchestrator.tracing import conventions, ids
 from workers import handlers
@@ -45,7 +46,8 @@ def do(process: Process, begun: Begun) -> Record | None:
         else:
             with _span(spans, process, begun, lost) as span:
                 record = handlers.do(process, begun)
-                _tell(spans, span, begun, record)
+                with suppress(Exception):  # a span that cannot be told must not cost the step its outcome
+                    _tell(spans, span, begun, record)
         _log(begun, record, time.monotonic() - since)
         return record
 
@@ -71,7 +73,7 @@ def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
     """The attempt before this one, if its worker died."""
     try:
         known = process.ledger.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
-    except CantataError:
+    except (CantataError, RedisFailure):
         return None
     lost = cast("list[dict[str, Any]]", known)
     return next((each for each in lost if each["attempt"] == begun.attempt - 1), None)
@@ -104,7 +106,7 @@ def _parent(process: Process, begun: Begun) -> int:
     if attempt is None:
         try:
             attempt = process.ledger.records(run_id, [grower])[grower].attempt
-        except (CantataError, KeyError):
+        except (CantataError, RedisFailure, KeyError):
             attempt = 0
         _attempts[run_id, grower] = attempt
     return ids.step_span(run_id, grower, attempt) if attempt else ids.run_span(run_id)  # a fork took it over: it was done in another trace

@@ -42,7 +42,8 @@ def beginning(text: str, secrets: Sequence[str], *, most: int) -> str:
 
 
 def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[str]:
-    for name, value in values.items():
+    for name in list(values):
+        value = values.get(name)  # an environment may lose a variable meanwhile: other threads change it
         if isinstance(value, dict):
             yield from _secrets(value)
         elif isinstance(value, str) and len(value) >= SECRET_SIZE and SECRET_NAMES.search(name):

@@ -47,6 +47,11 @@ def to_json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+def storable(text: str) -> str:
+    """Return the text with what UTF-8 cannot hold replaced: half a character, from a model or a tool, must not cost a step its outcome."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def fragment_text(graph: Graph) -> str:
     """A graph, as `lua/grow.lua` takes it in."""
     like = graph.items.like if graph.items else None

@@ -1,9 +1,9 @@
-"""Who works: each worker process says so every second, with the queues it serves and what its work costs."""
+"""Who works: each worker process says so every second, with the queues it serves."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
@@ -16,13 +16,10 @@ from orchestrator.state import clock
 from orchestrator.state.cluster import Cluster
 
 WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
-COSTS_KEY = "cantata:costs"  # hash: work -> mean milliseconds of a step of it; expires a day after the last step
 STALE_S = 5.0
 SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
 CLIENT_PREFIX = "cantata:"  # before the name of a connection
-COSTS_LIFE_S = 86_400
 CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
-CHEAP_MS = 5.0  # a step that takes less is cheaper to run ahead than to send
 
 
 class Worker(Value):
@@ -125,16 +122,3 @@ def connected(redis: Redis) -> set[str] | None:
             return None
         found |= {client["name"].removeprefix(CLIENT_PREFIX) for client in ours}
     return found
-
-
-def share_costs(redis: Redis, costs_ms: Mapping[str, float]) -> dict[str, float]:
-    """Tell what work costs; answers what all know."""
-    if costs_ms:
-        redis.hset(COSTS_KEY, mapping={work: f"{cost:.3f}" for work, cost in costs_ms.items()})
-        redis.expire(COSTS_KEY, COSTS_LIFE_S)
-    return costs(redis)
-
-
-def costs(redis: Redis) -> dict[str, float]:
-    """What a step of each work costs, in milliseconds, as measured by the workers."""
-    return {work: float(cost) for work, cost in cast("dict[str, str]", redis.hgetall(COSTS_KEY)).items()}

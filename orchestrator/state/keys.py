@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from zlib import crc32
 
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
@@ -20,6 +21,11 @@ def shard_key(shard: int) -> str:
 def run_key(run_id: str) -> str:
     """The prefix of a run's keys."""
     return f"{shard_key(shard_of(run_id))}:run:{run_id}"
+
+
+def definitions_digest(text: str) -> str:
+    """Return the name of definitions (JSON text) by their content."""
+    return sha256(text.encode()).hexdigest()
 
 
 def definitions_key(shard: int, digest: str) -> str:

@@ -38,12 +38,13 @@ from orchestrator.state.encoding import (
     run_record,
     step_record,
     step_text,
+    storable,
     swept_of,
     to_json,
     unknown_fields,
     usage_text,
 )
-from orchestrator.state.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
+from orchestrator.state.keys import SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
 from orchestrator.state.reasons import Unconfirmed, passes, reason
 from orchestrator.state.records import Accepted, Ahead, Begun, Committed, Place, Ready, Refusal, RunRecord, StepRecord, Swept, owner_of
 
@@ -94,7 +95,7 @@ class Ledger:
         The label `tenant` says whose run it is. The runs of a session, which lie in its shard, have their turns one after the other.
         """
         labels = labels or {}
-        digest, call = sha256(definitions.encode()).hexdigest(), token_hex(4)
+        digest, call = definitions_digest(definitions), token_hex(4)
         keep_ms = int((timeout_s + retention_s + DEFINITIONS_SPARE_S) * 1000)
         fields = {
             "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
@@ -185,8 +186,9 @@ class Ledger:
             blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
         word, sends, next_begun, run_status, following = self._call(
             "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob,
-            to_json(dict(info)), ",".join(outcome.takes), usage_text(outcome.usage), int(outcome.retry_in_s * 1000), self._resend_ms,
-            fragment_text(outcome.fragment) if outcome.fragment else "",
+            storable(to_json(dict(info))), ",".join(outcome.takes), usage_text(outcome.usage), int(outcome.retry_in_s * 1000),
+            self._resend_ms,
+            storable(fragment_text(outcome.fragment)) if outcome.fragment else "",
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
             to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner,
         )  # fmt: skip
@@ -432,7 +434,7 @@ class Ledger:
         """Read all scripts now: a long-lived process must not meet those of a version that is installed over it."""
         for file in _LUA.iterdir():
             name = file.name.removesuffix(".lua")
-            if name not in ("lib", "grow") and not name.startswith(("limits", "memory", "reading", "rotation")):
+            if name not in ("lib", "grow") and not name.startswith(("costs", "limits", "memory", "reading", "rotation")):
                 self._script(name)
 
     def _script(self, name: str) -> tuple[str, str]:

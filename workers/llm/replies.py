@@ -34,13 +34,15 @@ class Draft:
     id: str = ""
     model: str = ""
     """What the provider says that answered."""
+    half: str = ""
+    """The first half of a character whose second half comes with the next piece: some servers escape and split a surrogate pair."""
 
     def take(self, response: object) -> None:
         """Take in a whole answer."""
         self._sign(response)
         for choice in _list(_get(response, "choices"))[:1]:
             message = _get(choice, "message")
-            self.text = _text(_get(message, "content"))
+            self.text = _whole(_text(_get(message, "content")))
             self.finish_reason = _text(_get(choice, "finish_reason"))
             self.calls = [_read(call, number) for number, call in enumerate(_list(_get(message, "tool_calls")))]
 
@@ -51,7 +53,9 @@ class Draft:
         text = ""
         for choice in _list(_get(chunk, "choices"))[:1]:
             delta = _get(choice, "delta")
-            text = _text(_get(delta, "content"))
+            text = self.half + _text(_get(delta, "content"))
+            self.half = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
+            text = _whole(text.removesuffix(self.half))
             self.text += text
             self.finish_reason = _text(_get(choice, "finish_reason")) or self.finish_reason
             for piece in _list(_get(delta, "tool_calls")):
@@ -72,7 +76,7 @@ class Draft:
     def tool_calls(self, names: ToolNames, taken: Collection[str]) -> tuple[ToolCall, ...]:
         """The calls by our names. An id that is missing, or `taken` by an earlier call, becomes `call_<n>`, counted on from those."""
         return tuple(
-            ToolCall(id=call_id, name=names.own(call.name) if call.name else "", arguments=call.arguments or "{}")
+            ToolCall(id=call_id, name=names.own(call.name) if call.name else "", arguments=_whole(call.arguments) or "{}")
             for call_id, call in zip(_ids(self.calls, taken), self.calls, strict=True)
         )
 
@@ -112,6 +116,11 @@ def _get(value: object, name: str) -> object:
     dump = getattr(value, "model_dump", None)
     dumped = dump() if callable(dump) else None
     return dumped.get(name) if isinstance(dumped, Mapping) else None
+
+
+def _whole(text: str) -> str:
+    """Return the text with the halves of surrogate pairs joined, and lone ones replaced: they cannot be stored."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _text(value: object) -> str:

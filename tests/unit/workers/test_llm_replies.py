@@ -122,3 +122,21 @@ def test_names_that_would_become_alike_stay_apart_and_long_ones_are_cut() -> Non
 
 def piece(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
     return {"choices": [{"delta": {"tool_calls": [{"index": index, **call}]}}]}
+
+
+def test_a_character_whose_halves_come_in_two_pieces_is_joined() -> None:
+    draft = Draft()
+
+    pieces = [draft.add({"choices": [{"delta": {"content": piece}}]}) for piece in ("a\ud83d", "\ude00b")]
+
+    assert pieces == ["a", "😀b"]
+    assert draft.text == "a😀b"
+
+
+def test_half_a_character_is_replaced() -> None:
+    draft = Draft()
+
+    draft.take({"choices": [{"message": {"content": "a\ud83d.", "tool_calls": [{"function": {"name": "add", "arguments": "\ude00"}}]}}]})
+
+    assert draft.text == "a\ufffd."
+    assert draft.tool_calls(NO_NAMES, ())[0].arguments == "\ufffd"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from orchestrator.errors import StepError
 from orchestrator.models.graph import Outcome, Spec
 from orchestrator.models.values import JsonValue, Usage
+from orchestrator.runlog.secrets import secrets_in
 from orchestrator.state.records import Begun
 from workers import outcomes
-from workers.runtime import Costs
 
 
 def begun(*, failures: int = 0, retries: int = 0, **params: JsonValue) -> Begun:
@@ -74,22 +76,6 @@ def test_an_error_that_could_not_be_recorded_is_told_as_far_as_it_can_be() -> No
     assert long.message.endswith("(1000000 characters)")
 
 
-def test_work_is_cheap_when_it_was_measured_so_or_is_declared_so() -> None:
-    costs = Costs()
-    spec = Spec(kind="tool.call", work="tools:x")
-
-    assert not costs.is_cheap(spec), "unknown"
-    for _ in range(3):
-        costs.saw("tools:x", 1.0)
-    assert costs.is_cheap(spec)
-    assert "\ntools:x\n" in costs.names()
-    for _ in range(30):
-        costs.saw("tools:x", 50.0)
-    assert not costs.is_cheap(spec)
-    assert costs.is_cheap(spec.model_copy(update={"cheap": True}))
-    assert costs.is_cheap(Spec(kind="chain.branch", decides=True))
-
-
 def test_no_secret_of_the_environment_is_recorded_in_an_error_or_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "hunter2-hunter2")
 
@@ -99,3 +85,15 @@ def test_no_secret_of_the_environment_is_recorded_in_an_error_or_a_warning(monke
     assert failed.outcome.error is not None
     assert failed.outcome.error.message == "the token *** is wrong"
     assert done.outcome.warnings == ("*** is old",)
+
+
+def test_an_environment_that_loses_a_variable_meanwhile_costs_no_outcome() -> None:
+    class Changing(dict[str, str]):
+        """An environment from which another thread takes a variable between the list of its names and the look at it."""
+
+        def __iter__(self) -> Iterator[str]:
+            names = list(super().__iter__())
+            self.pop("GONE_TOKEN", None)
+            return iter(names)
+
+    assert secrets_in(Changing(GONE_TOKEN="hunter2-hunter2", SHOP_TOKEN="hunter3-hunter3")) == ["hunter3-hunter3"]

@@ -1,0 +1,41 @@
+"""Costs of work, shared by the fleet."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from orchestrator.state import costs
+from orchestrator.state.costs import Measured
+
+ONE, OTHER = "a" * 64, "b" * 64
+
+
+@pytest.fixture(autouse=True)
+def _empty(valkey: Redis) -> None:
+    valkey.flushdb()
+
+
+def test_configurations_with_a_tool_of_the_same_name_do_not_share_its_cost(valkey: Redis) -> None:
+    costs.share(valkey, {(ONE, "tools:x"): Measured(3, 1.0), (OTHER, "tools:x"): Measured(3, 10_000.0)})
+
+    assert costs.known(valkey) == {ONE[:16]: {"tools:x": 1.0}, OTHER[:16]: {"tools:x": 10_000.0}}
+
+
+def test_one_process_does_not_overwrite_what_many_measured(valkey: Redis) -> None:
+    costs.share(valkey, {(ONE, "tools:x"): Measured(50, 100.0)})
+    costs.share(valkey, {(ONE, "tools:x"): Measured(1, 0.0)})
+    assert costs.known(valkey)[ONE[:16]]["tools:x"] == pytest.approx(80.0)
+
+    costs.share(valkey, {(ONE, "tools:x"): Measured(50, 0.0)})
+    assert costs.known(valkey)[ONE[:16]]["tools:x"] == pytest.approx(0.0, abs=0.01), "many new ones count for more"
+
+
+def test_the_hash_is_bounded_and_expires(valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "MAX_FIELDS", 10)
+
+    for number in range(25):
+        costs.share(valkey, {(f"{number:064}"[::-1], "tools:x"): Measured(3, 1.0)})
+
+    assert valkey.hlen(costs.COSTS_KEY) <= 11
+    assert 0 < valkey.ttl(costs.COSTS_KEY) <= costs.KEEP_S

@@ -1,0 +1,146 @@
+"""Between the end of a step and its record: what could lose a finished outcome, and does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+
+from orchestrator.celeryapp import Carried, make_app
+from orchestrator.errors import UnavailableError
+from orchestrator.models.graph import START, Edge, Graph, Outcome
+from orchestrator.state import outages
+from orchestrator.state.keys import shard_key, shard_of
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.records import Begun
+from tests.waiting import until
+from workers.kinds import HANDLERS
+from workers.runtime import Process
+from workers.tasks import Loop, Place
+from workers.work import Work
+
+RUN = "r1"
+
+
+@pytest.fixture
+def process(valkey: Redis, ledger: Ledger) -> Iterator[Process]:
+    """A worker process, as far as recording goes, with a run that waits for its first step."""
+    process = Process(f"unix://{valkey.connection_pool.connection_kwargs['path']}", "worker")
+    accepted = ledger.accept(RUN, kind="chain", request="{}", definitions="{}", timeout_s=300.0, max_attempts=3, max_steps=100)
+    assert accepted.new
+    yield process
+    process.stop()
+
+
+def loop_of(process: Process, valkey: Redis) -> Loop:
+    app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
+    return Loop(app, process, RUN, [START], Place("coordinator", 0), Carried(SimpleNamespace(chain=None, chord=None)))
+
+
+def begun_by(process: Process) -> Begun:
+    begun = process.ledger.begin(RUN, START, process.owner)
+    assert isinstance(begun, Begun)
+    return begun
+
+
+def deadline_of(begun: Begun, valkey: Redis) -> float:
+    score = valkey.zscore(f"{shard_key(shard_of(RUN))}:leases", begun.lease)
+    assert score is not None
+    return float(score)
+
+
+def test_an_outcome_waits_for_a_redis_that_takes_no_writes(
+    process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.ledger = Ledger(process.ledger.redis, patience_s=0.05)
+    waits, attempts = threading.Event(), []
+    tell = outages.tell
+
+    def handler(work: Work) -> Outcome:
+        attempts.append(work.begun.attempt)
+        valkey.config_set("min-replicas-to-write", 1)
+        return Outcome(output="finished")
+
+    def telling(log: object, event: str, failure: Exception, **fields: object) -> None:
+        tell(log, event, failure, **fields)
+        if event == "outcome_waits":
+            waits.set()
+
+    monkeypatch.setitem(HANDLERS, "run.start", handler)
+    monkeypatch.setattr(outages, "tell", telling)
+    worker = threading.Thread(target=loop_of(process, valkey).run)
+    worker.start()
+    try:
+        until(waits.is_set, "a commit that Redis refused for longer than the ledger has patience")
+    finally:
+        valkey.config_set("min-replicas-to-write", 0)
+    worker.join(40.0)
+
+    step = ledger.records(RUN, [START])[START]
+    assert (step.state, step.output, attempts) == ("done", "finished", [1])
+
+
+def test_a_lease_is_renewed_until_the_outcome_is_recorded(process: Process, valkey: Redis) -> None:
+    begun = begun_by(process)
+    deadline = deadline_of(begun, valkey)
+
+    with process.leased(begun), process.working(begun):
+        pass
+    with process.leased(begun):
+        until(lambda: deadline_of(begun, valkey) > deadline, "a renewal of the step that is done and not recorded")
+
+
+def test_a_finished_step_is_not_handed_back(process: Process, ledger: Ledger, valkey: Redis) -> None:
+    begun = begun_by(process)
+    deadline = deadline_of(begun, valkey)
+
+    with process.leased(begun):
+        process.hand_back()
+        until(lambda: deadline_of(begun, valkey) > deadline, "a renewal, which comes after what is handed back")
+        answer = process.ledger.commit(begun, Outcome(), output="1", info={})
+
+    assert answer.word == "ok"
+
+
+def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(
+    process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(HANDLERS, "run.start", lambda work: Outcome(fragment=Graph(edges=(Edge(source=START, target="nobody"),))))
+
+    loop_of(process, valkey).run()
+
+    error = ledger.runs(most=1)[0].error
+    assert error is not None
+    assert (error.code, error.step) == ("internal", START)
+    assert "its outcome could not be recorded" in error.message
+
+
+def test_a_text_with_half_a_character_is_recorded(process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HANDLERS, "run.start", lambda work: Outcome(detail={"finish": "half \ud83d of it"}))
+
+    loop_of(process, valkey).run()
+
+    assert ledger.infos(RUN, [START])[0]["finish"] == "half ? of it"
+
+
+def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
+    process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def handler(work: Work) -> Outcome:
+        tries.append(work.begun.attempt)
+        if len(tries) == 1:
+            raise UnavailableError("Redis cannot be reached")
+        return Outcome(output=1)
+
+    monkeypatch.setitem(HANDLERS, "run.start", handler)
+    loop_of(process, valkey).run()
+    ledger.sweep(shard_of(RUN))
+    loop_of(process, valkey).run()
+
+    step = ledger.records(RUN, [START])[START]
+    assert (tries, step.state, step.failures, step.crashes) == ([1, 2], "done", 0, 0)
