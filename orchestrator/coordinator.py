@@ -42,7 +42,7 @@ def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
     try:
         if kind == "chain":
             chain = ChainRequest.model_validate(request)
-            return Outcome(output=chain.initial_input, fragment=chains.plan(chain, definitions))
+            return Outcome(output=chains.input_of(chain), fragment=chains.plan(chain, definitions))
         turn = Turn.model_validate(request)
         return Outcome(output=turn.text, fragment=turns.plan(turn, definitions))
     except ConfigError as error:

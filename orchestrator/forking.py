@@ -33,7 +33,7 @@ def request_of(past: Past, changes: Mapping[str, JsonValue], definitions: Defini
         request = ChainRequest.model_validate(past.request)
         request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
         faults, code = chains.check(request, definitions)
-        given: JsonValue = request.initial_input
+        given: JsonValue = chains.input_of(request)
     else:
         turn = Turn.model_validate(past.request)
         text = _text(turn.text, changes)

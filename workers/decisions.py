@@ -12,6 +12,7 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.strategies import agents, chains, turns
+from orchestrator.planning.strategies.chain_calls import given_to
 from orchestrator.planning.strategies.chain_ids import split
 from workers.work import Work, filling, text_input
 
@@ -72,7 +73,7 @@ def chain_run(work: Work) -> Outcome:
     name = work.text_param("chain")
     chain = work.definitions.chains[name]
     graph = chains.fragment(chain.nodes, chain.entry_node, work.definitions, grower=work.begun.step_id, chain=name)
-    return Outcome(output=work.node_input, fragment=graph)
+    return Outcome(output=given_to(name, chain, work.node_input), fragment=graph)
 
 
 def chain_end(work: Work) -> Outcome:

@@ -16,7 +16,7 @@ import click
 from orchestrator import words
 from orchestrator.cli import lines, screen
 from orchestrator.cli.main import FAILED, INTERRUPTED
-from orchestrator.cli.requests import changed, definitions_of, request_of
+from orchestrator.cli.requests import definitions_of, request_of
 from orchestrator.cli.view import View, planned
 from orchestrator.client import ChainRun, Client, TurnRun
 from orchestrator.coordinator import definitions_from, start
@@ -78,10 +78,10 @@ class Desk:
         )
 
     def submit_chain(
-        self, file: str, *, given: dict[str, object] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
+        self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
         """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
-        request = changed(request_of(file, self.definitions), given=given, timeout_s=timeout_s)
+        request = request_of(file, self.definitions, given=given, timeout_s=timeout_s)
         self.warn_of_queues()
         return self.client.submit_chain(request, labels=labels)
 

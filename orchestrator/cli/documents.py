@@ -18,8 +18,10 @@ from orchestrator.formats.a2e import is_request, load_request
 from orchestrator.formats.documents import Document
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import Turn
+from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.strategies.chain_names import read_from_input
+from orchestrator.planning.strategies.chain_outline import outline
 
 
 @click.command()
@@ -35,7 +37,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = definitions_of(config)
     graph = (
-        chains.plan(request_of(file, definitions), definitions)
+        chains.plan(request_of(file, definitions, is_draft=True), definitions, is_draft=True)
         if file
         else turns.plan(Turn(text=text or "", team=team, agent=agent), definitions)
     )
@@ -86,7 +88,16 @@ def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequ
         request = load_request(document)
     except ConfigError as error:
         return error.faults, ""
-    return with_lines(chains.check(request, definitions)[0], document), f"a chain request of {len(request.nodes)} nodes"
+    faults = with_lines(chains.check(request, definitions, is_draft=True)[0], document)
+    return faults, f"a chain request of {len(request.nodes)} nodes{_still_to_give(request)}"
+
+
+def _still_to_give(request: ChainRequest) -> str:
+    """What a request reads from the input that it does not have yet."""
+    if request.inputs or request.initial_input:
+        return ""
+    names = read_from_input(outline(request.nodes, request.entry_node).nodes)
+    return f", which reads from the input it is yet to be given: {', '.join(map(repr, names))}" if names else ""
 
 
 def _checked_configuration(document: Document, path: Path) -> tuple[Sequence[Fault], str]:

@@ -36,14 +36,25 @@ def definitions_of(config: str | None) -> Definitions:
     return definitions
 
 
-def request_of(file: str, definitions: Definitions) -> ChainRequest:
-    """The request, sound in all that it names. Raises ConfigError with every fault."""
+def request_of(
+    file: str,
+    definitions: Definitions,
+    *,
+    given: dict[str, JsonValue] | None = None,
+    timeout_s: float | None = None,
+    is_draft: bool = False,
+) -> ChainRequest:
+    """The request, with what the command line says instead, sound in all that it names. Raises ConfigError with every fault.
+
+    A draft without an input may be given one yet.
+    """
     if file != "-" and not Path(file).exists():
         document, request = Document(None, file), _named(file, definitions)
     else:
         document = document_of(file)
         request = load_request(document)
-    faults, code = chains.check(request, definitions)
+    request = _changed(request, given=given, timeout_s=timeout_s)
+    faults, code = chains.check(request, definitions, is_draft=is_draft)
     if faults:
         raise ConfigError(with_lines(faults, document), source=document.source, code=code)
     return request
@@ -54,8 +65,7 @@ def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
     return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
 
 
-def changed(request: ChainRequest, *, given: dict[str, object] | None, timeout_s: float | None) -> ChainRequest:
-    """The request with what the command line says instead."""
+def _changed(request: ChainRequest, *, given: dict[str, JsonValue] | None, timeout_s: float | None) -> ChainRequest:
     changes: dict[str, object] = {}
     if given is not None:
         changes["initial_input"] = given
@@ -76,7 +86,7 @@ def _path(where: str, data: JsonValue) -> KeyPath:
     rest = where.removeprefix(f"{place(start)}." if start else "")
     node = re.match(r"nodes\[(\d+)\]", rest)
     if node is None:
-        return (*start, rest)
+        return (*start, *rest.split("."))
     path: KeyPath = ("nodes", int(node.group(1)))
     field = rest.removeprefix(place(path, data)).removeprefix(".")
     return (*start, *path, *(field.split(".") if field else ()))
@@ -87,4 +97,4 @@ def _named(name: str, definitions: Definitions) -> ChainRequest:
     if chain is None:
         known = did_you_mean(name, definitions.chains)
         raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
-    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node)
+    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.door import opened
 from orchestrator.cli.options import SECONDS, as_json, configured, detach, json_object, labelled
+
+if TYPE_CHECKING:
+    from orchestrator.models.values import JsonValue
 
 timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How long the run may take.")
 
@@ -48,7 +52,7 @@ def turn(
 @click.option("--events", is_flag=True, help="Print each event as a line of JSON before the response; implies --json.")
 @as_json
 def chain(
-    file: str, given: dict[str, object] | None, config: str | None, timeout: float | None, labels: dict[str, str],
+    file: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
     detach: bool, events: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""

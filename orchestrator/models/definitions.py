@@ -387,6 +387,9 @@ class Chain(Value):
     nodes: list[ChainNode] = Field(min_length=1, description="all nodes")
     entry_node: str = Field(description="starting node id")
     description: str = Field(default="", description="what it does, for people")
+    inputs: dict[str, JsonValue] = Field(
+        default_factory=dict, description="what it may be given: name → type, or a JSON Schema with `type: object` and `properties`"
+    )
     answers: dict[str, str] = Field(
         default_factory=dict,
         description="name → expression: what it gives where it runs as one node or answers a turn. Of those that are not null, one alone "

@@ -45,6 +45,10 @@ class ChainRequest(Value):
     chain_id: str = Field(default="", description="chain identifier; made up if empty")
     nodes: list[ChainNode] = Field(description="all nodes")
     entry_node: str = Field(default="", description="starting node id")
+    inputs: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="what `initial_input` may hold: name → type, or a JSON Schema with `type: object` and `properties`",
+    )
     initial_input: dict[str, JsonValue] = Field(default_factory=dict, description="input to the chain")
     correlation_id: str = Field(default="", description="returned on every event and the response")
     streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded all the same")

@@ -80,6 +80,8 @@ class Expression:
     """As written."""
     roots: frozenset[str]
     """The names it reads from the root. `@`, `$` and `*` alone name nobody: they give what is there."""
+    inputs: frozenset[str]
+    """The keys it reads of `input`, where no known name hides that."""
     _tree: _Node = field(repr=False, compare=False)
 
     def evaluate(self, root: Mapping[str, JsonValue]) -> JsonValue:
@@ -130,7 +132,7 @@ def _parse(text: str, names: frozenset[str]) -> Expression:
         raise _fault(text, error.lex_position, _syntax_fault(error)) from error
     except RecursionError as error:
         raise _fault(text, 0, "it is nested too deeply; split it over several steps") from error
-    return Expression(text, frozenset(survey.roots), tree)
+    return Expression(text, frozenset(survey.roots), frozenset(survey.inputs), tree)
 
 
 # Words of the errors
@@ -361,9 +363,11 @@ class _Place(IntEnum):
     """What a part of an expression is applied to."""
 
     ELSEWHERE = 0
-    NAME = 1
+    INPUT = 1
+    """The value of `input`."""
+    NAME = 2
     """The value of a known name."""
-    ROOT = 2
+    ROOT = 3
 
 
 class _Survey:
@@ -371,6 +375,7 @@ class _Survey:
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
         self.roots: set[str] = set()
+        self.inputs: set[str] = set()
         self._text = text
         self._names = names
 
@@ -406,7 +411,11 @@ class _Survey:
     def _read_field(self, node: _Node, place: _Place) -> _Place:
         if place is _Place.ROOT:
             self.roots.add(node["value"])
-            return _Place.NAME if node["value"] in self._names else _Place.ELSEWHERE
+            if node["value"] in self._names:
+                return _Place.NAME
+            return _Place.INPUT if node["value"] == "input" else _Place.ELSEWHERE
+        if place is _Place.INPUT:
+            self.inputs.add(node["value"])
         if place is _Place.NAME and node["value"] == "output":
             node["type"] = "whole_output"
         return _Place.ELSEWHERE

@@ -330,6 +330,29 @@ def test_a_plan_is_a_graph_for_programs() -> None:
     assert plan["canvas"]
 
 
+def test_a_request_without_an_input_is_told_what_it_reads_from_it(folder: Path) -> None:
+    nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: aa.foo, by: input.by}}]"
+    (folder / "draft.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
+
+    checked, run_with_input = run("check", "draft.yaml"), run("chain", "draft.yaml", "--input", '{"by": 1}')
+
+    assert checked.exit_code == 0
+    assert checked.stdout.endswith("which reads from the input it is yet to be given: 'aa', 'by')\n")
+    assert run_with_input.exit_code == 2
+    assert "line 2: nodes[0] 'a'.input_map.text: 'aa' is neither a node of the chain nor an input" in run_with_input.stderr
+
+
+def test_an_input_that_is_missing_is_told_before_anything_runs(folder: Path) -> None:
+    nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: text}}]"
+    (folder / "needy.yaml").write_text(f"entry_node: a\ninputs:\n  text: string\nnodes: {nodes}")
+
+    assert run("check", "needy.yaml").exit_code == 0
+    result = run("chain", "needy.yaml")
+
+    assert result.exit_code == 2
+    assert "initial_input.text: is missing: the chain declares it as a required input of type 'string'" in result.stderr
+
+
 def test_a_turn_can_be_planned() -> None:
     result = run("plan", "--turn", "hello")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.errors import Fault
 from orchestrator.models.definitions import Chain, Definitions
+from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.expressions import ExpressionError
+from orchestrator.planning.expressions import ExpressionError, parse
 from orchestrator.planning.graphs import circles, reach, shortest_circle
-from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS, leads, roots
+from orchestrator.planning.strategies import chain_inputs
+from orchestrator.planning.strategies.chain_calls import call_faults
+from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS, expressions, leads
 from orchestrator.planning.strategies.chain_loops import DEEPEST
+from orchestrator.planning.strategies.chain_names import Names
 from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
 from orchestrator.planning.strategies.chain_outline import Outline, outline
 from orchestrator.planning.strategies.chain_specs import section_of
@@ -22,9 +26,12 @@ _BODY_KINDS = ("tool", "skill", "agent", "chain", "proc", "map")
 _MOST_SHOWN = 8  # nodes of a circle in a message
 
 
-def check(request: ChainRequest, definitions: Definitions) -> tuple[list[Fault], str]:
-    """All that is wrong with a request and the chains it runs, and the error code: of the one sort of fault, or bad_request."""
-    faults, code, _ = examine(request, definitions)
+def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str]:
+    """All that is wrong with a request and the chains it runs, and the error code: of the one sort of fault, or bad_request.
+
+    A draft without an input may be given one yet.
+    """
+    faults, code, _ = examine(request, definitions, is_draft=is_draft)
     return faults, code
 
 
@@ -33,9 +40,10 @@ def check_chains(definitions: Definitions) -> list[Fault]:
     return [fault for _, fault in _named(definitions.chains, definitions)]
 
 
-def examine(request: ChainRequest, definitions: Definitions) -> tuple[list[Fault], str, Outline]:
+def examine(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str, Outline]:
     """As `check`, and the outline it looked at, which is whole if there are no faults."""
-    chain = _Chain(request.nodes, request.entry_node, definitions, "")
+    given = None if is_draft and not request.initial_input else request.initial_input
+    chain = _Chain(request.nodes, request.entry_node, definitions, "", request.inputs, given)
     calls = {name: _called(named.nodes, definitions) for name, named in definitions.chains.items()}
     found = [*chain.faults(), *_named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)]
     codes = {code for code, _ in found}
@@ -46,7 +54,7 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
     names = list(names)
     for name in names:
         chain = definitions.chains[name]
-        yield from _Chain(chain.nodes, chain.entry_node, definitions, f"chains.{name}.").faults()
+        yield from _Chain(chain.nodes, chain.entry_node, definitions, f"chains.{name}.", chain.inputs, None).faults()
         yield from _answer_faults(name, chain)
     calls = {name: _called(definitions.chains[name].nodes, definitions) for name in names}
     for group in circles(names, calls):
@@ -58,11 +66,14 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
 
 
 def _answer_faults(name: str, chain: Chain) -> Found:
+    nodes = frozenset(node.node_id for node in chain.nodes)
+    names = Names(nodes, chain_inputs.sound(chain.inputs), None)
     for answer, text in chain.answers.items():
         try:
-            roots([text], [node.node_id for node in chain.nodes])
+            messages = list(names.faults(parse(text, nodes)))
         except ExpressionError as error:
-            yield "bad_request", Fault(str(error), f"chains.{name}.answers.{answer}")
+            messages = [str(error)]
+        yield from (("bad_request", Fault(message, f"chains.{name}.answers.{answer}")) for message in messages)
 
 
 def _called(nodes: Iterable[ChainNode], definitions: Definitions) -> list[str]:
@@ -83,7 +94,10 @@ def _way(nodes: Sequence[str]) -> str:
 class _Chain:
     """One chain, with what its faults are told by."""
 
-    def __init__(self, nodes: Sequence[ChainNode], entry: str, definitions: Definitions, prefix: str) -> None:
+    def __init__(
+        self, nodes: Sequence[ChainNode], entry: str, definitions: Definitions, prefix: str,
+        declared: Mapping[str, JsonValue], given: Mapping[str, JsonValue] | None,
+    ) -> None:  # fmt: skip
         self._nodes = nodes
         self._entry = entry
         self._definitions = definitions
@@ -93,15 +107,19 @@ class _Chain:
         self._nearest = Nearest(self._places)
         self.outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
         self._bodies = self.outline.nodes.bodies
+        self._declared = declared
+        self._names = Names(self._places.keys(), chain_inputs.sound(declared), given)
 
     def faults(self) -> Found:
         """All faults: of each node, then of the whole."""
         if not self._fits or not self._nodes:
             yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
             return
+        yield from self._input_faults()
         unreadable = self.outline.nodes.unreadable
         for place, node in enumerate(self._nodes):
-            for field, message in (*faults_of(node, self._definitions, unreadable), *self._place_faults(place, node)):
+            own = (*faults_of(node, self._definitions, unreadable), *self._name_faults(node), *call_faults(node, self._definitions))
+            for field, message in (*own, *self._place_faults(place, node)):
                 yield "bad_request", self._fault(place, field, message)
         yield from self._entry_faults()
         yield from self._map_circles()
@@ -121,6 +139,13 @@ class _Chain:
         node_id = self._nodes[place].node_id
         return Fault(message, f"{self._prefix}nodes[{place}] {node_id!r}{f'.{field}' if field else ''}")
 
+    def _input_faults(self) -> Found:
+        for place, message in chain_inputs.declaration_faults(self._declared):
+            yield "bad_request", Fault(message, ".".join(filter(None, (f"{self._prefix}inputs", place))))
+        declared, given = self._names.declared, self._names.given
+        for name, message in declared.faults(given) if declared and given is not None else ():
+            yield "bad_request", Fault(message, f"initial_input.{name}")
+
     # --- a node among the others --------------------------------------------------------------------------------------
 
     def _place_faults(self, place: int, node: ChainNode) -> Faults:
@@ -138,6 +163,12 @@ class _Chain:
             yield from self._body_faults(node, node.map_node)
         if node.node_id in self._bodies:
             yield from self._needless_on_body(node)
+
+    def _name_faults(self, node: ChainNode) -> Faults:
+        for field, text in expressions(node):
+            expression = self.outline.nodes.readable.get(text)
+            for message in self._names.faults(expression, in_map=node.node_id in self._bodies) if expression else ():
+                yield field, message
 
     def _target_faults(self, field: str, target: str) -> Faults:
         if target not in self._places:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.models.wire import ChainNode
-from orchestrator.planning.expressions import ExpressionError, parse
+from orchestrator.planning.expressions import Expression, ExpressionError, parse
 
 ON_ERROR_WORDS = ("abort", "skip")
 
@@ -42,6 +42,8 @@ class Nodes:
     """Between nodes that are steps: a map stands for its map_node."""
     roots: Mapping[str, frozenset[str]]
     """Node → the names its expressions read from their root."""
+    readable: Mapping[str, Expression]
+    """Expression → as it was read."""
     unreadable: Mapping[str, str]
     """Expression → why it cannot be read."""
 
@@ -109,7 +111,7 @@ class _Reader:
         self._nodes = {node.node_id: node for node in reversed(nodes)}
         self._mend = mend
         self._bodies: dict[str, str] = {}
-        self._roots_of: dict[str, frozenset[str]] = {}
+        self._readable: dict[str, Expression] = {}
         self._unreadable: dict[str, str] = {}
         names = frozenset(self._nodes)
         for text in (text for node in nodes for _, text in expressions(node)):
@@ -123,16 +125,18 @@ class _Reader:
                 self._bodies.setdefault(body, node.node_id)
         steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a circle, none
         links = [link for node in nodes.values() for link in self._links(node) if link.source in steps and link.target in steps]
-        roots = {node.node_id: frozenset().union(*(self._roots_of[text] for _, text in expressions(node))) for node in nodes.values()}
-        return Nodes(nodes, self._bodies, links, roots, self._unreadable)
+        roots = {node.node_id: frozenset().union(*(self._roots_of(text) for _, text in expressions(node))) for node in nodes.values()}
+        return Nodes(nodes, self._bodies, links, roots, self._readable, self._unreadable)
 
     def _parse(self, text: str, names: frozenset[str]) -> None:
-        if text not in self._roots_of:
-            self._roots_of[text] = frozenset()
+        if text not in self._readable and text not in self._unreadable:
             try:
-                self._roots_of[text] = parse(text, names).roots
+                self._readable[text] = parse(text, names)
             except ExpressionError as error:
                 self._unreadable[text] = str(error)
+
+    def _roots_of(self, text: str) -> frozenset[str]:
+        return self._readable[text].roots if text in self._readable else frozenset()
 
     def _links(self, node: ChainNode) -> Iterator[Link]:
         seen = set()
@@ -152,5 +156,5 @@ class _Reader:
             for source in filter(None, map(self._mend, node.deps)):
                 yield Link(outermost(source, self._bodies), me, "awaits", "done", node.node_id, "deps")
         for field, text in expressions(node):
-            for root in sorted(self._roots_of[text] & self._nodes.keys()):
+            for root in sorted(self._roots_of(text) & self._nodes.keys()):
                 yield Link(outermost(root, self._bodies), me, "reads", "done", node.node_id, field)

@@ -10,18 +10,19 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Graph, Items, Spec, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.strategies import chain_inputs
 from orchestrator.planning.strategies.chain_checks import check, check_chains, examine
 from orchestrator.planning.strategies.chain_ids import END, GATHER, NodeRef, node_of, split
 from orchestrator.planning.strategies.chain_links import roots
 from orchestrator.planning.strategies.chain_outline import outline
 from orchestrator.planning.strategies.chain_rounds import Round
 
-__all__ = ["NodeRef", "check", "check_chains", "fragment", "grow_loop", "grow_map", "node_of", "plan", "terminals"]
+__all__ = ["NodeRef", "check", "check_chains", "fragment", "grow_loop", "grow_map", "input_of", "node_of", "plan", "terminals"]
 
 
-def plan(request: ChainRequest, definitions: Definitions) -> Graph:
+def plan(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> Graph:
     """The graph of a request. Raises ConfigError with every fault and the error code."""
-    faults, code, drawn = examine(request, definitions)
+    faults, code, drawn = examine(request, definitions, is_draft=is_draft)
     if faults:
         raise ConfigError(faults, code=code)
     first = Round(drawn, definitions)
@@ -81,6 +82,12 @@ def grow_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_st
         exit=following.at.step_id(turn["branch"]),
         scoped=False,
     )
+
+
+def input_of(request: ChainRequest) -> dict[str, JsonValue]:
+    """The input of a request, with the defaults of what it leaves out."""
+    declared = chain_inputs.sound(request.inputs)
+    return declared.filled(request.initial_input) if declared else request.initial_input
 
 
 def terminals(request: ChainRequest) -> tuple[str, ...]:

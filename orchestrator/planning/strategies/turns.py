@@ -11,6 +11,7 @@ from orchestrator.models.graph import RAW, START, Edge, Graph, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import Turn
 from orchestrator.planning.strategies import conducting, routing
+from orchestrator.planning.strategies.chain_calls import TURN_INPUTS, turn_faults
 from orchestrator.planning.strategies.members import Member, member, numbered, row
 
 SYNTHESIZER_PATIENCE_S = 30.0
@@ -35,6 +36,8 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
     for kind, name, known in sections:
         if name and name not in known:
             faults.append(Fault(_unknown(kind, name, known), kind))
+    if turn.workflow in definitions.chains:
+        faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
     if not faults and _target(turn, definitions) is None:
         faults.append(Fault("nobody to answer: name a team or an agent, or set defaults.team in the configuration", "team"))
     return faults
@@ -120,8 +123,8 @@ MODES: dict[str, Builder] = {
 
 
 def _workflow(name: str, text: str) -> Step:
-    """A chain of the configuration, whose input is the text under each of the names that workflows use for it."""
-    mapped: JsonValue = dict.fromkeys(("user_input", "user_query", "input"), "text")
+    """A chain of the configuration, whose input is the text."""
+    mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
     params: dict[str, JsonValue] = {"chain": name, "map": mapped}
     return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, grows=True)
 

@@ -55,12 +55,12 @@ def request(*nodes: ChainNode, **initial: JsonValue) -> ChainRequest:
 
 def faults(*nodes: ChainNode, entry: str | None = None, definitions: Definitions = DEFINITIONS) -> tuple[list[str], str]:
     asked = request(*nodes) if entry is None else request(*nodes).model_copy(update={"entry_node": entry})
-    found, code = chains.check(asked, definitions)
+    found, code = chains.check(asked, definitions, is_draft=True)
     return [str(fault) for fault in found], code
 
 
 def plan(*nodes: ChainNode, **initial: JsonValue) -> Graph:
-    return chains.plan(request(*nodes, **initial), DEFINITIONS)
+    return chains.plan(request(*nodes, **initial), DEFINITIONS, is_draft=True)
 
 
 def step(graph: Graph, step_id: str) -> Step:
@@ -330,7 +330,7 @@ def test_a_map_carries_what_its_items_are_to_do() -> None:
 def test_a_map_without_a_width_has_the_default_one() -> None:
     narrow = DEFINITIONS.model_copy(update={"defaults": Defaults(max_concurrency=7)})
 
-    assert step(chains.plan(request(mapping("m", "x", "b"), tool("b")), narrow), "m").params["window"] == 7
+    assert step(chains.plan(request(mapping("m", "x", "b"), tool("b"), x=[]), narrow), "m").params["window"] == 7
 
 
 @pytest.mark.parametrize(
