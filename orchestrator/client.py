@@ -232,7 +232,7 @@ class Client:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         faults, code = chains.check(request, self.definitions)
         if faults:
-            raise ConfigError(faults, source="chain request", code=code)
+            raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
         text = request.model_dump_json(exclude_defaults=True)
         queue = starting_queue(request, self.definitions, self._costs())
         run_id = self._accept("chain", text, request.timeout or None, idempotency_key, labels, queue)

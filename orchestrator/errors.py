@@ -36,10 +36,12 @@ class Fault:
 class ConfigError(CantataError):
     """The configuration or request has faults; each is listed. Mend them and submit again."""
 
-    def __init__(self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request") -> None:
+    def __init__(self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request", asked: object = None) -> None:
+        """`asked` is the document that is at fault, as plain data, where its sender is to be answered."""
         self.faults = (Fault(faults),) if isinstance(faults, str) else tuple(faults)
         self.source = source
         self.code = code
+        self.asked = asked
         head = f"{source}: " if source else ""
         super().__init__("\n".join(f"{head}{fault}" for fault in self.faults))
 

@@ -6,9 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
+from orchestrator.errors import ConfigError
 from orchestrator.models.graph import START
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, Turn
+from orchestrator.models.values import ErrorInfo, JsonValue
+from orchestrator.models.wire import (
+    RUN_OVER,
+    ChainError,
+    ChainEvent,
+    ChainRequest,
+    ChainResponse,
+    FaultInfo,
+    RunEvent,
+    RunResult,
+    Turn,
+)
 from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
 from orchestrator.state.records import RunRecord, StepRecord
 
@@ -65,6 +76,22 @@ def chain_response(run: RunRecord) -> ChainResponse:
         usage=run.usage,
         error=_chain_error(run, bodies),
     )
+
+
+def refused_chain(error: ConfigError) -> ChainResponse:
+    """The response to a chain that was refused: nothing of it ran."""
+    asked = error.asked if isinstance(error.asked, dict) else {}
+    chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("chain_id", "session_id", "correlation_id"))
+    faults = [FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults]
+    return ChainResponse(
+        chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed", success=False, outputs={},
+        final_output=None, duration_ms=0, nodes_run=0, error=ChainError(code=error.code, message=_utf8(str(error)), faults=faults),
+    )  # fmt: skip
+
+
+def refused_turn(error: ConfigError) -> RunResult:
+    """The result of a turn that was refused: nothing of it ran."""
+    return RunResult(run_id="", status="failed", error=ErrorInfo(code=error.code, message=_utf8(str(error))))
 
 
 def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], step: StepRecord | None) -> ChainEvent | None:
@@ -139,6 +166,11 @@ def _steps_run(run: RunRecord) -> int:
 
 def _duration_ms(run: RunRecord) -> int:
     return (run.closed_at_ms or run.now_ms) - run.created_at_ms
+
+
+def _utf8(text: object) -> str:
+    """A text that can be sent, whatever it quotes; of what is no text, none."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
 def is_over(status: str) -> bool:

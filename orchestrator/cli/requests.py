@@ -56,7 +56,7 @@ def request_of(
     request = _changed(request, given=given, timeout_s=timeout_s)
     faults, code = chains.check(request, definitions, is_draft=is_draft)
     if faults:
-        raise ConfigError(with_lines(faults, document), source=document.source, code=code)
+        raise ConfigError(with_lines(faults, document), source=document.source, code=code, asked=request.model_dump())
     return request
 
 

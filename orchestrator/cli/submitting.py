@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from orchestrator.cli.door import opened
 from orchestrator.cli.options import SECONDS, as_json, configured, detach, json_object, labelled
+from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestrator.models.values import JsonValue
@@ -35,7 +38,7 @@ def turn(
     """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
-    with opened(config=config, as_json=as_json) as desk:
+    with _refusals(as_json, "refused_turn"), opened(config=config, as_json=as_json) as desk:
         run = desk.submit_turn(
             text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels
         )
@@ -56,6 +59,19 @@ def chain(
     detach: bool, events: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
-    with opened(config=config, as_json=as_json or events) as desk:
+    with _refusals(as_json or events, "refused_chain"), opened(config=config, as_json=as_json or events) as desk:
         run = desk.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
         return desk.detach(run) if detach else desk.attend(run, events=events)
+
+
+@contextmanager
+def _refusals(as_json: bool, answer: Literal["refused_chain", "refused_turn"]) -> Iterator[None]:
+    """Print the result of a request that is refused, for programs; people are told its faults by the error."""
+    try:
+        yield
+    except ConfigError as error:
+        if as_json:
+            from orchestrator import results  # noqa: PLC0415  # loads what `opened` has loaded while the workers start
+
+            click.echo(getattr(results, answer)(error).model_dump_json())
+        raise

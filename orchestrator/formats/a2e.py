@@ -23,14 +23,14 @@ def load_request(document: Document) -> ChainRequest:
     if isinstance(chains, dict) and not is_request(document):
         names = ", ".join(map(repr, chains)) or "none"
         message = f"this is a configuration, not a chain request, which has 'nodes'; a node of kind 'chain' runs its chains: {names}"
-        raise ConfigError([Fault(message, line=document.line(("chains",)))], source=document.source)
+        raise ConfigError([Fault(message, line=document.line(("chains",)))], source=document.source, asked=document.data)
     if isinstance(step(document.data, "nodes"), dict):
         faults = [document.fault(("nodes",), "expected a list of nodes, each with its 'node_id', found a mapping")]
-        raise ConfigError(faults, source=document.source)
+        raise ConfigError(faults, source=document.source, asked=document.data)
     try:
         return ChainRequest.model_validate(document.data)
     except ValidationError as error:
-        raise ConfigError(faults_of(error, document, ChainRequest), source=document.source) from error
+        raise ConfigError(faults_of(error, document, ChainRequest), source=document.source, asked=document.data) from error
 
 
 def request_from(data: JsonValue) -> ChainRequest:

@@ -13,20 +13,14 @@ from starlette.exceptions import HTTPException
 
 from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
 from orchestrator.models.values import Value
+from orchestrator.models.wire import FaultInfo
+from orchestrator.results import refused_chain
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.streams import StreamsEnded
 
 log = structlog.get_logger(__name__)
 
 CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
-
-
-class FaultInfo(Value):
-    """One thing that is wrong in a request."""
-
-    message: str = Field(description="for people: what, and what was expected")
-    where: str = Field(default="", description="the field, such as `nodes[2].name`")
-    line: int | None = Field(default=None, description="the line of the body, if it has several")
 
 
 class ErrorDetail(Value):
@@ -91,6 +85,11 @@ def refusal(error: Exception) -> Refused:
             return Refused(error.status_code, str(error.detail))
     log.error("request_broke", trace="".join(traceback.format_exception(error)))  # not as `exc_info`: it may be shown with headers
     return Refused(500, "this should not happen; the gateway's log says more", code="internal")
+
+
+def refused(error: ConfigError) -> JSONResponse:
+    """The answer to a chain that is refused: its response, in which `error` has all that other errors have."""
+    return JSONResponse(refused_chain(error).model_dump(mode="json"), 422)
 
 
 def install(app: FastAPI) -> None:

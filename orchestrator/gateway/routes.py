@@ -13,9 +13,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.gateway import bodies, sse
 from orchestrator.gateway.bodies import documented
 from orchestrator.gateway.edge import Name
-from orchestrator.gateway.faults import ErrorBody, Refused
+from orchestrator.gateway.faults import ErrorBody, Refused, refused
 from orchestrator.gateway.service import Service
-from orchestrator.models.wire import RUN_OVER, ChainRequest, RunStatus, Turn
+from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, Turn
+from orchestrator.results import REFUSALS
 from orchestrator.state.sessions import fault_of
 
 LONGEST_WAIT_S = 600.0
@@ -74,14 +75,22 @@ async def submit_turn(request: Request, response: Response, desk: Desk, tenant: 
 
 @router.post(
     "/chains", status_code=202, response_model=bodies.RunState, tags=["chains"], openapi_extra=documented(ChainRequest, bodies.CHAIN),
-    responses={200: {"model": bodies.RunState, "description": "it is over"}},
+    responses={
+        200: {"model": bodies.RunState, "description": "it is over"},
+        422: {"model": ChainResponse | ErrorBody, "description": "everything that is wrong with the chain, as a chain's response"},
+    },
 )  # fmt: skip
 async def submit_chain(
     request: Request, response: Response, desk: Desk, tenant: Tenant, key: Key = None, wait: Wait = 0
-) -> bodies.RunState:
+) -> bodies.RunState | Response:
     """Submit a chain request."""
-    chain = await bodies.read_chain(request)
-    return await accepted(await desk.submit_chain(tenant, chain, key), response, desk, wait)
+    try:
+        run = await desk.submit_chain(tenant, await bodies.read_chain(request), key)
+    except ConfigError as error:
+        if error.code not in REFUSALS:
+            raise
+        return refused(error)
+    return await accepted(run, response, desk, wait)
 
 
 async def accepted(run: TurnRun | ChainRun, response: Response, desk: Service, wait_s: float = 0) -> bodies.RunState:

@@ -86,12 +86,21 @@ class SessionInfo(Value):
     last_used_at: float = Field(description="when a turn was last taken in, Redis's clock, seconds since 1970")
 
 
+class FaultInfo(Value):
+    """One thing that is wrong in a request."""
+
+    message: str = Field(description="for people: what, and what was expected")
+    where: str = Field(default="", description="the field, such as `nodes[2].name`")
+    line: int | None = Field(default=None, description="the line of the document, if it has several")
+
+
 class ChainError(Value):
     """Why a chain failed."""
 
     code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
     message: str = Field(description="for people: which node, what, what to do")
     node_id: str | None = Field(default=None, description="the node it failed at")
+    faults: list[FaultInfo] = Field(default_factory=list, description="everything that is wrong with a chain that was refused")
 
 
 class ChainEvent(Value):
@@ -117,7 +126,7 @@ class ChainResponse(Value):
     chain_id: str = Field(description="as in the request, or made up")
     session_id: str = Field(default="", description="as in the request")
     correlation_id: str = Field(default="", description="as in the request")
-    run_id: str = Field(description="the run")
+    run_id: str = Field(description="the run; empty if the chain was refused")
     status: RunStatus = Field(description="how the run stands")
     success: bool = Field(description="no node failed")
     outputs: dict[str, JsonValue] = Field(description="node id → output; kept whatever happened")

@@ -22,7 +22,7 @@ from orchestrator.formats.documents import parse
 from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Tool
 from orchestrator.models.graph import Graph
 from orchestrator.models.values import JsonValue, Usage
-from orchestrator.models.wire import ChainRequest, Turn
+from orchestrator.models.wire import ChainRequest, ChainResponse, RunResult, Turn
 from orchestrator.planning.strategies import chains, turns
 
 NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
@@ -351,6 +351,50 @@ def test_an_input_that_is_missing_is_told_before_anything_runs(folder: Path) -> 
 
     assert result.exit_code == 2
     assert "initial_input.text: is missing: the chain declares it as a required input of type 'string'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("request_text", "code", "faults"),
+    [
+        (
+            "chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: tool, name: t, next_node: c}",
+            "bad_request",
+            ["nodes[0] 'a'.name", "nodes[0] 'a'.next_node", "entry_node"],
+        ),
+        ("chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: agent, name: assistant}", "bad_entry", ["entry_node"]),
+        (
+            "chain_id: c1\nentry_node: a\nnodes:\n- {node_id: a, kind: agent, name: assistant, next_node: a}",
+            "chain_cycle",
+            ["nodes[0] 'a'.next_node"],
+        ),
+        ("chain_id: c1\nnodes: []\nentry: a", "bad_request", ["entry"]),
+    ],
+)
+@pytest.mark.parametrize("option", ["--json", "--events"])
+def test_a_refused_chain_is_answered_with_its_code_and_all_faults(
+    folder: Path, option: str, request_text: str, code: str, faults: list[str]
+) -> None:
+    (folder / "wrong.yaml").write_text(request_text)
+
+    result = run("chain", "wrong.yaml", option)
+
+    assert result.exit_code == 2
+    response = ChainResponse.model_validate_json(result.stdout)
+    assert (response.chain_id, response.run_id, response.success) == ("c1", "", False)
+    assert response.error is not None
+    assert response.error.code == code
+    assert [fault.where for fault in response.error.faults] == faults
+    assert all(fault.line for fault in response.error.faults)
+    assert "submit: wrong.yaml: line " in result.stderr
+
+
+def test_a_refused_turn_is_answered_too() -> None:
+    result = run("turn", "hello", "--agent", "nobody", "--json")
+
+    assert result.exit_code == 2
+    error = RunResult.model_validate_json(result.stdout).error
+    assert error is not None
+    assert error.message.startswith("turn: agent: no agent is called 'nobody'")
 
 
 def test_a_turn_can_be_planned() -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from orchestrator.client import Client
+from orchestrator.models.wire import ChainResponse
 from orchestrator.testing import ScriptedModels
 from tests.integration.gateway.conftest import CONFIG, Desk, Gateway, Json
 from tests.waiting import until
@@ -64,6 +65,16 @@ def test_a_chain_is_run(http: httpx.Client) -> None:
 
     assert response.status_code == 200, response.text
     assert (response.json()["kind"], response.json()["result"]["final_output"]) == ("chain", 5)
+
+
+def test_a_refused_chain_is_answered_as_chains_are(http: httpx.Client) -> None:
+    response = http.post("/chains", json={**ADDING, "entry_node": "smu", "correlation_id": "c"})
+
+    assert response.status_code == 422
+    answer = ChainResponse.model_validate(response.json())
+    assert answer.error is not None
+    assert (answer.run_id, answer.correlation_id, answer.success, answer.error.code) == ("", "c", False, "bad_entry")
+    assert [fault.where for fault in answer.error.faults] == ["entry_node"]
 
 
 def test_a_step_that_waits_is_given_its_value(http: httpx.Client) -> None:
@@ -218,7 +229,7 @@ def test_bad_input_is_told_in_one_shape(http: httpx.Client, path: str, body: byt
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert said in error["message"]
-    assert set(error) == {"code", "message", "faults"}
+    assert set(error) - {"node_id"} == {"code", "message", "faults"}  # a refused chain is answered as chains are
 
 
 def test_every_fault_of_a_chain_is_told(http: httpx.Client) -> None:
