@@ -14,7 +14,7 @@ from functools import partial
 
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import Identity, identify
-from orchestrator.embedded.inside import READY_FD
+from orchestrator.embedded.inside import LISTEN_FD, READY_FD
 from orchestrator.embedded.plan import Service
 from orchestrator.embedded.record import Process
 from orchestrator.errors import UnavailableError
@@ -48,6 +48,7 @@ class Child:
         """Start its process. Returns the end of a pipe where it will say that it is ready, if it is one that says so."""
         service = self.service
         ready, announce = os.pipe() if service.announces else (None, None)
+        passed = {name: number for name, number in ((READY_FD, announce), (LISTEN_FD, service.listens)) if number is not None}
         try:
             with home.log(service.name).open("ab") as log:
                 self.log_start = log.tell()
@@ -56,8 +57,8 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=environment if announce is None else {**environment, READY_FD: str(announce)},
-                    pass_fds=() if announce is None else (announce,),
+                    env={**environment, **{name: str(number) for name, number in passed.items()}},
+                    pass_fds=tuple(passed.values()),
                     start_new_session=True,
                     preexec_fn=partial(_die_with, os.getpid(), self.death_signal),  # safe: the supervisor has one thread
                 )

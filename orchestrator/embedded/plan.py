@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from orchestrator.embedded.home import Home
+from orchestrator.embedded.ports import Port
 from orchestrator.embedded.record import SERVER
 from orchestrator.embedded.valkey import find_server, server_command, server_url
 
@@ -18,6 +18,8 @@ COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads on
 AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
 FLOWER_PORT = 5555
 GATEWAY_PORT = 8800
+
+USUAL_PORTS = {"flower": FLOWER_PORT, "gateway": GATEWAY_PORT}
 
 KEEP = b"k"  # on the supervisor's standard input: the stack shall outlive its command
 ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps are done again
@@ -38,6 +40,8 @@ class Service:
     command: list[str]
     announces: bool = True
     """Whether it calls `announce_ready`, and the stack is not ready before."""
+    listens: int | None = None
+    """The file descriptor of the socket that it answers on; the supervisor keeps it open."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Plan:
     gateway_url: str | None
     environment: dict[str, str]
     """What the children see beside the environment of the command."""
+    ports: dict[str, int]
+    """Service → the port that it answers on."""
     server: Service
     services: tuple[Service, ...]
 
@@ -63,15 +69,11 @@ class Plan:
         return cls(**found, server=services[0], services=services[1:])
 
 
-def make_plan(
-    home: Home, *, agents: int, tools: int, flower: bool, gateway: bool, config: str | Path | None, command: WorkerCommand
-) -> Plan:
-    """A server, a coordinator, `agents` workers for model turns, one worker with `tools` processes, Flower and a gateway if wanted."""
+def make_plan(home: Home, *, agents: int, tools: int, ports: Mapping[str, Port], config: str | Path | None, command: WorkerCommand) -> Plan:
+    """Plan a server, a coordinator, `agents` workers for model turns, one with `tools` processes, and the services that have a port."""
     socket_path = home.make_socket()
     url = server_url(socket_path)
-    port = _free_port(FLOWER_PORT) if flower else None
-    gateway_port = _free_port(GATEWAY_PORT) if gateway else None
-    flower_url = None if port is None else f"http://127.0.0.1:{port}"
+    flower_url = ports["flower"].url if "flower" in ports else None
     environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
     if config is not None:
         environment["CANTATA_CONFIG"] = str(config)
@@ -81,10 +83,15 @@ def make_plan(
         home=str(home.path),
         socket=str(socket_path),
         flower_url=flower_url,
-        gateway_url=None if gateway_port is None else f"http://127.0.0.1:{gateway_port}",
+        gateway_url=ports["gateway"].url if "gateway" in ports else None,
         environment=environment,
+        ports={name: port.number for name, port in ports.items()},
         server=Service(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
-        services=(*_showing(_workers(agents, tools, command), 1), *_flowers(port), *_showing(_gateways(gateway_port), 0)),
+        services=(
+            *_showing(_workers(agents, tools, command), 1),
+            *_listening(ports, "flower", flower_command),
+            *_showing(_listening(ports, "gateway", gateway_command), 0),
+        ),
     )
 
 
@@ -127,22 +134,6 @@ def _showing(services: Iterable[Service], number: int) -> Iterable[Service]:
         yield replace(service, command=[*service.command, *options])
 
 
-def _flowers(port: int | None) -> Iterable[Service]:
-    if port is not None:
-        yield Service("flower", (), flower_command(port))
-
-
-def _gateways(port: int | None) -> Iterable[Service]:
-    if port is not None:
-        yield Service("gateway", (), gateway_command(port))
-
-
-def _free_port(usual: int) -> int:
-    """The usual port, or any other if that is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", usual))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _listening(ports: Mapping[str, Port], name: str, command: Callable[[int], list[str]]) -> Iterable[Service]:
+    if port := ports.get(name):
+        yield Service(name, (), command(port.number), listens=port.listening.fileno())

@@ -8,15 +8,28 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from orchestrator.embedded import ports
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import Identity, identify, wait_gone
-from orchestrator.embedded.plan import KEEP, ORPHAN_GRACE_S, PYTHON, SERVER_STOP_S, Plan, WorkerCommand, cores, make_plan, worker_command
+from orchestrator.embedded.plan import (
+    KEEP,
+    ORPHAN_GRACE_S,
+    PYTHON,
+    SERVER_STOP_S,
+    USUAL_PORTS,
+    Plan,
+    WorkerCommand,
+    cores,
+    make_plan,
+    worker_command,
+)
 from orchestrator.embedded.record import Process, Record, clear_stale_record, read_record
 from orchestrator.embedded.valkey import answers, server_url
 from orchestrator.errors import UnavailableError
@@ -29,10 +42,15 @@ HURRY_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
 class Stack:
     """A stack that runs. As a context manager it ends with the block, unless it is kept."""
 
-    def __init__(self, home: Home, url: str, *, supervisor: Identity | None = None, link: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self, home: Home, url: str, *, supervisor: Identity | None = None, link: subprocess.Popen[bytes] | None = None,
+        moved: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self.home = home
         self.url = url
         """Where its Redis is, in Celery's form: `redis+socket:///path?virtual_host=0`."""
+        self.moved = moved or {}
+        """Services that were just started on another port than this one, their usual."""
         self._supervisor = supervisor  # None until it is known to be ready
         self._link = link  # the pipes to a stack that ends with this process; None for a kept one
 
@@ -81,8 +99,14 @@ class Stack:
         home = home if isinstance(home, Home) else Home(home)
         home.prepare()
         slots = cores() if tools is None else tools
-        plan = make_plan(home, agents=agents, tools=slots, flower=flower, gateway=gateway, config=config, command=command)
-        return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan))
+        wanted = {name: USUAL_PORTS[name] for name, is_wanted in (("flower", flower), ("gateway", gateway)) if is_wanted}
+        bound = ports.bind(home, wanted)
+        try:
+            plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command)
+            moved = {name: port.wanted for name, port in bound.items() if port.wanted not in (0, port.number)}
+            return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved)
+        finally:
+            ports.close(bound)
 
     def wait_ready(self, timeout_s: float = READY_S) -> None:
         """Return when all workers take work; raise UnavailableError with the reason if they never will."""
@@ -242,7 +266,10 @@ def _all_processes(record: Record) -> list[Process]:
 def _start_supervisor(home: Home, plan: Plan) -> subprocess.Popen[bytes]:
     command = [*PYTHON, "-m", "orchestrator.embedded", "supervise", str(home.path)]
     with home.log("stack").open("ab") as log:
-        supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, bufsize=0)
+        sockets = [service.listens for service in plan.services if service.listens is not None]
+        supervisor = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, bufsize=0, pass_fds=sockets
+        )
     assert supervisor.stdin
     with suppress(BrokenPipeError):  # it died: the missing reply will tell
         supervisor.stdin.write(plan.to_json().encode() + b"\n")

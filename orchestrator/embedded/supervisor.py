@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.embedded import valkey
+from orchestrator.embedded import ports, valkey
 from orchestrator.embedded.child import Child
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import identify
@@ -56,6 +56,7 @@ class Supervisor:
         lock = _take_lock(self._home)
         try:
             clear_record(self._home)
+            ports.keep(self._home, self._plan.ports)
             self._home.make_socket()  # again: the stack that we waited for has cleared up
             self._write_record()
             self._start()

@@ -10,6 +10,7 @@ from typing import Any
 from flower.app import Flower
 from flower.options import options
 from flower.urls import settings as flower_settings
+from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 from tornado.routing import URLSpec
 
@@ -75,7 +76,10 @@ def _make_flower(client: Client) -> Any:
 def _listen(flower: Any) -> str:
     host, port = options.address, options.port
     try:
-        port = flower.start_http_server()
+        if inherited := embedded.inherited_socket():
+            HTTPServer(flower, xheaders=options.xheaders).add_socket(inherited)
+        else:
+            port = flower.start_http_server()
     except OSError as error:
         place = options.unix_socket or f"{host or 'every address'}, port {port}"
         raise UnavailableError(f"Flower cannot listen on {place}: {error.strerror}; name another with --port") from error

@@ -33,7 +33,9 @@ def check_address(host: str, *, has_tokens: bool) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UnavailableError if it cannot be had."""
+    """Return a socket that listens: the one that the stack holds for this process, if any. Raises UnavailableError if it cannot be had."""
+    if inherited := embedded.inherited_socket():
+        return inherited
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.socket(family, kind, protocol)

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ import redis
 from click.testing import CliRunner
 
 from orchestrator.cli.main import submit
-from orchestrator.embedded import Home, Process, Stack, attach, down, status
+from orchestrator.embedded import Home, Process, Stack, attach, down, plan, status
 from orchestrator.embedded import stack as embedded_stack
 from orchestrator.embedded.identity import Identity, identify, wait_gone
 from orchestrator.embedded.record import Record, read_record
@@ -379,6 +381,33 @@ def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home
     assert (said.exit_code, listed.exit_code) == (3, 3)
     assert re.search(r"^red +Redis +.*gave no answer within \d s", said.stdout, re.MULTILINE), said.output
     assert f"the Redis of the stack in {home.path} gives no answer; `submit status` says" in listed.stderr
+
+
+# Ports
+
+
+def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        usual = taken.getsockname()[1]
+        monkeypatch.setitem(plan.USUAL_PORTS, "gateway", usual)
+        stack = Stack.launch(home, agents=0, tools=0, gateway=True, command=WORKER)
+        eventually(lambda: stack.gateway_url)
+        port = urlsplit(stack.gateway_url or "").port
+        with socket.create_connection(("127.0.0.1", port)):  # before the gateway runs: nobody else can have it
+            stack.wait_ready()
+        before = find(stack, "gateway")
+        os.kill(before.pid, signal.SIGKILL)
+        eventually(lambda: is_back(stack, before))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=40) as answer:  # waits until it is back
+            assert answer.status == 200
+        stack.stop()
+
+    assert stack.moved == {"gateway": usual}
+    with Stack.start(home, agents=0, tools=0, gateway=True, command=WORKER) as again:  # though the usual one is free now
+        assert urlsplit(again.gateway_url or "").port == port
+        assert again.moved == {"gateway": usual}
 
 
 # What others left behind

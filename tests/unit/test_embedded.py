@@ -23,7 +23,7 @@ from orchestrator.embedded import (
     flower_command,
     gateway_command,
     identity,
-    plan,
+    ports,
     stack_is_gone,
     valkey,
     worker_command,
@@ -315,7 +315,7 @@ def named_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[
 
 
 def test_a_plan_has_a_coordinator_workers_for_agents_and_one_for_tools(home: Home) -> None:
-    made = make_plan(home, agents=2, tools=3, flower=False, gateway=False, config="here.yaml", command=named_command)
+    made = make_plan(home, agents=2, tools=3, ports={}, config="here.yaml", command=named_command)
 
     assert [(each.name, each.command) for each in made.services] == [
         ("coordinator", ["coordinator", "coordinator", "4"]),
@@ -327,30 +327,72 @@ def test_a_plan_has_a_coordinator_workers_for_agents_and_one_for_tools(home: Hom
     assert Plan.from_json(made.to_json()) == made
 
 
-def test_flower_takes_another_port_if_its_own_is_taken(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def usual() -> Iterator[socket.socket]:
+    """A socket on the port that a service usually has, which is free once this is closed."""
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        monkeypatch.setattr(plan, "FLOWER_PORT", taken.getsockname()[1])
-
-        made = make_plan(home, agents=1, tools=1, flower=True, gateway=False, config=None, command=named_command)
-
-    flower = made.services[-1]
-    assert made.flower_url is not None
-    port = made.flower_url.removeprefix("http://127.0.0.1:")
-    assert port != str(plan.FLOWER_PORT)
-    assert flower == Service("flower", (), flower_command(int(port)), announces=True)
-    assert made.environment["CANTATA_FLOWER_URL"] == made.flower_url
+        yield taken
 
 
-def test_a_gateway_is_one_of_the_stack_and_tells_when_it_listens(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "GATEWAY_PORT", 0)
+def test_a_port_is_bound_before_anything_starts(home: Home, usual: socket.socket) -> None:
+    number = usual.getsockname()[1]
+    usual.close()
 
-    made = make_plan(home, agents=1, tools=1, flower=False, gateway=True, config=None, command=named_command)
+    bound = ports.bind(home, {"gateway": number})
 
-    assert made.gateway_url is not None
-    port = int(made.gateway_url.removeprefix("http://127.0.0.1:"))
-    assert made.services[-1] == Service("gateway", (), gateway_command(port), announces=True)
+    assert bound["gateway"].number == number
+    with socket.create_connection(("127.0.0.1", number)), socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", number))
+    ports.close(bound)
+
+
+def test_a_port_that_was_chosen_is_kept_for_the_folder(home: Home, usual: socket.socket) -> None:
+    home.prepare()
+    number = usual.getsockname()[1]
+    first = ports.bind(home, {"gateway": number})
+    chosen = first["gateway"].number
+    ports.keep(home, {"gateway": chosen})
+    ports.close(first)
+    usual.close()
+
+    again = ports.bind(home, {"gateway": number})
+
+    assert (again["gateway"].number, again["gateway"].wanted) == (chosen, number)
+    assert chosen != number
+    ports.close(again)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"gateway": null}', '{"gateway": 99999}'])
+def test_ports_that_cannot_be_read_are_chosen_again(home: Home, text: str) -> None:
+    home.prepare()
+    (home.path / "ports.json").write_text(text)
+
+    bound = ports.bind(home, {"gateway": 0})
+
+    assert 0 < bound["gateway"].number < 65536
+    ports.close(bound)
+
+
+def test_a_plan_names_the_sockets_of_flower_and_gateway(home: Home) -> None:
+    home.prepare()
+    bound = ports.bind(home, {"flower": 0, "gateway": 0})
+
+    made = make_plan(home, agents=1, tools=1, ports=bound, config=None, command=named_command)
+
+    flower, gateway = bound["flower"], bound["gateway"]
+    assert made.services[-2:] == (
+        Service("flower", (), flower_command(flower.number), listens=flower.listening.fileno()),
+        Service("gateway", (), gateway_command(gateway.number), listens=gateway.listening.fileno()),
+    )
+    assert (made.flower_url, made.gateway_url) == (flower.url, gateway.url)
+    assert made.environment["CANTATA_FLOWER_URL"] == flower.url
+    assert Plan.from_json(made.to_json()) == made
+    ports.close(bound)
 
 
 def test_a_worker_is_started_through_the_command_line() -> None:

@@ -94,7 +94,7 @@ def opened(folder: Path) -> Iterator[Desk]:
     """A stack with a coordinator, a worker for tools, and Flower."""
     definitions = Definitions(folder=str(HERE), tools={name: Tool(function=f"flower_tools:{name}") for name in ("add", "hold")})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "FLOWER_PORT", 0)  # any that is free: other tests start stacks too
+        patch.setitem(plan.USUAL_PORTS, "flower", 0)  # any that is free: other tests start stacks too
         for name in [name for name in os.environ if name.startswith("FLOWER_")]:
             patch.delenv(name)
         with Stack.start(folder / "home", agents=0, tools=2, flower=True) as stack, Client(stack.url, config=definitions) as client:
