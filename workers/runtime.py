@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 import threading
 import time
 from collections import OrderedDict
@@ -279,8 +278,3 @@ def _kill_descendants(pid: int) -> None:
             for child in map(int, listed.read_text().split()):
                 _kill_descendants(child)
                 os.kill(child, signal.SIGKILL)
-
-
-def worker_name(queues: tuple[str, ...]) -> str:
-    """A name for a worker process that nobody else has."""
-    return f"{'+'.join(queues)}@{socket.gethostname()}-{os.getpid()}"

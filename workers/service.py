@@ -23,8 +23,10 @@ import orchestrator
 from orchestrator import embedded
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper, send_ready
+from orchestrator.errors import ConfigError
 from orchestrator.functionnames import IN_WORKER
 from orchestrator.metrics.place import Place, place
+from orchestrator.models.names import checked_name
 from orchestrator.settings import settings
 from orchestrator.state import clock, fleet, outages
 from orchestrator.state.connection import Redis, RedisFailure, check, connect
@@ -217,7 +219,12 @@ def _usual_concurrency(queue: str) -> int:
 
 
 def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metrics_port: int | None = None) -> int:
-    """Serve queues of one pool in this process."""
+    """Serve queues of one pool in this process. Raises ConfigError for a name that cannot be one: it stands in leases and keys."""
+    try:
+        for what, given in (("worker", name), *(("queue", queue) for queue in queues)):
+            checked_name(what, given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     sys.argv[:] = ["cantata-worker"]
     os.environ[IN_WORKER] = "1"
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")

@@ -16,8 +16,9 @@ import click
 from orchestrator.cli.door import service_url
 from orchestrator.cli.main import FAILED
 from orchestrator.cli.options import as_json, configured, metrics_port
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.metrics.place import place, port_after
+from orchestrator.models.names import checked_name
 
 OWN_PROCESS = ("coordinator", "agents")
 """Queues with a process of their own; all others share one, whose children can be killed."""
@@ -63,11 +64,14 @@ def worker(
 
 
 def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[Worker]:
-    """One for each kind of pool that the queues need."""
-    wanted = tuple(dict.fromkeys(queues))
+    """One for each kind of pool that the queues need. Raises ConfigError for a name that cannot be one."""
+    try:
+        wanted = tuple(checked_name("queue", queue) for queue in dict.fromkeys(queues))
+        name = checked_name("worker", name or f"worker-{os.getpid()}")  # with the pid: two of one name on a machine would be taken for one
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     shared = tuple(queue for queue in wanted if queue not in OWN_PROCESS)
     groups = [*((queue,) for queue in wanted if queue in OWN_PROCESS), *([shared] if shared else [])]
-    name = name or f"worker-{os.getpid()}"  # with the pid: two workers of one name on a machine would be taken for one
     names = [name] if len(groups) == 1 else [f"{name}-{group[0]}" for group in groups]
     ports = [None if metrics_port is None else port_after(metrics_port, number) for number in range(len(groups))]
     return [_worker(*each, concurrency) for each in zip(names, groups, ports, strict=True)]

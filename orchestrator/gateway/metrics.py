@@ -27,7 +27,8 @@ from orchestrator.metrics.families import BY_NAME
 from orchestrator.metrics.place import Place
 from orchestrator.metrics.registries import page_of, registry
 from orchestrator.metrics.server import Answer, Page, Server
-from orchestrator.models.definitions import QUEUE, Definitions
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.names import NAME
 from orchestrator.models.values import Value
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.queues import waiting
@@ -45,7 +46,7 @@ HUNG_S = 30.0  # what takes longer hangs, as with a host that is lost; it is tri
 MOST_NAMED = 100  # queues that are remembered since somebody asked for them
 REMEMBERED_S = 600.0  # since somebody last did: who scales by a queue asks every few seconds or minutes
 
-Queue = Annotated[str, StringConstraints(pattern=f"^{QUEUE}$")]
+Queue = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Queues = Annotated[list[Queue], Query(max_length=MOST_NAMED, description="queues to tell of though nobody serves them")]
 
 
@@ -110,7 +111,7 @@ class Watch:
     def load_page(self, query: str, _accept: str) -> Answer:
         """The same, on the metrics port."""
         try:
-            found = self.load(queue for queue in parse_qs(query).get("queue", []) if re.fullmatch(QUEUE, queue))
+            found = self.load(queue for queue in parse_qs(query).get("queue", []) if re.fullmatch(NAME, queue))
         except UnavailableError as error:
             return Answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())
         return Answer(200, "application/json", found.model_dump_json().encode())

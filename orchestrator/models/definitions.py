@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Literal, cast
 
 import regex
@@ -11,22 +12,12 @@ from pydantic import AfterValidator, Field, JsonValue, field_validator, model_va
 
 from orchestrator.models.conductors import Forum
 from orchestrator.models.instructions import FUNCTION, Instruction, Prompt
+from orchestrator.models.names import checked_name
 from orchestrator.models.params import Params
 from orchestrator.models.values import Value
 from orchestrator.models.wire import ChainNode
 
-LONGEST_QUEUE = 100  # characters
-QUEUE = r"[A-Za-z0-9._-]{1,100}"
-
-
-def _queue_name(name: str) -> str:
-    if not re.fullmatch(QUEUE, name):
-        found = repr(name) if len(name) <= LONGEST_QUEUE else f"{len(name)} characters"
-        raise ValueError(f"a queue's name has letters from A to Z, digits and . _ -, at most {LONGEST_QUEUE} of them; found {found}")
-    return name
-
-
-QueueName = Annotated[str, AfterValidator(_queue_name)]
+QueueName = Annotated[str, AfterValidator(partial(checked_name, "queue"))]
 """A name that also stands in keys of Redis, in rules of who may use them, in addresses and as a metric's label."""
 
 

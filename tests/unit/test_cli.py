@@ -24,6 +24,7 @@ from orchestrator.models.graph import Graph
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.models.wire import ChainRequest, ChainResponse, RunResult, Turn
 from orchestrator.planning.strategies import chains, turns
+from workers.service import serve
 
 NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
 
@@ -479,6 +480,16 @@ def test_queues_of_one_pool_share_a_process() -> None:
 
     assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
     assert worker.command == [sys.executable, "-P", "-m", "workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+
+
+@pytest.mark.parametrize(
+    ("queues", "name"), [(["tools"], "a|b"), (["tools"], "a~b"), (["tools"], "50%h"), (["a|b"], None), (["tools"], "x" * 101)]
+)
+def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: str | None) -> None:
+    with pytest.raises(ConfigError, match="name has letters from A to Z, digits and"):
+        workers_for(queues, name, None)
+    with pytest.raises(ConfigError, match="name has letters from A to Z, digits and"):
+        serve(tuple(queues), name=name or "worker", concurrency=None)
 
 
 def test_queues_of_several_pools_get_a_process_each() -> None:
