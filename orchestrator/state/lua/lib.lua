@@ -40,6 +40,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local SOON = 1000 -- ms until a sweep looks whether a run whose turn came was begun: not everyone who ends a run sends what follows
 
+local TRIMMED = 20 -- old sessions that a turn looks through for those of which nothing is kept
+
 local OPEN = {accepted = true, running = true}
 local OVER = {done = true, failed = true, skipped = true}
 local MOVES = {
@@ -210,7 +212,9 @@ end
 
 -- Lets a run wait its turn in its session; replies its place, from 1.
 local function join_queue(name, keep_ms)
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms, 'LIMIT', 0, 20)) do
+  local aged = redis.call('ZCOUNT', S .. ':sessions', '-inf', now - keep_ms)
+  local from = aged > TRIMMED and now % (aged - TRIMMED + 1) or 0 -- anywhere among them: the oldest may be kept for years
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms, 'LIMIT', from, TRIMMED)) do
     if redis.call('EXISTS', conversation_of(old) .. ':queue', conversation_of(old) .. ':history') == 0 then -- others are kept longer
       redis.call('ZREM', S .. ':sessions', old)
     end

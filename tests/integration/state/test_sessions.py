@@ -10,11 +10,12 @@ import pytest
 
 from orchestrator.models.values import JsonValue
 from orchestrator.state import sessions
-from orchestrator.state.keys import shard_of
+from orchestrator.state.keys import shard_key, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Place
 from orchestrator.state.sessions import Sessions
 from tests.integration.state.play import Play, sent, work
+from tests.waiting import until
 
 
 def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> Place:
@@ -201,6 +202,24 @@ def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_l
     (only,) = turns(ledger, ["one"], last)
     assert [each.session for each in Sessions(ledger).list()][1:] == ["long"]
     assert ledger.redis.zrange(f"cantata:{{{shard}}}:sessions", 0, -1) == ["/long", last.name]
+
+
+def test_sessions_that_are_kept_for_long_do_not_keep_those_behind_them_in_the_list(ledger: Ledger) -> None:
+    """Sixty that are kept, and behind them sixty of which nothing is kept any more."""
+    shard = sessions.shard_of_session("/last")
+    names = list(itertools.islice((f"s{n}" for n in itertools.count() if sessions.shard_of_session(f"/s{n}") == shard), 120))
+    key = f"{shard_key(shard)}:sessions"
+    ledger.redis.zadd(key, {f"/{name}": at for at, name in enumerate(names)})
+    for name in names[:60]:
+        ledger.redis.rpush(f"{shard_key(shard)}:session:/{name}:history", "{}")
+
+    def gone() -> bool:
+        (turn,) = turns(ledger, ["one"], place("last"))
+        answer(turn, "1")
+        return ledger.redis.zcard(key) == 61
+
+    until(gone, "the end of every old session of which nothing is kept")
+    assert set(cast("list[str]", ledger.redis.zrange(key, 0, -1))) == {"/last", *(f"/{name}" for name in names[:60])}
 
 
 def test_what_was_said_can_be_forgotten(ledger: Ledger) -> None:
