@@ -77,7 +77,6 @@ class Past(Value):
     shared: dict[str, str] = Field(description="item → the step whose spec and edges it shares")
     edges: dict[str, tuple[Drawn, ...]]
     names: dict[str, str]
-    scopes: dict[str, JsonValue]
     growths: dict[str, Growth] = Field(description="by grower, the first first; without the plan")
     terminals: str
 
@@ -123,7 +122,6 @@ class Fork(Value):
     regrow: tuple[str, ...] = Field(description="steps that grew, and may again")
     edges: dict[str, list[Drawn]] = Field(description="out-edges that are others than in the source")
     names: dict[str, str | Literal[False]] = Field(description="names that mean something else than in the source")
-    scopes: dict[str, JsonValue] = Field(description="scopes that hold something else; null: none")
     windows: dict[str, Window]
     terminals: str
     left: int

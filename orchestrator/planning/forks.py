@@ -68,7 +68,6 @@ def _whole(past: Past) -> Fork:
         regrow=tuple(past.growths),
         edges={START: []},
         names=dict.fromkeys(past.names, False),
-        scopes=dict.fromkeys(past.scopes),
         windows={},
         terminals="[]",
         left=1,
@@ -139,7 +138,6 @@ class _Rewind:
             regrow=tuple(grower for grower, _ in growths),
             edges=changed,
             names=names,  # type: ignore[arg-type]  # False, never True
-            scopes=dict(self._scopes()),
             windows=dict(self._windows()),
             terminals=terminals,
             left=len(self._redone),
@@ -222,17 +220,7 @@ class _Rewind:
             is_enough=bool(duty.quorum) and missing == 0, joins=joins, deadline_s=duty.deadline_s,
         )  # fmt: skip
 
-    # --- scopes and maps --------------------------------------------------------------------------------------------
-
-    def _scopes(self) -> Iterator[tuple[str, JsonValue]]:
-        for grower, text in self._past.scopes.items():
-            scope = cast("dict[str, list[JsonValue]]", text)
-            ids = [step_id for step_id in scope["ids"] if step_id not in self._removed]
-            items = [each for each in scope["items"] if cast("dict[str, str]", each)["map"] not in self._anew]
-            if grower in self._anew or not (ids or items):
-                yield grower, None
-            elif (len(ids), len(items)) != (len(scope["ids"]), len(scope["items"])):
-                yield grower, {"ids": ids, "items": items}
+    # --- maps --------------------------------------------------------------------------------------------------------
 
     def _windows(self) -> Iterator[tuple[str, Window]]:
         redone = set(self._redone)

@@ -16,7 +16,7 @@ from orchestrator.state.keys import run_key
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Ready
 
-PARTS = ("", ":state", ":steps", ":edges", ":info", ":names", ":scopes", ":grown")
+PARTS = ("", ":state", ":steps", ":edges", ":info", ":names", ":grown")
 REFUSED = {
     "gone": "no run {source!r} is known here any more",
     "open": "run {source!r} is not over",
@@ -36,7 +36,7 @@ def read(ledger: Ledger, run_id: str) -> Past:
             *hashes, events = pipe.execute()
         return hashes, events
 
-    (meta, cells, specs, edges, infos, names, scopes, grown), events = ledger.patiently(fetch)
+    (meta, cells, specs, edges, infos, names, grown), events = ledger.patiently(fetch)
     if not meta:
         raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
     if meta["status"] not in RUN_OVER:
@@ -53,7 +53,6 @@ def read(ledger: Ledger, run_id: str) -> Past:
         "labels": json.loads(meta["labels"]), "duties": duties, "shared": shared, "names": names,
         "cells": {step_id: _cell(packed, duties[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in cells.items()},
         "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
-        "scopes": {grower: {part: _list_of(value) for part, value in json.loads(text).items()} for grower, text in scopes.items()},
         "growths": {grower: _growth(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
     })  # fmt: skip
 
@@ -91,7 +90,7 @@ def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[s
 
 def _growth(grown: Mapping[str, JsonValue]) -> Growth:
     lists = {part: _list_of(grown.get(part)) for part in ("ids", "own", "counted")}
-    return Growth.model_validate({**grown, **lists, "names": grown.get("names") or {}})
+    return Growth.model_validate({**grown, **lists, "names": grown.get("names") or {}}, extra="ignore")
 
 
 def _list_of(value: JsonValue) -> list[JsonValue]:

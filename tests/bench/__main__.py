@@ -10,8 +10,10 @@ from dataclasses import asdict
 
 from orchestrator.models.definitions import Defaults
 from orchestrator.models.values import JsonValue
+from orchestrator.state.connection import connect
 from tests.bench import report
 from tests.bench.agents import measure_agents
+from tests.bench.expansions import measure_expansions
 from tests.bench.fairness import measure_fairness
 from tests.bench.growth import measure_growth
 from tests.bench.measure import database, measure_shapes, plain_worker, stack
@@ -36,8 +38,10 @@ def main() -> int:
     if options.growth:
         with stack() as client:
             grown = measure_growth(client)
+            items = measure_expansions(connect(database(client.redis_url, 2)))
         report.print_growth(grown)
-        measured["growth"] = [asdict(each) for each in grown]
+        report.print_expansions(items)
+        measured |= {"growth": [asdict(each) for each in grown], "expansions": [asdict(each) for each in items]}
     if options.soak:
         with stack(Defaults(retention_s=RETENTION_S)) as client:
             sizes = measure_soak(client, options.soak)

@@ -17,6 +17,7 @@ from redis import Redis
 
 from orchestrator.models.values import JsonValue
 from tests.bench.agents import Figure
+from tests.bench.expansions import ItemCost, verdict
 from tests.bench.fairness import TARGET_S, Fairness
 from tests.bench.growth import Grown, verdicts
 from tests.bench.measure import PROCESSES, Samples
@@ -80,6 +81,16 @@ def print_growth(grown: Sequence[Grown]) -> None:
     _table(("run", "took", "steps/s", "a step", "bytes kept a step"), rows)
     for line in verdicts(grown):
         _say(line)
+
+
+def print_expansions(costs: Sequence[ItemCost]) -> None:
+    """What an item of a map costs Redis while it works as an agent with a tool."""
+    _say("")
+    _table(
+        ("map of agents", "Redis an item", "written an item"),
+        ((f"{c.width:,} items", f"{c.redis_us:.0f} µs", f"{c.written_bytes:.0f} bytes") for c in costs),
+    )
+    _say(verdict(costs))
 
 
 def _ms_and_rate(grown: Grown) -> tuple[str, str]:

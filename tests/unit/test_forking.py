@@ -23,7 +23,7 @@ TURN: JsonValue = {"text": "hello", "agent": "ann"}
 def past(kind: str, request: JsonValue, **labels: str) -> Past:
     return Past(
         run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, cells={}, duties={}, shared={},
-        edges={}, names={}, scopes={}, growths={}, terminals="[]",
+        edges={}, names={}, growths={}, terminals="[]",
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ redis.call('ZADD', S .. ':runs', now, run)
 tally('accepted')
 event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
 
-for _, part in ipairs({':steps', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':grown', ':blobs'}) do take_over(part) end
+for _, part in ipairs({':steps', ':edges', ':out', ':info', ':given', ':names', ':grown', ':blobs'}) do take_over(part) end
 local anew, ids = {}, {}
 for _, redone in ipairs(fork.redone) do anew[redone.step_id] = true; ids[#ids + 1] = redone.step_id end
 hdel_all(R .. ':out', ids)
@@ -67,7 +67,6 @@ end
 hdel_all(R .. ':grown', fork.regrow)
 change(':edges', fork.edges, cjson.encode)
 change(':names', fork.names, tostring)
-change(':scopes', fork.scopes, cjson.encode)
 if not anew['@start'] then redis.call('HSET', R .. ':out', '@start', ARGV[5]) end
 
 -- Outputs that nobody here has are left to the source.

@@ -119,7 +119,7 @@ local function hand_over(grower, exit)
   redis.call('HSET', R .. ':names', grower, exit)
 end
 
--- Writes down what a grower adds and moves, before it moves it. The plan itself is never taken back.
+-- Writes down what a grower adds and moves, before it moves it. The plan itself is never stopped as a scope, nor taken back.
 local function note_growth(grower, fragment, counted)
   if grower == '@start' then return end
   local items, own, names = fragment.items, {}, {}
@@ -129,19 +129,10 @@ local function note_growth(grower, fragment, counted)
     if edge[1] == fragment.exit then own[#own + 1] = {edge[2], edge[3], edge[4]} end
   end
   for name in pairs(fragment.names) do names[name] = redis.call('HGET', R .. ':names', name) end
-  local grown = {ids = ids, exit = fragment.exit, own = own, counted = counted, names = names,
+  local grown = {ids = ids, exit = fragment.exit, scoped = fragment.scoped, own = own, counted = counted, names = names,
     items = items and {like = items.like, prefix = items.prefix, count = #items.given, window = items.window},
     terminals = #fragment.terminals > 0 and meta('terminals') or nil}
   redis.call('HSET', R .. ':grown', grower, cjson.encode(grown))
-end
-
-local function note_scope(scope, ids, items, map)
-  if not scope or (#ids == 0 and not items) then return end
-  local text = redis.call('HGET', R .. ':scopes', scope)
-  local members = text and cjson.decode(text) or {ids = {}, items = {}}
-  for _, id in ipairs(ids) do table.insert(members.ids, id) end
-  if items then table.insert(members.items, {map = map, prefix = items.prefix, count = #items.given}) end
-  redis.call('HSET', R .. ':scopes', scope, cjson.encode(members))
 end
 
 -- Items share one spec: the first of them go into the window, the rest into the backlog.
@@ -191,12 +182,6 @@ local function grow(s, output, takes, fragment)
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
   if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
-  local members = {}
-  for _, row in ipairs(fragment.steps) do
-    if row[1] ~= fragment.exit and not (items and row[1] == items.like) then members[#members + 1] = row[1] end
-  end
-  note_scope(fragment.scoped and s.id or spec.scope, members, items, s.id)
-  if fragment.exit then note_scope(spec.scope, {fragment.exit}) end
 
   finish(s, 'done', output)
   event('grown', s.id, s.attempt, nil, '{"steps":' .. count .. '}')

@@ -22,8 +22,7 @@
 --   R:info      hash   step -> how it ended (JSON)
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
---   R:scopes    hash   grower -> the steps it grew, {ids: [...], items: [{map, prefix, count}, ...]}
---   R:grown     hash   grower other than @start -> what a fork takes back: {ids, items?, exit?, own, counted, names, terminals?}
+--   R:grown     hash   grower other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped, own, counted, names, terminals?}
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
@@ -53,8 +52,7 @@ local MOVES = {
   waiting_signal = {done = true, failed = true, skipped = true},
 }
 local WORKING_KEYS = {':joins', ':window', ':signals'}
-local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':scopes', ':grown', ':blobs', ':log', ':logs',
-  ':closed'}
+local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':grown', ':blobs', ':log', ':logs', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
 local settled = {}    -- steps whose in-edges need no more
@@ -426,30 +424,41 @@ refill = function(map)
   redis.call('HSET', R .. ':window', map, size .. ' ' .. inflight)
 end
 
--- Calls f(id) for every step that a grower added, and that those added; maps among them send no more items.
-local function each_grown(grower, f)
-  local text = redis.call('HGET', R .. ':scopes', grower)
-  if not text then return end
-  local scope = cjson.decode(text)
-  for _, id in ipairs(scope.ids) do f(id); each_grown(id, f) end
-  for _, items in ipairs(scope.items) do
-    redis.call('DEL', R .. ':backlog:' .. items.map)
-    for i = 0, items.count - 1 do f(items.prefix .. '/' .. i); each_grown(items.prefix .. '/' .. i, f) end
-  end
+-- The steps that a grower added but for its exit, and all that those added; maps among them send no more items. A list, not recursion: an agent may
+-- have had thousands of rounds, each grown by the one before. Nothing of a grower whose steps are not in a scope of its own.
+local function all_grown(root)
+  local found, at, grower = {}, 0, root
+  repeat
+    local text = redis.call('HGET', R .. ':grown', grower)
+    local grown = text and cjson.decode(text)
+    if grown and (grower ~= root or grown.scoped) then
+      local items = grown.items
+      for _, id in ipairs(grown.ids) do
+        if not (items and id == items.like) and not (grower == root and id == grown.exit) then found[#found + 1] = id end
+      end
+      if items then
+        redis.call('DEL', R .. ':backlog:' .. grower)
+        for i = 0, items.count - 1 do found[#found + 1] = items.prefix .. '/' .. i end
+      end
+    end
+    at = at + 1
+    grower = found[at]
+  until not grower
+  return found
 end
 
 -- Stops what a grower added and is not over, all but its exit.
 local function stop_scope(grower, exit)
   local stopped = {}
-  each_grown(grower, function(id)
-    local s = get(id)
-    if s and id ~= exit and not OVER[s.word] then
+  for _, id in ipairs(all_grown(grower)) do
+    local s = id ~= exit and get(id)
+    if s and not OVER[s.word] then
       forget(s); s.word, s.owner = 'skipped', '-'; put(s)
       event('skipped', id)
       ended[id] = true
       stopped[#stopped + 1] = id
     end
-  end)
+  end
   for _, id in ipairs(stopped) do open_edges(id, 'skipped', {}, exit) end
   if #stopped > 0 then count_down(#stopped) end
 end

@@ -9,6 +9,7 @@ from orchestrator.models.values import JsonValue
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Ahead
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
+from tests.waiting import until
 
 
 def fragment(*steps: Step, edges: tuple[Edge, ...] = (), exit: str | None = None) -> Graph:
@@ -402,6 +403,34 @@ def test_a_failure_in_a_loop_fails_what_the_loop_would_fail(ledger: Ledger) -> N
 
 
 # maps
+
+
+def written_bytes(ledger: Ledger) -> int:
+    """What Redis has written to its log so far."""
+    until(lambda: ledger.redis.info("persistence")["aof_buffer_length"] == 0, "the log's buffer on disk")
+    return int(ledger.redis.info("persistence")["aof_current_size"])
+
+
+def bytes_an_item(ledger: Ledger, width: int) -> float:
+    """What is written for an item of a map so wide while it works as an agent does: it calls a tool, and goes on."""
+    play = Play(ledger, f"run-{width:04}")
+    play.plan(work("map"), work("b"), edges=row("map", "b"))
+    play.do("map", fragment=mapped("map", tuple(range(width)), window=width))
+    before = written_bytes(ledger)
+    for item in (f"map/{n}" for n in range(width)):
+        round_ = fragment(
+            work(f"{item}.t1", scope=item), work(f"{item}.r1", scope="map"), edges=row(f"{item}.t1", f"{item}.r1"), exit=f"{item}.r1"
+        )
+        play.do(item, fragment=round_)
+        play.do(f"{item}.t1")
+        play.do(f"{item}.r1")
+    return (written_bytes(ledger) - before) / width
+
+
+def test_an_item_that_expands_costs_the_same_in_a_wide_map(ledger: Ledger) -> None:
+    narrow, wide = bytes_an_item(ledger, 20), bytes_an_item(ledger, 400)
+
+    assert wide <= 1.1 * narrow
 
 
 def on_the_way(play: Play, prefix: str) -> list[str]:
