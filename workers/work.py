@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -12,6 +13,7 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import expressions
+from orchestrator.planning.evaluation import Meter
 from orchestrator.state.encoding import to_json
 from orchestrator.state.records import Begun
 from workers.runtime import Process
@@ -55,17 +57,28 @@ class Work:
 
     def evaluate(self, text: str) -> JsonValue:
         """The value of an expression. Raises StepError."""
-        try:
-            return expressions.parse(text, self.names).evaluate(self.root)
-        except expressions.ExpressionError as error:
-            raise StepError(str(error), code="bad_expression") from error
+        with self._counted():
+            return expressions.parse(text, self.names).evaluate(self.root, self._meter)
 
     def holds(self, text: str) -> bool:
         """Whether a condition holds. Raises StepError."""
+        with self._counted():
+            return expressions.parse(text, self.names).is_true(self.root, self._meter)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         try:
-            return expressions.parse(text, self.names).is_true(self.root)
+            yield
+        except expressions.TooMuchError as error:
+            raise StepError(str(error), code="expression_too_large") from error
         except expressions.ExpressionError as error:
             raise StepError(str(error), code="bad_expression") from error
+
+    @cached_property
+    def _meter(self) -> Meter:
+        """What is left to all expressions of this step together."""
+        limits = self.definitions.limits
+        return Meter(limits.expression_nodes, limits.expression_bytes)
 
     @cached_property
     def names(self) -> frozenset[str]:

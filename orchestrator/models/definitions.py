@@ -446,6 +446,10 @@ class Limits(Value):
     max_steps: int = Field(default=100_000, ge=1, description="steps one run may grow to")
     output_bytes: int = Field(default=16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
     input_bytes: int = Field(default=16_000_000, ge=1, description="size of one request as JSON")
+    expression_nodes: int = Field(
+        default=2_000_000, ge=1, description="values that the expressions of one step may look at; 2 million take about 2 s"
+    )
+    expression_bytes: int = Field(default=64_000_000, ge=1, description="size of what the expressions of one step make, as JSON")
     models: dict[str, Rates] = Field(default_factory=dict, description="by LiteLLM name: how often a model may be asked")
     tenants: dict[str, Rates] = Field(
         default_factory=dict, description="by a run's label `tenant`: how often all models may be asked for it"

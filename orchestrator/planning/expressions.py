@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -32,17 +31,22 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
-from jmespath import ast, exceptions, functions, lexer, parser, visitor
+from jmespath import ast, exceptions, functions, lexer, parser
 
 from orchestrator.models.values import JsonValue
+from orchestrator.planning import evaluation
+from orchestrator.planning.evaluation import FUNCTIONS, BoundError, Meter
 
 _Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
 _Token = dict[str, Any]
 
 _DEEPEST = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
+MAX_LENGTH = 100_000  # characters of an expression; it takes a hundred times their memory to read them
+_USUAL_LENGTH = 200  # characters of an expression that is kept when it was read: 2,048 of them take at most 50 MB
 _LONGEST_QUOTE = 200  # characters of an expression in a message
 _CONSTANTS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None}
 _WORDS = {"OR": "word_or", "AND": "word_and"}
+_WORD = re.compile(r"[\w-]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCAN = re.compile(
     r"""
@@ -72,6 +76,10 @@ class ExpressionError(ValueError):
     """An expression cannot be read, or not be evaluated on this root; the message quotes it and says what to do."""
 
 
+class TooMuchError(ExpressionError):
+    """An expression looks at more, or makes more, than a step's expressions may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expression:
     """A parsed expression, to be evaluated on any number of roots."""
@@ -84,43 +92,51 @@ class Expression:
     """The keys it reads of `input`, where no known name hides that."""
     _tree: _Node = field(repr=False, compare=False)
 
-    def evaluate(self, root: Mapping[str, JsonValue]) -> JsonValue:
-        """The value; null for whatever is missing.
+    def evaluate(self, root: Mapping[str, JsonValue], meter: Meter | None = None) -> JsonValue:
+        """The value; null for whatever is missing. What it looks at and makes is taken from `meter`; without one, the usual bounds hold.
 
-        Raises ExpressionError where a function gets a type it cannot use.
+        Raises ExpressionError where a function gets a type it cannot use, and TooMuchError past the bounds.
         """
-        return self._visit(self._tree, root)
+        return self._visit(self._tree, root, meter)
 
-    def is_true(self, root: Mapping[str, JsonValue]) -> bool:
+    def is_true(self, root: Mapping[str, JsonValue], meter: Meter | None = None) -> bool:
         """Whether it holds: JMESPath's truth, in which null, false, "", [] and {} are false and all else true, 0 and "false" too.
 
         Raises ExpressionError as `evaluate` does.
         """
-        return self._visit(_test(self._tree), root) is True
+        return self._visit(_test(self._tree), root, meter) is True
 
-    def _visit(self, tree: _Node, root: Mapping[str, JsonValue]) -> JsonValue:
-        whole = dict(root)
+    def _visit(self, tree: _Node, root: Mapping[str, JsonValue], meter: Meter | None) -> JsonValue:
         try:
-            value: JsonValue = _Interpreter(whole).visit(tree, whole)
+            return evaluation.evaluate(tree, dict(root), meter or Meter())
+        except BoundError as error:
+            raise TooMuchError(f"expression {_quoted(self.text)}: {error}; split it over several steps, or give it less data") from error
         except exceptions.JMESPathTypeError as error:
             raise ExpressionError(f"expression {_quoted(self.text)}: {_type_fault(error)}") from error
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise ExpressionError(f"expression {_quoted(self.text)} cannot be evaluated on this data: {error}") from error
-        return value
 
 
 def parse(text: str, names: Collection[str] = ()) -> Expression:
     """The expression that `text` spells; `names` are the known names of the root, such as node ids.
 
     A known name needs no quotes for hyphens or a leading digit; one of digits only needs them, save before `.` or `[`, after `.`, or alone.
-    Give `names` as a frozenset where there are many: it is part of the cache's key.
 
     Raises ExpressionError for every fault that shows without data: syntax, unknown functions, numbers of arguments.
     """
-    return _parse(text, frozenset(names))
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(
+            f"expression {_quoted(text)} has {len(text):,} characters; {MAX_LENGTH:,} are allowed: split it over several steps"
+        )
+    known = names if isinstance(names, frozenset) else frozenset(names)
+    if len(text) > _USUAL_LENGTH or "\\" in text:
+        return _parse(text, known)
+    try:
+        return _parse_usual(text, known.intersection(_words(text)))
+    except ExpressionError:
+        return _parse(text, known)  # whose faults know all names
 
 
-@lru_cache(maxsize=2048)  # a run's expressions are parsed again for each of its steps
 def _parse(text: str, names: frozenset[str]) -> Expression:
     if not text.strip():
         raise ExpressionError(f"expression {text!r} is empty; write a path such as 'read.data', or a text in single quotes")
@@ -133,6 +149,17 @@ def _parse(text: str, names: frozenset[str]) -> Expression:
     except RecursionError as error:
         raise _fault(text, 0, "it is nested too deeply; split it over several steps") from error
     return Expression(text, frozenset(survey.roots), frozenset(survey.inputs), tree)
+
+
+def _words(text: str) -> Iterator[str]:
+    """All that may be a name in a text without backslashes, and more: so that what is kept does not depend on all names of a chain."""
+    yield from _WORD.findall(text)
+    for quote in "\"'`":
+        yield from map(str.lstrip, text.split(quote))
+        yield from text.split(quote)
+
+
+_parse_usual = lru_cache(maxsize=2048)(_parse)  # a run's expressions are parsed again for each of its steps
 
 
 # Words of the errors
@@ -270,9 +297,9 @@ def _is_condition(node: _Node) -> bool:
 def _call_fault(call: _Node) -> str | None:
     """What is wrong with a function call, whatever its data."""
     name, given = call["value"], call["children"]
-    if name not in _Functions.FUNCTION_TABLE:
-        return f"there is no function {name}(){_nearest(name, _Functions.FUNCTION_TABLE)}"
-    taken = _Functions.FUNCTION_TABLE[name]["signature"]
+    if name not in FUNCTIONS:
+        return f"there is no function {name}(){_nearest(name, FUNCTIONS)}"
+    taken = FUNCTIONS[name]["signature"]
     many = taken[-1].get("variadic", False)
     if len(given) < len(taken) or (len(given) > len(taken) and not many):
         return f"{name}() takes {'at least ' if many else ''}{len(taken)} argument{'s' if len(taken) > 1 else ''}, not {len(given)}"
@@ -427,69 +454,3 @@ class _Survey:
 
     def _read_all(self, nodes: list[_Node], place: _Place, depth: int) -> _Place:
         return max([self.read(node, place, depth + 1) for node in nodes])
-
-
-# A tree to a value
-
-
-def _is_true(value: JsonValue) -> bool:
-    return not (value is None or value is False or value in ("", [], {}))
-
-
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | None]:
-    """An ordering that is null between a text and a number, as in JMESPath's specification; the library raises TypeError."""
-    return lambda left, right: compare(left, right) if isinstance(left, str) == isinstance(right, str) else None
-
-
-class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships no types
-    """JMESPath's functions; null where null stands for an argument that has to be of some type."""
-
-    def call_function(self, function_name: str, resolved_args: list[JsonValue]) -> JsonValue:
-        taken = self.FUNCTION_TABLE[function_name]["signature"]
-        parameters = zip_longest(resolved_args, taken, fillvalue=taken[-1])
-        if any(argument is None and parameter["types"] for argument, parameter in parameters):
-            return None
-        value: JsonValue = super().call_function(function_name, resolved_args)
-        return value
-
-
-class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
-    """The library's interpreter, with the tolerant forms as further kinds of node."""
-
-    COMPARATOR_FUNC: Mapping[str, Callable[[Any, Any], bool | None]] = {
-        **visitor.TreeInterpreter.COMPARATOR_FUNC,
-        **{"lt": _ordered(operator.lt), "lte": _ordered(operator.le), "gt": _ordered(operator.gt), "gte": _ordered(operator.ge)},
-    }
-
-    def __init__(self, root: dict[str, JsonValue]) -> None:
-        super().__init__(visitor.Options(custom_functions=_Functions()))
-        self._root = root
-
-    def visit_root(self, _node: _Node, _value: JsonValue) -> JsonValue:
-        return self._root
-
-    def visit_whole_output(self, _node: _Node, value: JsonValue) -> JsonValue:
-        return value.get("output", value) if isinstance(value, dict) else value
-
-    def visit_word_or(self, node: _Node, value: JsonValue) -> JsonValue:
-        left, right = node["children"]
-        first: JsonValue = self.visit(left, value)
-        last: JsonValue = self.visit(right, value) if first is None else first
-        return last
-
-    def visit_word_and(self, node: _Node, value: JsonValue) -> JsonValue:
-        left, right = node["children"]
-        last: JsonValue = self._holds(left, value) and self.visit(right, value)
-        return last if _is_true(last) else False
-
-    def visit_test(self, node: _Node, value: JsonValue) -> JsonValue:
-        return self._holds(node["children"][0], value)
-
-    def _holds(self, node: _Node, value: JsonValue) -> bool:
-        match node["type"]:
-            case "word_or" | "or_expression":
-                return any(self._holds(child, value) for child in node["children"])
-            case "word_and" | "and_expression":
-                return all(self._holds(child, value) for child in node["children"])
-            case _:
-                return _is_true(self.visit(node, value))

@@ -111,6 +111,26 @@ def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: Embedded
     assert ask(client, tool("n", "add", a=1)).success, "the tools worker is free again"
 
 
+BOMB = " | ".join(["[@,@]"] * 30)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [{"node_id": "n", "kind": "tool", "name": "add", "input_map": {"a": BOMB}}],
+        [{"node_id": "n", "kind": "branch", "condition": f"to_string({BOMB}) == 'x'", "true_node": "x"}, tool("x", "add", a=1)],
+        [{"node_id": "n", "kind": "map", "items_path": BOMB, "map_node": "x"}, tool("x", "add", a=1)],
+    ],
+    ids=["input_map", "condition", "items_path"],
+)  # fmt: skip
+def test_an_expression_that_multiplies_its_data_fails_its_node(client: EmbeddedClient, nodes: list[dict[str, Any]]) -> None:
+    message = error_of(ask(client, *nodes))
+
+    assert "node 'n' failed" in message
+    assert "[@,@] | [@,@]" in message
+    assert "it makes more than 64 MB (limits.expression_bytes)" in message
+
+
 def test_cancel_stops_the_running_tool(client: EmbeddedClient, journal: Journal) -> None:
     run = client.submit_chain({"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)], "entry_node": "n"})
     pid = until(lambda: journal.of("start"), "the start")[0]["pid"]

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.models.values import JsonValue
-from orchestrator.planning.expressions import ExpressionError, parse
+from orchestrator.planning.evaluation import Meter
+from orchestrator.planning.expressions import ExpressionError, TooMuchError, parse
 
 NAMES = frozenset(
     {"read", "parse", "text", "wrapped", "list-files", "list", "2nd", "42", "2024-01-01", "merge", "null-check", "process_each"}
@@ -448,7 +449,7 @@ def test_an_empty_expression_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 5000, "!" * 5000 + "a", " OR ".join("a" * 500), "[a," * 300 + "a" + "]" * 300, "`" + "[" * 100_000 + "`"]
+    "text", ["(" * 5000, "!" * 5000 + "a", " OR ".join("a" * 500), "[a," * 300 + "a" + "]" * 300, "`" + "[" * 90_000 + "`"]
 )
 def test_an_expression_too_deep_to_evaluate_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError, match=r"nested too deeply|recursion"):
@@ -580,3 +581,94 @@ def test_any_text_gives_a_value_or_an_expression_error(text: str, root: dict[str
 
         assert isinstance(expression.is_true(root), bool)
         assert expression.evaluate(root) == expression.evaluate(root)
+
+
+# Bounds
+
+BIG = [f"{'x' * 300_000}{i}" for i in range(10)]
+LARGE: dict[str, JsonValue] = {"items": [{"n": i, "name": f"n{i}"} for i in range(2000)], "big": [*BIG], "quotes": '"' * 1000}
+
+
+def piped(part: str, times: int, first: str = "@") -> str:
+    return " | ".join([first, *[part] * times])
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        (piped("[@,@]", 30), "expression_bytes"),
+        (piped("{a:@,b:@,c:@}", 20), "expression_bytes"),
+        (piped("to_string(@)", 1, piped("[@,@]", 30)), "expression_bytes"),
+        (piped("to_string([@])", 30, "quotes"), "expression_bytes"),
+        (piped("join('',[@,@])", 40, "quotes"), "expression_bytes"),
+        (piped("reverse(@)", 90, "join('', big)"), "expression_bytes"),
+        ("items[*].merge($,$)", "expression_bytes"),
+        (f"[{','.join('$' * 90)}]", "expression_bytes"),
+        ("{a: [@,@] | " + piped("[@,@]", 28) + ", b: `1`}.b | [@] | [0]", None),  # made, and not used
+        (f"{piped('[@,@]', 30)} | contains([@], [@[0],@[1]])", None),  # equal parts are the same objects
+        (f"[{piped('[@,@]', 30)}, {piped('[@,@]', 30)}] | @[0] == @[1]", "expression_nodes"),
+        (f"[{piped('{a:@,b:@}', 30)}, {piped('{a:@,b:@}', 30)}] | contains([@[0]], @[1])", "expression_nodes"),
+        (piped("[@,@][]", 60), "expression_nodes"),
+        (piped("[@,@][] | [:]", 25), "expression_nodes"),
+        (piped("[@,@][]", 60, "items[*].values(@)[]"), "expression_nodes"),
+        ("items[*].[$.items[*].[$.items[*].n]]", "expression_nodes"),
+        ("map(&map(&map(&length(@),$.items),$.items),items)", "expression_nodes"),
+        ("items[?contains($.items[*].n, `-1`)]", "expression_nodes"),
+        (piped("sort(@)", 1, piped("[@,@][]", 14, "big")), "expression_nodes"),
+        (piped("sort_by(@, &@)", 1, piped("[@,@][]", 14, "big")), "expression_nodes"),
+        (piped("max(@)", 1, piped("[@,@][]", 14, "big")), "expression_nodes"),
+        (piped("[[[[[[[[@]]]]]]]]", 60), "nested more than 255 levels deep"),
+    ],
+)
+def test_an_expression_that_multiplies_its_data_ends_and_names_its_bound(text: str, setting: str | None) -> None:
+    if setting is None:
+        assert parse(text).evaluate(LARGE) in (1, True)
+        return
+    with pytest.raises(TooMuchError, match=setting) as caught:
+        parse(text).evaluate(LARGE)
+
+    assert repr(text)[:100] in str(caught.value)
+
+
+def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -> None:
+    meter, expression = Meter(nodes=10_000, bytes=1000), parse("text")
+    for _ in range(9):
+        expression.evaluate({"text": "x" * 100}, meter)
+
+    with pytest.raises(TooMuchError, match=r"makes more than 0\.001 MB"):
+        expression.evaluate({"text": "x" * 100}, meter)
+
+    assert expression.evaluate({"text": "x"}, Meter(nodes=1, bytes=10)) == "x"
+    with pytest.raises(TooMuchError, match="looks at more than 1 values"):
+        parse("text.x").evaluate({"text": "x"}, Meter(nodes=1, bytes=10))
+
+
+def test_usual_expressions_on_much_data_are_far_from_the_bounds() -> None:
+    root: dict[str, JsonValue] = {"items": [{"n": i, "name": f"n{i}", "body": "y" * 1000} for i in range(10_000)]}
+
+    for text in ("items", "items[?n > `50`].{a: n, b: name}", "sort_by(items, &n)[].name", "length(items[?contains(body, 'z')])"):
+        meter = Meter()
+        parse(text).evaluate(root, meter)
+
+        assert meter.nodes_left > 0.9 * meter.nodes
+        assert meter.bytes_left > 0.8 * meter.bytes
+
+
+def test_an_expression_longer_than_any_that_is_written_is_refused_unread() -> None:
+    with pytest.raises(ExpressionError, match="has 16,000,000 characters; 100,000 are allowed"):
+        parse("a" * 16_000_000)
+
+
+def test_what_is_kept_of_an_expression_does_not_grow_with_the_names_of_its_chain() -> None:
+    names = {f"node-{i}" for i in range(1000)}
+
+    one, other = parse("node-1.x", names), parse("node-1.x", names | {"another"})
+
+    assert one is other
+    with pytest.raises(ExpressionError, match="did you mean 'node-1'"):
+        parse("nnode-1.x", {"node-1"})
+
+
+@pytest.mark.parametrize("text", ['"a.b".output', "$['a.b'].output", "$[`a.b`].output", '"it\'s".output', '"a\\u002eb".output'])
+def test_a_name_is_known_however_it_is_quoted(text: str) -> None:
+    assert parse(text, {"a.b", "it's", "c"}).evaluate({"a.b": [1], "it's": [1]}) == [1]
