@@ -64,13 +64,13 @@ def _of_memory(matter: str, info: Info) -> Line:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     said = f"{size(used)} of {size(whole)}" if whole else size(used)
     said += "" if limit else ", without maxmemory"
+    if limit and policy != "noeviction":
+        said = f"{said}; when it is full, finished runs vanish early (maxmemory-policy {policy})"
+        return yellow(matter, said, "set maxmemory-policy noeviction")
     if whole and used > NEARLY * whole:
         todo = "raise its maxmemory, or shorten the retention of runs" if limit else "give it more memory, and set maxmemory"
         full = f"{said}; when it is full, writes are refused and runs wait"
         return red(matter, full, todo) if used > ALMOST * whole else yellow(matter, full, todo)
-    if limit and policy != "noeviction":
-        said = f"{said}; when it is full, finished runs vanish early (maxmemory-policy {policy})"
-        return yellow(matter, said, "set maxmemory-policy noeviction")
     return green(matter, said)
 
 

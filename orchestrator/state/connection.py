@@ -152,6 +152,9 @@ def _worries(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str
         raise UnavailableError(
             f"{redis} evicts any key when full (maxmemory-policy {policy}), so runs would be lost; set maxmemory-policy noeviction"
         )
-    if int(info.get("aof_enabled", 0)):
-        return []
-    return [f"{redis} writes no AOF: runs under way are lost if it restarts; set appendonly yes"]
+    worries = []
+    if policy != "noeviction" and int(info.get("maxmemory", 0)):
+        worries.append(f"{redis} evicts finished runs when full (maxmemory-policy {policy}); set maxmemory-policy noeviction")
+    if not int(info.get("aof_enabled", 0)):
+        worries.append(f"{redis} writes no AOF: runs under way are lost if it restarts; set appendonly yes")
+    return worries

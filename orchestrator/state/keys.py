@@ -29,5 +29,5 @@ def definitions_digest(text: str) -> str:
 
 
 def definitions_key(shard: int, digest: str) -> str:
-    """Where a shard keeps definitions by content; expires after the last run that may need them."""
+    """Where a shard keeps definitions by content, for as long as a run needs them."""
     return f"{shard_key(shard)}:definitions:{digest}"

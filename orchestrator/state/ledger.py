@@ -53,7 +53,6 @@ RENEW_S = 1.0  # five chances to renew before a lease runs out
 SWEEP_S = 0.5  # how soon after its lease a step is sent again
 RESEND_S = 4.0  # how long a step may be sent and not begun before someone looks after its message
 RETENTION_S = 86_400.0  # how long a finished run can be read
-DEFINITIONS_SPARE_S = 3600.0  # definitions outlive the last run that may need them by this
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is told again
 CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
 """What replicas confirm, if so many are named: what is promised to somebody, or need not be done again."""
@@ -96,7 +95,6 @@ class Ledger:
         """
         labels = labels or {}
         digest, call = definitions_digest(definitions), token_hex(4)
-        keep_ms = int((timeout_s + retention_s + DEFINITIONS_SPARE_S) * 1000)
         fields = {
             "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
             "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)),
@@ -109,7 +107,7 @@ class Ledger:
         flat = [str(item) for pair in fields.items() for item in pair]
         start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
         for text in ("", definitions):
-            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, keep_ms, labels.get("tenant", ""), call)
+            fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, labels.get("tenant", ""), call)
             word, priority = self._call("accept", run_id, *fixed, *queueing, *flat)
             if word != "undefined":
                 break
@@ -123,7 +121,7 @@ class Ledger:
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""
-        text = self.patiently(lambda: self.redis.get(definitions_key(shard_of(run_id), digest)))
+        text = self.patiently(lambda: self.redis.hget(definitions_key(shard_of(run_id), digest), "text"))
         if text is None:
             raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
         return str(text)

@@ -17,6 +17,7 @@ from orchestrator.state.limits import LIMITS_KEY
 from tests.faults.past import Violation
 
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
+DEFINITIONS_KEY = re.compile(r"cantata:\{(\d+)\}:definitions:([0-9a-f]+)")
 LASTING = re.compile(
     r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions)"  # a shard's; their entries are looked at one by one
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
@@ -37,9 +38,11 @@ def check(redis: Redis) -> Iterator[Violation]:
     """Each key has an owner that lives, or expires; nothing is left to do for a run that is over."""
     for key in sorted(cast("Iterator[str]", redis.scan_iter(count=1000))):
         expires = redis.pttl(key) != -1
-        run = RUN_KEY.match(key)
+        run, definitions = RUN_KEY.match(key), DEFINITIONS_KEY.fullmatch(key)
         if run:
             yield from _check_run_key(redis, key, run[1], expires)
+        elif definitions:
+            yield from _check_definitions(redis, key, int(definitions[1]), definitions[2], expires)
         elif key.startswith(LIMITS_KEY) and not LIMITS.fullmatch(key):
             yield Violation("", "", "no key of the shared limits but those of the suite's", repr(key))
         elif not expires and not LASTING.fullmatch(key):
@@ -58,6 +61,16 @@ def _check_run_key(redis: Redis, key: str, run_id: str, expires: bool) -> Iterat
         yield Violation(run_id, "", f"an expiry for each key of a run that is {status}", f"none of {key!r}")
     elif status not in RUN_OVER and expires:
         yield Violation(run_id, "", f"no expiry while the run is {status}", f"one of {key!r}")
+
+
+def _check_definitions(redis: Redis, key: str, shard: int, digest: str, expires: bool) -> Iterator[Violation]:
+    """They know how many open runs hold them, and expire if there is none."""
+    runs = [run_key(run_id) for run_id in cast("list[str]", redis.zrange(f"{shard_key(shard)}:runs", 0, -1))]
+    found = [cast("list[str | None]", redis.hmget(run, ["status", "definitions"])) for run in runs]
+    held = sum(of == digest and status is not None and status not in RUN_OVER for status, of in found)
+    counted = cast("str | None", redis.hget(key, "runs"))
+    if counted != str(held) or expires != (held == 0):
+        yield Violation("", "", f"{held} open runs that hold {key!r}", f"{counted}, and it {'expires' if expires else 'stays'}")
 
 
 def _check_entry(redis: Redis, name: str, entry: str) -> Iterator[Violation]:

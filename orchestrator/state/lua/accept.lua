@@ -1,9 +1,9 @@
 -- Takes a run in, once: the same id again changes nothing.
--- ARGV: run, step, spec, resend_ms, timeout_ms, digest of the definitions, their text or "", how long to keep them (ms), tenant, a name for this
+-- ARGV: run, step, spec, resend_ms, timeout_ms, digest of the definitions, their text or "", tenant, a name for this
 -- call, so that it is known when it is told again, session or "", how many runs may wait in it, how long to keep it (ms), then field, value, ...
 -- Replies {word, priority}; word: new, queued (behind others of its session), known, undefined (its definitions must be given too), full.
-local id, step, spec, resend_ms, timeout_ms, digest, definitions_text, keep_ms = unpack(ARGV, 1, 8)
-local of_tenant, call, of_session, most_waiting, keep_session_ms = unpack(ARGV, 9, 13)
+local id, step, spec, resend_ms, timeout_ms, digest, definitions_text, of_tenant, call = unpack(ARGV, 1, 9)
+local of_session, most_waiting, keep_session_ms = unpack(ARGV, 10, 12)
 
 use(id)
 if status then
@@ -13,11 +13,11 @@ local queue = of_session ~= '' and conversation_of(of_session) .. ':queue'
 if queue and redis.call('LLEN', queue) > tonumber(most_waiting) then return {'full', 0} end
 local shared = S .. ':definitions:' .. digest
 if definitions_text ~= '' then
-  redis.call('SET', shared, definitions_text, 'NX', 'PX', keep_ms)
-elseif redis.call('EXISTS', shared) == 0 then
+  redis.call('HSETNX', shared, 'text', definitions_text)
+elseif redis.call('HEXISTS', shared, 'text') == 0 then
   return {'undefined', 0}
 end
-redis.call('PEXPIRE', shared, keep_ms, 'GT')
+hold_definitions(digest)
 
 -- The more runs of its tenant are under way, the later a run has its turn. A tenant's runs lie in all shards alike, save those of one session, so each
 -- shard counts its own.
@@ -25,7 +25,7 @@ local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
 local priority = open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
 
 redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'deadline_at', now + tonumber(timeout_ms), 'definitions', digest,
-  'left', 1, 'count', 1, 'tenant', of_tenant, 'priority', priority, 'accepted_by', call, unpack(ARGV, 14))
+  'left', 1, 'count', 1, 'tenant', of_tenant, 'priority', priority, 'accepted_by', call, unpack(ARGV, 13))
 redis.call('HSET', R .. ':steps', step, spec)
 redis.call('ZADD', S .. ':due', now + tonumber(timeout_ms), 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)

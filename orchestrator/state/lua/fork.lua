@@ -21,10 +21,9 @@ if status then
 end
 if not past[1] then return {'gone', 0, {}} end
 if not past[13] then return {'open', 0, {}} end
-local shared = S .. ':definitions:' .. past[4]
-if redis.call('EXISTS', shared) == 0 then return {'undefined', 0, {}} end
+if redis.call('HEXISTS', S .. ':definitions:' .. past[4], 'text') == 0 then return {'undefined', 0, {}} end
+hold_definitions(past[4])
 local timeout_ms = past[3] - past[2]
-redis.call('PEXPIRE', shared, string.format('%d', timeout_ms + past[9] + 3600000), 'GT')
 
 local function hdel_all(key, fields)
   for i = 1, #fields, 1000 do redis.call('HDEL', key, unpack(fields, i, math.min(i + 999, #fields))) end

@@ -10,11 +10,14 @@
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
 --   S:totals    hash  what happened here -> how often: accepted, closed:<status>, lost, recovered      lives for ever
 --   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go some time after nothing is kept of the session
+--   S:definitions:<sha256>
+--               hash  text; runs: how many of its runs are not over; until: when the last of them that is over expires (ms)    expires then, if none is open
 -- Of a session X = S:session:<tenant>/<name>, in whose shard all its runs are:
 --   X:queue     list  its runs that are not over, the one under way first      lives while there are any
---   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over
--- Of a run R = S:run:<id>; all expire together when the run's retention is over:
---   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: its trace has its root
+--   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over, if no run is in the queue
+-- Of a run R = S:run:<id>; none expires while the run is open, since a Redis may evict what expires; then all do together, after its retention:
+--   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: its trace has its root;
+--                      parts: how many of the keys below it had when it ended, without the logs
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
@@ -168,15 +171,15 @@ end
 
 -- Writes down what was said in a run of a session: what the user said, and what was answered or why nothing was.
 local function remember(word, error_json)
-  local kept = redis.call('HMGET', R, 'session_keep_ms', 'session_entries', 'request', 'terminals')
+  local kept = redis.call('HMGET', R, 'session_entries', 'request', 'terminals')
   local history = conversation_of(session) .. ':history'
   local function add(role, content, agent)
     if content == '' then return end
     redis.call('RPUSH', history, cjson.encode({role = role, content = shortened(content), agent = agent, ts = now / 1000, run_id = run}))
   end
-  add('user', cjson.decode(kept[3]).text)
+  add('user', cjson.decode(kept[2]).text)
   if word == 'succeeded' then
-    local terminals = cjson.decode(kept[4])
+    local terminals = cjson.decode(kept[3])
     local last = answering(terminals[#terminals])
     local out = output_of(last)
     local _, _, spec = spec_of(last)
@@ -184,8 +187,7 @@ local function remember(word, error_json)
   else
     add('system_error', cjson.decode(error_json).error.message)
   end
-  redis.call('LTRIM', history, -tonumber(kept[2]), -1)
-  redis.call('PEXPIRE', history, kept[1])
+  redis.call('LTRIM', history, -tonumber(kept[1]), -1)
 end
 
 -- Marks a step as sent; if nobody begins it, a sweep looks after it. Its owner is meanwhile the time it was sent.
@@ -218,6 +220,7 @@ local function join_queue(name, keep_ms)
     end
   end
   redis.call('ZADD', S .. ':sessions', now, name)
+  redis.call('PERSIST', conversation_of(name) .. ':history')
   local queue = conversation_of(name) .. ':queue'
   local head = redis.call('LINDEX', queue, 0)
   while head and not OPEN[redis.call('HGET', S .. ':run:' .. head, 'status')] do -- it was ended by a worker that is too old for sessions
@@ -236,6 +239,22 @@ local function leave_queue(word, error_json)
   if not had_its_turn then return end
   remember(word, error_json)
   start_next(queue)
+  if redis.call('EXISTS', queue) == 0 then redis.call('PEXPIRE', conversation_of(session) .. ':history', meta('session_keep_ms')) end
+end
+
+-- An open run holds its definitions: they do not expire.
+local function hold_definitions(digest)
+  local key = S .. ':definitions:' .. digest
+  redis.call('HINCRBY', key, 'runs', 1)
+  redis.call('PERSIST', key)
+end
+
+-- A run that is over keeps them for as long as it is kept itself, since it may be forked.
+local function release_definitions(keep_ms)
+  local key = S .. ':definitions:' .. definitions
+  local last = string.format('%.0f', math.max(now + keep_ms, tonumber(redis.call('HGET', key, 'until')) or 0))
+  redis.call('HSET', key, 'until', last)
+  if redis.call('HINCRBY', key, 'runs', -1) <= 0 then redis.call('PEXPIREAT', key, last) end
 end
 
 -- Ends the run: what is not over is skipped, working keys go, the rest expires after the retention.
@@ -260,7 +279,11 @@ local function close(word, error_json)
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
   local keep_ms = tonumber(meta('retention_ms'))
+  local parts = {}
+  for _, key in ipairs(KEPT_KEYS) do if key ~= ':logs' then parts[#parts + 1] = R .. key end end
+  redis.call('HSET', R, 'parts', redis.call('EXISTS', unpack(parts)))
   for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
+  release_definitions(keep_ms)
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, unasked, answered = {}, {}, {}
   if session then leave_queue(word, error_json) end

@@ -12,7 +12,7 @@ from redis import Redis
 
 from orchestrator.models.graph import START, STEP_OVER
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.keys import SHARDS, run_key, shard_key, shard_of
+from orchestrator.state.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
 
 ENDINGS = {"done", "failed", "skipped", "grown", "late"}
 """The events that end a step."""
@@ -100,9 +100,21 @@ def _cell(packed: str) -> Cell:
 def check_all(redis: Redis) -> None:
     """Check every run that Redis knows."""
     for shard in range(SHARDS):
+        held: Counter[str] = Counter()
         for run_id in cast("list[str]", redis.zrange(f"{shard_key(shard)}:runs", 0, -1)):
-            check(take(redis, run_id))
+            run = take(redis, run_id)
+            check(run)
             check_keys(redis, run_id)
+            held[run.meta["definitions"]] += run.status not in RUN_OVER
+        _check_definitions(redis, shard, held)
+
+
+def _check_definitions(redis: Redis, shard: int, held: Mapping[str, int]) -> None:
+    """Definitions stay while an open run needs them, and expire when none does."""
+    for digest, runs in held.items():
+        key = definitions_key(shard, digest)
+        assert int(redis.hget(key, "runs") or 0) == runs, "definitions know how many open runs hold them"
+        assert (redis.pttl(key) == -1) == (runs > 0), "definitions expire if and only if no open run holds them"
 
 
 def check(run: Picture) -> None:

@@ -72,17 +72,6 @@ def test_what_was_asked_is_kept_with_the_run(ledger: Ledger) -> None:
     assert [record.run_id for record in ledger.runs()] == ["run"]
 
 
-def test_definitions_live_as_long_as_the_longest_run_that_needs_them(ledger: Ledger) -> None:
-    Play(ledger, timeout_s=50_000)
-    key = f"{shard_key(shard_of('run'))}:definitions:{ledger.request_of('run')[2]}"
-    long = ledger.redis.ttl(key)
-
-    ledger.redis.delete(run_key("run"))
-    Play(ledger, timeout_s=10)
-
-    assert ledger.redis.ttl(key) >= long - 1 > 50_000
-
-
 def test_an_unknown_run_is_told_as_such(ledger: Ledger) -> None:
     for ask in (ledger.read, ledger.status, ledger.cancel, ledger.request_of):
         with pytest.raises(UnknownRunError):
@@ -775,8 +764,7 @@ def test_an_expired_run_leaves_nothing_behind(ledger: Ledger, valkey: Redis) -> 
 
     play.sweep()
 
-    left = [key for key in cast("list[str]", valkey.keys("cantata:*")) if ":definitions:" not in key]
-    assert left == [f"{play.shard}:totals"]
+    assert valkey.keys("cantata:*") == [f"{play.shard}:totals"]
     assert ledger.runs() == []
 
 
