@@ -244,27 +244,31 @@ class Client:
         return ChainRun(self, run_id) if kind == "chain" else TurnRun(self, run_id)
 
     def fork(
-        self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None, idempotency_key: str | None = None
-    ) -> TurnRun | ChainRun:
+        self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None, idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> TurnRun | ChainRun:  # fmt: skip
         """Do a run that is over anew from a step on. What lies upstream is taken over as it ended, and no model is asked for it again.
 
         `changes` are of the input, such as {"input.x": 5}; only what is done anew sees them. The run's label `forked_from` is the other
-        one. It has the other's definitions. One of a session's turn reads the conversation, and is not written into it. The same
-        `idempotency_key` for the same run gives the same fork. Raises ConfigError for what does not fit, UnknownRunError.
+        one; it has the other's labels, with `labels` over them, and its definitions. One of a session's turn reads the conversation, and
+        is not written into it. The same `idempotency_key` for the same run gives the same fork. Raises ConfigError for what does not fit,
+        UnknownRunError.
         """
-        return self._made_of(run_id, from_step, changes or {}, idempotency_key)
+        return self._made_of(run_id, from_step, changes or {}, idempotency_key, labels)
 
-    def retry(self, run_id: str, *, idempotency_key: str | None = None) -> TurnRun | ChainRun:
+    def retry(self, run_id: str, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun | ChainRun:
         """Do anew what a run left unfinished that failed, was cancelled or ran out of time; as `fork` does."""
-        return self._made_of(run_id, None, {}, idempotency_key)
+        return self._made_of(run_id, None, {}, idempotency_key, labels)
 
-    def _made_of(self, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None) -> TurnRun | ChainRun:
+    def _made_of(
+        self, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None, own: Mapping[str, str] | None
+    ) -> TurnRun | ChainRun:
         past = forks.read(self.ledger, source)
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
         definitions = definitions_from(self.ledger.definitions(source, past.definitions))
         request, given = forking.request_of(past, changes, definitions)
         run_id = _in_shard(shard_of(source), _new_id() if key is None else _owned_id(f"{source}\n{key}"))
-        labels = forking.labels_of(past, from_step)
+        labels = {**forking.labels_of(past, from_step), **(own or {})}
         with tracing.submitting("fork", __version__) as submission:
             ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
             submission.run_id, submission.source = run_id if ready else "", source

@@ -59,7 +59,10 @@ class Settings(Value):
     )
     task_events: bool = Field(default=True, alias="CANTATA_TASK_EVENTS", description="0: workers send no events, and Flower shows no tasks")
     gateway_tokens: str | None = Field(
-        default=None, alias="CANTATA_GATEWAY_TOKENS", repr=False, description="who may ask the gateway: JSON or YAML, token → tenant"
+        default=None,
+        alias="CANTATA_GATEWAY_TOKENS",
+        repr=False,
+        description="who may ask the gateway: JSON or YAML, token → tenant or rights",
     )
     gateway_tokens_file: Path | None = Field(
         default=None, alias="CANTATA_GATEWAY_TOKENS_FILE", description="the same in a file, which goes before it"

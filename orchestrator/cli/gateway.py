@@ -26,7 +26,9 @@ PACE = click.FloatRange(0.001, 1e6)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen; elsewhere only with tokens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=embedded.GATEWAY_PORT, show_default=True, help="0 for any that is free.")
 @click.option("--url-prefix", default="", metavar="PATH", help="What stands before every path, behind a proxy.")
-@click.option("--tokens-file", metavar="FILE", help=f"JSON or YAML: token → tenant; else {TOKENS_FILE}, else what {TOKENS} holds.")
+@click.option(
+    "--tokens-file", metavar="FILE", help=f"JSON or YAML: token → tenant or rights; else {TOKENS_FILE}, else what {TOKENS} holds."
+)
 @click.option("--rate", type=PACE, default=PER_S, show_default=True, help="Requests a second of one tenant.")
 @click.option("--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="Size of one request or message.")
 @metrics_port

@@ -74,6 +74,13 @@ class Tasks(Api):
         self.answer({"tasks": await self.desk.call(tasks_of, run_id, tasks)})
 
 
+class Refusals(Api):
+    """GET runs/ID/refusals. Whoever may open Flower may do everything in it."""
+
+    async def get(self, run_id: str) -> None:
+        self.answer(dict.fromkeys(("cancel", "retry", "fork", "signal"), ""))
+
+
 class Events(Api):
     """GET runs/ID/events."""
 

@@ -59,6 +59,7 @@ def routes(prefix: str, desk: Desk) -> list[URLSpec]:
         URLSpec(f"{run}/steps/(.+)", runs.Step, given),
         URLSpec(f"{run}/events", runs.Events, given),
         URLSpec(f"{run}/tasks", runs.Tasks, given),
+        URLSpec(f"{run}/refusals", runs.Refusals, given),
         URLSpec(f"{run}/cancel", runs.Cancel, given),
         URLSpec(f"{run}/retry", runs.Retry, given),
         URLSpec(f"{run}/signals/(.+)", runs.Signal, given),

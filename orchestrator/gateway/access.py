@@ -1,4 +1,4 @@
-"""Who may ask, and for whom: bearer tokens, each of one tenant; without tokens, programs of this machine but not web pages.
+"""Bearer tokens, each of one tenant and with rights of its own; without tokens, programs of this machine but not web pages.
 
 A browser cannot send a header with a WebSocket. So there a token may come as a subprotocol, of those that the client offers:
 `Sec-WebSocket-Protocol: cantata, bearer.TOKEN`. It never stands in the address, which proxies and browsers write down.
@@ -12,12 +12,15 @@ from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 
+from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.errors import ConfigError, Fault
-from orchestrator.formats.documents import parse
+from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.faults import faults_of
 from orchestrator.gateway.faults import Refused
+from orchestrator.gateway.grants import UNLIMITED, Grant
 from orchestrator.models.values import JsonValue
 from orchestrator.pages.origins import is_asked_here, other_page
 
@@ -26,6 +29,9 @@ TOKEN_SUBPROTOCOL = "bearer."
 PAGES = "/pages"
 """Where the run pages are."""
 _OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
+
+NOBODY = Grant(tenant="", scopes=[])
+"""The rights of whoever asks for an open path: it shows nothing of any tenant."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+-]{16,500}")
 
@@ -41,38 +47,43 @@ def is_page(path: str) -> bool:
 
 
 class Tokens:
-    """Tokens and their tenants. Only digests of tokens are kept, so that the time of a search tells nothing about them."""
+    """Tokens and their rights. Only digests of tokens are kept, so that the time of a search tells nothing about them."""
 
-    def __init__(self, tenants: Mapping[str, str]) -> None:
-        self._tenants = {_digest(token): tenant for token, tenant in tenants.items()}
+    def __init__(self, grants: Mapping[str, Grant]) -> None:
+        self._grants = {_digest(token): _named(grant, token) for token, grant in grants.items()}
 
     def __len__(self) -> int:
-        return len(self._tenants)
+        return len(self._grants)
 
-    def tenant_of(self, token: str) -> str | None:
-        """Whose token this is; None if it is nobody's."""
+    def grant_of(self, token: str) -> Grant | None:
+        """Return the rights of a token; None if it is not known."""
         digest = _digest(token)
-        found: str | None = None
-        for known, tenant in self._tenants.items():
+        found: Grant | None = None
+        for known, grant in self._grants.items():
             if compare_digest(known, digest):
-                found = tenant
+                found = grant
         return found
 
 
 def read_tokens(text: str, source: str) -> Tokens:
-    """Tokens from a JSON or YAML mapping of token → tenant. A ConfigError lists all faults, and shows no token."""
+    """Tokens from a JSON or YAML mapping of token → tenant or rights. A ConfigError lists all faults, and shows no token."""
     try:
         data = parse(text, source=source).data
     except ConfigError as error:
         lines = [Fault("this is neither JSON nor YAML", line=fault.line) for fault in error.faults]  # their messages may quote a token
         raise ConfigError(lines, source=source) from None
     if not isinstance(data, dict) or not data:
-        raise ConfigError("expected a mapping of token to tenant, with at least one token", source=source)
-    tenants = [_entry(number, token, tenant) for number, (token, tenant) in enumerate(data.items(), 1)]
-    faults = [each for each in tenants if isinstance(each, Fault)]
+        raise ConfigError("expected a mapping of token to tenant or rights, with at least one token", source=source)
+    grants: dict[str, Grant] = {}
+    faults: list[Fault] = []
+    for number, (token, said) in enumerate(data.items(), 1):
+        try:
+            grants[token] = _grant(number, token, said)
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise ConfigError(faults, source=source)
-    return Tokens(dict(each for each in tenants if not isinstance(each, Fault)))
+    return Tokens(grants)
 
 
 def read_tokens_file(path: Path) -> Tokens:
@@ -84,7 +95,7 @@ def read_tokens_file(path: Path) -> Tokens:
 
 
 class Access:
-    """Lets requests in that may ask, and notes the tenant they ask for."""
+    """Lets requests in that may ask, and notes the rights and the tenant they ask with."""
 
     def __init__(self, app: ASGIApp, *, tokens: Tokens | None) -> None:
         self._app = app
@@ -95,23 +106,23 @@ class Access:
             headers = Headers(scope=scope)
             if self._tokens is None:
                 _check_no_page(headers, scope["path"])
-                tenant = ""
+                grant = UNLIMITED
             else:
-                tenant = "" if is_open(scope["path"]) else _tenant(self._tokens, headers, scope)
-            scope.setdefault("state", {})["tenant"] = tenant
+                grant = NOBODY if is_open(scope["path"]) else _grant_in(self._tokens, headers, scope)
+            scope.setdefault("state", {}).update(grant=grant, tenant=grant.tenant)
         await self._app(scope, receive, send)
 
 
-def _tenant(tokens: Tokens, headers: Headers, scope: Scope) -> str:
+def _grant_in(tokens: Tokens, headers: Headers, scope: Scope) -> Grant:
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer":
         offered = (each for each in scope.get("subprotocols", ()) if each.startswith(TOKEN_SUBPROTOCOL))
         token = next(offered, "").removeprefix(TOKEN_SUBPROTOCOL)
-    tenant = tokens.tenant_of(token.strip()) if token else None
-    if tenant is None:
+    grant = tokens.grant_of(token.strip()) if token else None
+    if grant is None:
         said = "this token is not known here" if token else "a token is needed: send `Authorization: Bearer TOKEN`"
         raise Refused(401, said)
-    return tenant
+    return grant
 
 
 def _check_no_page(headers: Headers, path: str) -> None:
@@ -127,12 +138,25 @@ def _check_no_page(headers: Headers, path: str) -> None:
         raise Refused(403, f"{other} may not ask the gateway; start it with tokens, and give the page one")
 
 
-def _entry(number: int, token: str, tenant: JsonValue) -> tuple[str, str] | Fault:
+def _grant(number: int, token: str, said: JsonValue) -> Grant:
+    """The rights that stand behind a token: a tenant, or a mapping. Raises ConfigError, without the token."""
     if not _TOKEN.fullmatch(token):
-        return Fault(f"token {number} is not 16 to 500 letters, digits and `._~+-`; `openssl rand -hex 32` makes one")
-    if not isinstance(tenant, str) or len(tenant) > 200 or not tenant.isprintable():
-        return Fault(f"the tenant of token {number} is not a name of up to 200 characters")
-    return token, tenant
+        raise ConfigError(f"token {number} is not 16 to 500 letters, digits and `._~+-`; `openssl rand -hex 32` makes one")
+    if isinstance(said, dict) and any(map(_TOKEN.fullmatch, said)):  # known keys are shorter
+        raise ConfigError(f"among the rights of token {number} is a key that looks like a token; each token stands at the top")
+    document = Document(said if isinstance(said, dict) else {"tenant": said})
+    try:
+        grant = Grant.model_validate(document.data)
+    except ValidationError as error:
+        raise ConfigError([Fault(fault.message, f"token {number}: {fault.where}") for fault in faults_of(error, document, Grant)]) from None
+    if not (grant.tenant + grant.name).isprintable():
+        raise ConfigError(f"tenant and name of token {number} are texts that can be printed")
+    return grant
+
+
+def _named(grant: Grant, token: str) -> Grant:
+    """A grant with a name, which is recorded with runs; eight digits of its digest tell nothing of a token."""
+    return grant if grant.name else grant.model_copy(update={"name": f"token-{_digest(token).hex()[:8]}"})
 
 
 def _digest(token: str) -> bytes:

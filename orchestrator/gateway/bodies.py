@@ -52,6 +52,15 @@ class RunState(Value):
     links: Links = Field(description="where more of it is")
 
 
+class Refusals(Value):
+    """Why the token that asks may not do something with a run; empty where it may."""
+
+    cancel: str = Field(description="to end it")
+    retry: str = Field(description="to do anew what it left unfinished")
+    fork: str = Field(description="to do it anew from a step on")
+    signal: str = Field(description="to give its waiting step a value")
+
+
 class SessionList(Value):
     """Conversations, newest first."""
 

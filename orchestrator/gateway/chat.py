@@ -27,6 +27,7 @@ from orchestrator.gateway.bounds import hold
 from orchestrator.gateway.edge import Name
 from orchestrator.gateway.faults import Refused, refusal
 from orchestrator.gateway.frames import Frame
+from orchestrator.gateway.grants import Grant
 from orchestrator.gateway.service import Service, addressed
 from orchestrator.models.values import Value
 from orchestrator.models.wire import RunResult, Turn
@@ -73,22 +74,24 @@ class _Left(Exception):
 @router.websocket("/ws/{session}")
 async def chat(websocket: WebSocket, session: Name) -> None:
     """Answers texts of a session until the client leaves. Its runs go on."""
+    grant: Grant = websocket.state.grant
+    grant.require("chat")
     if fault := fault_of(session):
         raise Refused(422, fault, code="bad_request")
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
     state = websocket.app.state
-    connection = _Connection(websocket, state.service, state.pace, websocket.state.tenant, session)
+    connection = _Connection(websocket, state.service, state.pace, grant, session)
     await connection.serve()
 
 
 class _Connection:
     """One client."""
 
-    def __init__(self, websocket: WebSocket, service: Service, pace: Pace, tenant: str, session: str) -> None:
+    def __init__(self, websocket: WebSocket, service: Service, pace: Pace, grant: Grant, session: str) -> None:
         self._websocket = websocket
         self._service = service
         self._pace = pace
-        self._tenant = tenant
+        self._grant = grant
         self._session = session
         self._followed: dict[str, asyncio.Task[None]] = {}
         self._sending = asyncio.Lock()
@@ -115,7 +118,7 @@ class _Connection:
             raise _Left
         named: str | None = None
         try:
-            await hold(self._pace, self._tenant)
+            await hold(self._pace, self._grant.tenant)
             document = _document(message.get("text"))
             named = _id_of(document)
             said = _said(document)
@@ -128,14 +131,14 @@ class _Connection:
             raise Refused(429, f"{MOST_FOLLOWED} turns of this connection are not over yet", code="too_many_turns", retry_after_s=1)
         turn = addressed(Turn(session=self._session, **said.model_dump(exclude={"id"})))
         key = None if said.id is None else f"{self._session}\n{said.id}"
-        run = await self._service.submit_turn(self._tenant, turn, key)
+        run = await self._service.submit_turn(self._grant, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": said.id})
         self._follow(run, 0)
 
     async def _resume(self, said: Resume) -> None:
         for run_id, after in said.resume.items():
             try:
-                run, turn = await self._service.turn_of(self._tenant, run_id)
+                run, turn = await self._service.turn_of(self._grant.tenant, run_id)
                 if turn.session != self._session:
                     raise UnknownRunError(f"run {run_id!r} is not of session {self._session!r}")
             except CantataError as error:

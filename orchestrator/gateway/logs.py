@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from orchestrator.gateway.edge import Name
-from orchestrator.gateway.routes import ERRORS, UNKNOWN, Desk, Tenant
+from orchestrator.gateway.routes import ERRORS, UNKNOWN, Desk, Reader
 from orchestrator.models.values import Value
 from orchestrator.runlog.lines import Line
 from orchestrator.state import logs
@@ -31,7 +31,7 @@ class RunLog(Value):
 
 @router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
 async def show_logs(
-    run_id: Name, desk: Desk, tenant: Tenant, after: After = "0-0", level: Level = "debug", step: str | None = None
+    run_id: Name, desk: Desk, tenant: Reader, after: After = "0-0", level: Level = "debug", step: str | None = None
 ) -> RunLog:
     """What workers and tools logged for a run, on all machines: up to 1,000 lines, from `after` on."""
     await desk.run(tenant, run_id)

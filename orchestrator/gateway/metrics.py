@@ -20,7 +20,7 @@ from pydantic import Field, StringConstraints
 from orchestrator import __version__
 from orchestrator.client import Client
 from orchestrator.errors import UnavailableError
-from orchestrator.gateway.routes import ERRORS
+from orchestrator.gateway.routes import ERRORS, Caller
 from orchestrator.health.facts import Missing
 from orchestrator.health.part import Part
 from orchestrator.metrics.families import BY_NAME
@@ -196,14 +196,16 @@ def _watch(request: Request) -> Watch:
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"description": "in Prometheus's format", "content": {"text/plain": {}}}})
-async def show_metrics(request: Request) -> Response:
+async def show_metrics(request: Request, caller: Caller) -> Response:
     """The whole fleet, for Prometheus."""
+    caller.require_fleet()
     answer = await request.app.state.service.call(partial(_watch(request).page, "", request.headers.get("accept", "")))
     return Response(answer.body, answer.status, media_type=answer.content_type)
 
 
 @router.get("/load")
-async def show_load(request: Request, queue: Queues = []) -> Load:  # noqa: B006  # FastAPI copies it
+async def show_load(request: Request, caller: Caller, queue: Queues = []) -> Load:  # noqa: B006  # FastAPI copies it
     """What waits in each queue and what is under way: for autoscalers."""
+    caller.require_fleet()
     found: Load = await request.app.state.service.call(partial(_watch(request).load, queue))
     return found

@@ -12,7 +12,7 @@ from orchestrator.gateway.access import PAGES
 from orchestrator.gateway.bodies import documented
 from orchestrator.gateway.edge import Name
 from orchestrator.gateway.faults import ErrorBody, Refused
-from orchestrator.gateway.routes import ERRORS, UNKNOWN, Desk, Key, Most, Tenant, accepted
+from orchestrator.gateway.routes import ERRORS, UNKNOWN, Caller, Desk, Key, Most, Reader, accepted
 from orchestrator.models.wire import RunStatus
 from orchestrator.pages import assets
 from orchestrator.pages.views import GraphView, StepDetail
@@ -26,56 +26,65 @@ Sought = Annotated[str, Query(max_length=LONGEST_SEARCH, description="only runs 
 Before = Annotated[str | None, Query(max_length=220, description="`next` of the page before: what follows it")]
 Opened = Annotated[list[str] | None, Query(alias="open", max_length=MOST_OPENED, description="a map whose items are to be told too")]
 
+Signalled = Annotated[str | None, Query(max_length=2000, description="the step that a signal would be for")]
+
 router = APIRouter(responses=ERRORS)
 static = APIRouter(include_in_schema=False)
 
 
 @router.get("/runs", tags=["runs"])
 async def list_runs(
-    desk: Desk, tenant: Tenant, status: Statuses = None, kind: Kind = None, q: Sought = "", before: Before = None, most: Most = 20
+    desk: Desk, tenant: Reader, status: Statuses = None, kind: Kind = None, q: Sought = "", before: Before = None, most: Most = 20
 ) -> RunList:
     """Runs, newest first. A page may be short, or empty, though `next` is set: it was looked for long enough, and more may follow."""
     return await desk.call(desk.pages.list, tenant, statuses=status or (), kind=kind, text=q, before=before, most=most)
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
-async def show_graph(run_id: Name, desk: Desk, tenant: Tenant, opened: Opened = None) -> Response:
+async def show_graph(run_id: Name, desk: Desk, tenant: Reader, opened: Opened = None) -> Response:
     """A run's steps and edges as they stand. The items of a map are counted; of one that is opened the first are told as steps."""
     graph = await desk.call(lambda: desk.pages.graph(tenant, run_id, opened=opened or ()).model_dump_json())
     return Response(graph, media_type="application/json")
 
 
 @router.get("/runs/{run_id}/steps/{step_id:path}", tags=["runs"], responses=UNKNOWN, response_model=StepDetail)
-async def show_step(run_id: Name, step_id: Name, desk: Desk, tenant: Tenant) -> Response:
+async def show_step(run_id: Name, step_id: Name, desk: Desk, tenant: Reader) -> Response:
     """A step with its inputs, its output, its attempts, and what was said if it asked a model. Large values are cut."""
     step = await desk.call(lambda: desk.pages.step(tenant, run_id, step_id).model_dump_json())
     return Response(step, media_type="application/json")
 
 
 @router.get("/runs/{run_id}/tasks", tags=["runs"], responses=UNKNOWN)
-async def list_tasks(run_id: Name, desk: Desk, tenant: Tenant) -> bodies.TaskList:
+async def list_tasks(run_id: Name, desk: Desk, tenant: Reader) -> bodies.TaskList:
     """The Celery tasks of a run, where they are known: in Flower, not here."""
     await desk.run(tenant, run_id)
     return bodies.TaskList(tasks=[])
+
+
+@router.get("/runs/{run_id}/refusals", tags=["runs"], responses=UNKNOWN)
+async def show_refusals(run_id: Name, desk: Desk, caller: Caller, step: Signalled = None) -> bodies.Refusals:
+    """Why this token may not do what the run pages have buttons for; empty texts for what it may."""
+    caller.require("read")
+    return bodies.Refusals.model_validate(await desk.refusals(caller, run_id, step))
 
 
 @router.post(
     "/runs/{run_id}/retry", status_code=202, tags=["runs"],
     responses={**UNKNOWN, 422: {"model": ErrorBody, "description": "it is under way, or succeeded: there is nothing to do anew"}},
 )  # fmt: skip
-async def retry_run(response: Response, run_id: Name, desk: Desk, tenant: Tenant, key: Key = None) -> bodies.RunState:
+async def retry_run(response: Response, run_id: Name, desk: Desk, caller: Caller, key: Key = None) -> bodies.RunState:
     """Do anew what a run left unfinished that failed, was cancelled or ran out of time, as a new run; the rest is taken over."""
-    return await accepted(await desk.retry(tenant, run_id, key), response, desk)
+    return await accepted(await desk.retry(caller, run_id, key), response, desk)
 
 
 @router.post(
     "/runs/{run_id}/fork", status_code=202, tags=["runs"], responses=UNKNOWN,
     openapi_extra=documented(bodies.ForkBody, bodies.FORK),
 )  # fmt: skip
-async def fork_run(request: Request, response: Response, run_id: Name, desk: Desk, tenant: Tenant, key: Key = None) -> bodies.RunState:
+async def fork_run(request: Request, response: Response, run_id: Name, desk: Desk, caller: Caller, key: Key = None) -> bodies.RunState:
     """Do a run that is over anew from a step on, as a new run; what lies upstream is taken over as it ended."""
     body = await bodies.read(request, bodies.ForkBody)
-    return await accepted(await desk.fork(tenant, run_id, body.from_step, body.changes, key), response, desk)
+    return await accepted(await desk.fork(caller, run_id, body.from_step, body.changes, key), response, desk)
 
 
 # --- the pages themselves ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -14,7 +15,8 @@ from orchestrator.gateway import bodies, sse
 from orchestrator.gateway.bodies import documented
 from orchestrator.gateway.edge import Name
 from orchestrator.gateway.faults import ErrorBody, Refused, refused
-from orchestrator.gateway.service import Service
+from orchestrator.gateway.grants import Grant, Scope
+from orchestrator.gateway.service import Service, kind_of
 from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, Turn
 from orchestrator.results import REFUSALS
 from orchestrator.state.sessions import fault_of
@@ -28,13 +30,42 @@ def _service(request: Request) -> Service:
     return service
 
 
-def _tenant(request: Request) -> str:
-    tenant: str = request.state.tenant
+async def _grant(request: Request) -> Grant:
+    grant: Grant = request.state.grant
+    return grant
+
+
+def needs(scope: Scope) -> Callable[[Request], Awaitable[Grant]]:
+    """A dependency that answers the rights of whoever asks, and refuses a token without this scope."""
+
+    async def granted(request: Request) -> Grant:
+        grant = await _grant(request)
+        grant.require(scope)
+        return grant
+
+    return granted
+
+
+def tenant_with(scope: Scope) -> Callable[[Request], Awaitable[str]]:
+    """The same, answering the tenant."""
+    granted = needs(scope)
+
+    async def tenant(request: Request) -> str:
+        return (await granted(request)).tenant
+
     return tenant
 
 
 Desk = Annotated[Service, Depends(_service)]
-Tenant = Annotated[str, Depends(_tenant)]
+Reader = Annotated[str, Depends(tenant_with("read"))]
+"""The tenant of a token that may read."""
+Admin = Annotated[str, Depends(tenant_with("admin"))]
+"""The tenant of a token that may change what is kept."""
+Chatter = Annotated[Grant, Depends(needs("chat"))]
+Submitter = Annotated[Grant, Depends(needs("submit"))]
+Signaller = Annotated[Grant, Depends(needs("signal"))]
+Caller = Annotated[Grant, Depends(_grant)]
+"""The rights of a token; the service looks whether they are enough for this run."""
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="seconds to wait for the end of the run")]
 Most = Annotated[int, Query(ge=1, le=MOST_LISTED, description="how many at most")]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same key gives the same run")]
@@ -46,7 +77,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, said in {
         400: "the body is no JSON object",
         401: "no token, or one that is not known",
-        403: "a web page may not ask a gateway without tokens",
+        403: "the token may not do this: `missing_scope`, `not_granted` or `own_run`; or a web page asks a gateway without tokens",
         413: "the body is too large",
         415: "the body is of another type",
         422: "everything that is wrong with the request",
@@ -67,10 +98,12 @@ probes = APIRouter()
     "/turns", status_code=202, response_model=bodies.RunState, tags=["turns"], openapi_extra=documented(Turn, bodies.TURN),
     responses={200: {"model": bodies.RunState, "description": "it is over"}},
 )  # fmt: skip
-async def submit_turn(request: Request, response: Response, desk: Desk, tenant: Tenant, key: Key = None, wait: Wait = 0) -> bodies.RunState:
+async def submit_turn(
+    request: Request, response: Response, desk: Desk, caller: Chatter, key: Key = None, wait: Wait = 0
+) -> bodies.RunState:
     """Submit a user's turn for a team or an agent."""
     turn = await bodies.read(request, Turn)
-    return await accepted(await desk.submit_turn(tenant, turn, key), response, desk, wait)
+    return await accepted(await desk.submit_turn(caller, turn, key), response, desk, wait)
 
 
 @router.post(
@@ -81,11 +114,11 @@ async def submit_turn(request: Request, response: Response, desk: Desk, tenant: 
     },
 )  # fmt: skip
 async def submit_chain(
-    request: Request, response: Response, desk: Desk, tenant: Tenant, key: Key = None, wait: Wait = 0
+    request: Request, response: Response, desk: Desk, caller: Submitter, key: Key = None, wait: Wait = 0
 ) -> bodies.RunState | Response:
     """Submit a chain request."""
     try:
-        run = await desk.submit_chain(tenant, await bodies.read_chain(request), key)
+        run = await desk.submit_chain(caller, await bodies.read_chain(request), key)
     except ConfigError as error:
         if error.code not in REFUSALS:
             raise
@@ -105,7 +138,7 @@ async def accepted(run: TurnRun | ChainRun, response: Response, desk: Service, w
 
 
 @router.get("/runs/{run_id}", tags=["runs"], responses=UNKNOWN)
-async def show_run(run_id: Name, desk: Desk, tenant: Tenant, wait: Wait = 0) -> bodies.RunState:
+async def show_run(run_id: Name, desk: Desk, tenant: Reader, wait: Wait = 0) -> bodies.RunState:
     """How a run stands, and its result."""
     run = await desk.run(tenant, run_id)
     if wait:
@@ -121,7 +154,7 @@ async def show_run(run_id: Name, desk: Desk, tenant: Tenant, wait: Wait = 0) -> 
         204: {"description": "it is over, and there are no events after this offset: do not come again"},
     },
 )  # fmt: skip
-async def follow_run(run_id: Name, desk: Desk, tenant: Tenant, after: Offset = 0, last_id: LastId = None) -> Response:
+async def follow_run(run_id: Name, desk: Desk, tenant: Reader, after: Offset = 0, last_id: LastId = None) -> Response:
     """The events of a run as they come, up to and with `closed`."""
     place = after if last_id is None else _offset(last_id)
     run = await desk.run(tenant, run_id)
@@ -131,20 +164,20 @@ async def follow_run(run_id: Name, desk: Desk, tenant: Tenant, after: Offset = 0
 
 
 @router.post("/runs/{run_id}/cancel", tags=["runs"], responses=UNKNOWN)
-async def cancel_run(run_id: Name, desk: Desk, tenant: Tenant) -> bodies.RunState:
+async def cancel_run(run_id: Name, desk: Desk, caller: Caller) -> bodies.RunState:
     """End a run; what its workers do is stopped within a second or two. One that is over stays as it ended."""
-    await desk.cancel(tenant, run_id)
-    return await _state(await desk.run(tenant, run_id), desk)
+    await desk.cancel(caller, run_id)
+    return await _state(await desk.run(caller.tenant, run_id), desk)
 
 
 @router.post(
     "/runs/{run_id}/signals/{step:path}", tags=["runs"], openapi_extra=documented(bodies.SignalBody, bodies.SIGNAL),
     responses={**UNKNOWN, 409: {"model": ErrorBody, "description": "the step has had its value, or the run is over"}},
 )  # fmt: skip
-async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, tenant: Tenant) -> bodies.Signalled:
+async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, caller: Signaller) -> bodies.Signalled:
     """Give a waiting step its value, such as an approval. It is kept for a step that does not wait yet."""
     body = await bodies.read(request, bodies.SignalBody)
-    word = await desk.signal(tenant, run_id, step, body.value)
+    word = await desk.signal(caller, run_id, step, body.value)
     if word == "unknown":
         raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
     if word == "unclear":
@@ -156,15 +189,11 @@ async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, ten
 
 async def _state(run: TurnRun | ChainRun, desk: Service) -> bodies.RunState:
     result = await desk.result(run)
-    return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=result.status, result=result, links=_links(run, desk))
+    return bodies.RunState(run_id=run.run_id, kind=kind_of(run), status=result.status, result=result, links=_links(run, desk))
 
 
 def _bare(run: TurnRun | ChainRun, status: RunStatus, desk: Service) -> bodies.RunState:
-    return bodies.RunState(run_id=run.run_id, kind=_kind(run), status=status, links=_links(run, desk))
-
-
-def _kind(run: TurnRun | ChainRun) -> str:
-    return "chain" if isinstance(run, ChainRun) else "turn"
+    return bodies.RunState(run_id=run.run_id, kind=kind_of(run), status=status, links=_links(run, desk))
 
 
 def _links(run: TurnRun | ChainRun, desk: Service) -> bodies.Links:
@@ -182,13 +211,13 @@ def _offset(text: str) -> int:
 
 
 @router.get("/sessions", tags=["sessions"])
-async def list_sessions(desk: Desk, tenant: Tenant, most: Most = 100) -> bodies.SessionList:
+async def list_sessions(desk: Desk, tenant: Reader, most: Most = 100) -> bodies.SessionList:
     """The conversations that were used last."""
     return bodies.SessionList(sessions=await desk.call(desk.sessions(tenant).list, most))
 
 
 @router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
-async def show_session(session: Name, desk: Desk, tenant: Tenant, most: Most = 100) -> bodies.SessionHistory:
+async def show_session(session: Name, desk: Desk, tenant: Reader, most: Most = 100) -> bodies.SessionHistory:
     """What was said in a conversation, oldest first, and the turns that are not over."""
     _check_session(session)
     own = desk.sessions(tenant)
@@ -200,7 +229,7 @@ async def show_session(session: Name, desk: Desk, tenant: Tenant, most: Most = 1
 
 
 @router.delete("/sessions/{session}", tags=["sessions"])
-async def clear_session(session: Name, desk: Desk, tenant: Tenant) -> bodies.Removed:
+async def clear_session(session: Name, desk: Desk, tenant: Admin) -> bodies.Removed:
     """Forget what was said in a conversation. A turn under way goes on, and is written down when it ends."""
     _check_session(session)
     return bodies.Removed(removed=await desk.call(desk.sessions(tenant).clear, session))
@@ -215,19 +244,19 @@ def _check_session(session: str) -> None:
 
 
 @router.get("/memory", tags=["memory"])
-async def list_namespaces(desk: Desk, tenant: Tenant) -> bodies.Namespaces:
+async def list_namespaces(desk: Desk, tenant: Reader) -> bodies.Namespaces:
     """The namespaces that hold something."""
     return bodies.Namespaces(namespaces=await desk.call(desk.memory(tenant).namespaces))
 
 
 @router.get("/memory/{namespace}", tags=["memory"])
-async def list_keys(namespace: Name, desk: Desk, tenant: Tenant) -> bodies.Keys:
+async def list_keys(namespace: Name, desk: Desk, tenant: Reader) -> bodies.Keys:
     """The keys of a namespace; none of one that holds nothing."""
     return bodies.Keys(namespace=namespace, keys=await desk.call(desk.memory(tenant).list_memories, namespace))
 
 
 @router.get("/memory/{namespace}/{key}", tags=["memory"], responses=UNKNOWN)
-async def show_memory(namespace: Name, key: Name, desk: Desk, tenant: Tenant) -> bodies.Memory:
+async def show_memory(namespace: Name, key: Name, desk: Desk, tenant: Reader) -> bodies.Memory:
     """A remembered value."""
     bank = desk.memory(tenant)
     value = await desk.call(bank.retrieve_memory, key, namespace)
@@ -237,7 +266,7 @@ async def show_memory(namespace: Name, key: Name, desk: Desk, tenant: Tenant) ->
 
 
 @router.put("/memory/{namespace}/{key}", tags=["memory"], openapi_extra=documented(bodies.MemoryBody, bodies.MEMORY))
-async def keep_memory(request: Request, namespace: Name, key: Name, desk: Desk, tenant: Tenant) -> bodies.Memory:
+async def keep_memory(request: Request, namespace: Name, key: Name, desk: Desk, tenant: Admin) -> bodies.Memory:
     """Remember a value, in place of what was there."""
     body = await bodies.read(request, bodies.MemoryBody)
     await desk.call(desk.memory(tenant).store_memory, key, body.value, namespace, body.ttl_s)
@@ -245,7 +274,7 @@ async def keep_memory(request: Request, namespace: Name, key: Name, desk: Desk, 
 
 
 @router.delete("/memory/{namespace}/{key}", tags=["memory"])
-async def forget_memory(namespace: Name, key: Name, desk: Desk, tenant: Tenant) -> bodies.Removed:
+async def forget_memory(namespace: Name, key: Name, desk: Desk, tenant: Admin) -> bodies.Removed:
     """Forget a value."""
     return bodies.Removed(removed=int(await desk.call(desk.memory(tenant).delete_memory, key, namespace)))
 

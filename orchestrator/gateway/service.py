@@ -12,15 +12,19 @@ from typing import ParamSpec, TypeVar, cast
 from orchestrator import forking
 from orchestrator.client import ChainRun, Client, Run, TurnRun
 from orchestrator.coordinator import definitions_from
-from orchestrator.errors import ConfigError, UnknownRunError
+from orchestrator.errors import CantataError, ConfigError, UnknownRunError
 from orchestrator.forking import FORKED_AT
 from orchestrator.gateway.faults import Refused
+from orchestrator.gateway.grants import STARTS, Grant, is_question
+from orchestrator.models.forks import Past
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
 from orchestrator.pages.runs import Pages
+from orchestrator.planning import forks as rewinding
 from orchestrator.planning.mentions import mention
 from orchestrator.results import chain_response, turn_result
 from orchestrator.state import fleet, forks
+from orchestrator.state.connection import RedisFailure
 from orchestrator.state.load import USUAL_QUEUES
 from orchestrator.state.memory import MemoryBank
 from orchestrator.state.records import StepRecord
@@ -28,6 +32,7 @@ from orchestrator.state.sessions import Sessions
 from orchestrator.state.streams import Streams
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
+FRESH_S = 1.0  # for so long the answer of a probe is given again
 READY_S = 2.0  # until it is said that Redis hangs: probes, and `submit status`, which waits for 3 s, are to hear why
 MOST_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
 
@@ -45,6 +50,8 @@ class Service:
         self.pages = Pages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0
+        self._looking: asyncio.Task[list[str] | Exception] | None = None
+        self._looked_at = 0.0
 
     async def call(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call what blocks, in a thread."""
@@ -62,13 +69,13 @@ class Service:
 
     # --- runs -----------------------------------------------------------------------------------------------------------
 
-    async def submit_turn(self, tenant: str, turn: Turn, key: str | None = None) -> TurnRun:
-        """Submit a turn of a tenant. The same key gives the same run. Raises ConfigError."""
-        return await self.call(self._submit_turn, tenant, turn, key)
+    async def submit_turn(self, grant: Grant, turn: Turn, key: str | None = None) -> TurnRun:
+        """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError, or Refused for what the token may not name."""
+        return await self.call(self._submit_turn, grant, turn, key)
 
-    async def submit_chain(self, tenant: str, request: ChainRequest, key: str | None = None) -> ChainRun:
-        """Submit a chain request of a tenant. The same key gives the same run. Raises ConfigError."""
-        return await self.call(self._submit_chain, tenant, request, key)
+    async def submit_chain(self, grant: Grant, request: ChainRequest, key: str | None = None) -> ChainRun:
+        """Submit a chain request. The same key of a tenant gives the same run. Raises ConfigError, or Refused as above."""
+        return await self.call(self._submit_chain, grant, request, key)
 
     async def run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
         """A run of a tenant. Raises UnknownRunError, also for the runs of others."""
@@ -88,23 +95,27 @@ class Service:
             return True
         return bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s)
 
-    async def cancel(self, tenant: str, run_id: str) -> RunStatus:
-        """End a run of a tenant; its status after that."""
-        return await self.call(lambda: self._run(tenant, run_id).cancel())
+    async def cancel(self, grant: Grant, run_id: str) -> RunStatus:
+        """End a run; its status after that. Raises Refused for a token that could not start it."""
+        return await self.call(lambda: self._started_by(grant, run_id).cancel())
 
-    async def retry(self, tenant: str, run_id: str, key: str | None = None) -> TurnRun | ChainRun:
-        """Do anew what a run of a tenant left unfinished. The same key gives the same run. Raises ConfigError."""
-        return await self.call(self._made_of, tenant, run_id, None, {}, key)
+    async def retry(self, grant: Grant, run_id: str, key: str | None = None) -> TurnRun | ChainRun:
+        """Do anew what a run left unfinished. The same key gives the same run. Raises ConfigError, or Refused as `cancel` does."""
+        return await self.call(self._made_of, grant, run_id, None, {}, key)
 
     async def fork(
-        self, tenant: str, run_id: str, from_step: str, changes: Mapping[str, JsonValue], key: str | None = None
+        self, grant: Grant, run_id: str, from_step: str, changes: Mapping[str, JsonValue], key: str | None = None
     ) -> TurnRun | ChainRun:
-        """Do a run of a tenant anew from a step on. The same key gives the same run. Raises ConfigError."""
-        return await self.call(self._made_of, tenant, run_id, from_step, changes, key)
+        """Do a run anew from a step on. The same key gives the same run. Raises ConfigError, or Refused as `cancel` does."""
+        return await self.call(self._made_of, grant, run_id, from_step, changes, key)
 
-    async def signal(self, tenant: str, run_id: str, step: str, value: JsonValue) -> str:
-        """Give a waiting step of a tenant's run its value; what became of it."""
-        return await self.call(lambda: self._run(tenant, run_id).signal(step, value))
+    async def signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
+        """Give a waiting step its value; what became of it. Raises Refused for an approval of the token's own run."""
+        return await self.call(self._signal, grant, run_id, step, value)
+
+    async def refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
+        """Return why a token may not cancel, retry, fork or signal a run; of a signal, for this step."""
+        return await self.call(self._refusals, grant, run_id, step)
 
     async def steps(self, run: Run, step_ids: list[str]) -> Mapping[str, StepRecord]:
         """What is known of some steps."""
@@ -121,23 +132,40 @@ class Service:
         return self.client.memory.of(tenant=tenant)
 
     async def faults(self) -> list[str]:
-        """Why runs would not be worked on now; nothing if they would. Told in time, though Redis may hang."""
+        """Why runs would not be worked on now; nothing if they would. Told in time, though Redis may hang.
+
+        However many ask, Redis is asked once a second: the path is open to anyone.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._looking is None or (self._looking.done() and now - self._looked_at > FRESH_S):
+            self._looking, self._looked_at = asyncio.create_task(self._look()), now
+        found = await asyncio.shield(self._looking)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _look(self) -> list[str] | Exception:
         try:
             return await asyncio.wait_for(self.call(self._faults), READY_S)
         except TimeoutError:
             return [f"Redis gave no answer within {READY_S:g} s"]
+        except (CantataError, RedisFailure, OSError) as error:  # told to each who asks
+            return error
 
-    def _submit_turn(self, tenant: str, turn: Turn, key: str | None) -> TurnRun:
+    def _submit_turn(self, grant: Grant, turn: Turn, key: str | None) -> TurnRun:
+        grant.check_turn(turn, self.client.definitions)
         run = self.client.submit_turn(
             turn.text, team=turn.team, agent=turn.agent, workflow=turn.workflow, session=turn.session, send_history=turn.send_history,
-            timeout_s=turn.timeout_s, idempotency_key=key and f"gateway\n{tenant}\nturn\n{key}", labels=_labels(tenant),
+            timeout_s=turn.timeout_s, idempotency_key=key and f"gateway\n{grant.tenant}\nturn\n{key}", labels=grant.labels(),
         )  # fmt: skip
         if key is not None and self._asked(run, Turn) != turn:
             raise _used(key)
         return run
 
-    def _submit_chain(self, tenant: str, request: ChainRequest, key: str | None) -> ChainRun:
-        run = self.client.submit_chain(request, idempotency_key=key and f"gateway\n{tenant}\nchain\n{key}", labels=_labels(tenant))
+    def _submit_chain(self, grant: Grant, request: ChainRequest, key: str | None) -> ChainRun:
+        grant.check_chain(request)
+        own = key and f"gateway\n{grant.tenant}\nchain\n{key}"
+        run = self.client.submit_chain(request, idempotency_key=own, labels=grant.labels())
         if key is not None:
             asked = self._asked(run, ChainRequest)
             named = asked if request.chain_id else asked.model_copy(update={"chain_id": ""})  # one was made up
@@ -146,14 +174,20 @@ class Service:
         return run
 
     def _made_of(
-        self, tenant: str, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None
+        self, grant: Grant, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None
     ) -> TurnRun | ChainRun:
-        self._run(tenant, run_id)
-        own = key and f"gateway\n{tenant}\nfork\n{key}"
-        if from_step is None:
-            made = self.client.retry(run_id, idempotency_key=own)
+        run = self._started_by(grant, run_id)
+        if isinstance(run, TurnRun):
+            grant.check_turn(self._asked(run, Turn), self.client.definitions)
         else:
-            made = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own)
+            grant.check_chain(self._asked(run, ChainRequest))
+        own, labels = key and f"gateway\n{grant.tenant}\nfork\n{key}", grant.labels()
+        if from_step is None:
+            made = self.client.retry(run_id, idempotency_key=own, labels=labels)
+        else:
+            if changes and not grant.approve_own:
+                _check_approvals(forks.read(self.client.ledger, run_id), from_step)
+            made = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own, labels=labels)
         if key is not None and not self._is_made_so(made, run_id, from_step, changes):
             raise _used(key)
         return made
@@ -176,6 +210,29 @@ class Service:
         if labels.get("tenant", "") != tenant:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
+
+    def _started_by(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
+        """A run of the token's tenant that it could start, and so may end. Raises UnknownRunError, Refused."""
+        run = self._run(grant.tenant, run_id)
+        grant.require(STARTS[kind_of(run)])
+        return run
+
+    def _signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
+        run = self._run(grant.tenant, run_id)
+        if reason := self._own_approval(grant, run, step):
+            raise Refused(403, reason, code="own_run")
+        return run.signal(step, value)
+
+    def _own_approval(self, grant: Grant, run: Run, step: str) -> str:
+        labels = self.client.ledger.request_of(run.run_id)[3]
+        known = run.steps([step]).get(step)
+        return grant.own_approval(labels, known.spec if known else None)
+
+    def _refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
+        run = self._run(grant.tenant, run_id)
+        starts = grant.lacks(STARTS[kind_of(run)])
+        signal = grant.lacks("signal") or (self._own_approval(grant, run, step) if step is not None else "")
+        return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
 
     def _turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, Turn]:
         run = self._run(tenant, run_id)
@@ -207,8 +264,22 @@ def _result(run: Run) -> RunResult | ChainResponse:
     return chain_response(run.record())
 
 
-def _labels(tenant: str) -> dict[str, str]:
-    return {"tenant": tenant} if tenant else {}
+def kind_of(run: Run) -> str:
+    """Return the kind of a run: chain or turn."""
+    return "chain" if isinstance(run, ChainRun) else "turn"
+
+
+def _check_approvals(past: Past, from_step: str) -> None:
+    """Raise Refused if a fork with another input would take over an approval that was given for the input before."""
+    fork = rewinding.fork(past, from_step)
+    anew = {each.step_id for each in fork.redone}.union(fork.removed)
+    for step_id, duty in past.duties.items():
+        if duty.kind == "wait" and past.cells[step_id].word == "done" and step_id not in anew and not is_question(duty.kind, duty.work):
+            message = (
+                f"step {step_id!r} was approved for the input before, and this fork would change the input behind it; "
+                "fork from that step or one before it, so that it is approved again"
+            )
+            raise Refused(403, message, code="own_run")
 
 
 def _used(key: str) -> ConfigError:

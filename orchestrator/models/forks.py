@@ -22,8 +22,10 @@ class Cell(Value):
 
 
 class Duty(Value):
-    """What of a step's spec decides how it starts."""
+    """What of a step's spec decides how it starts, and what it is."""
 
+    kind: str = ""
+    work: str = ""
     on_error: Literal["abort", "skip", "jump"] = "abort"
     scope: str | None = None
     window: str | None = None

@@ -53,7 +53,7 @@ class Project:
         here = Path(__file__).parent
         return {
             "REDIS_PASSWORD": self._password,
-            "CANTATA_GATEWAY_TOKENS": json.dumps({self.token: "everyone"}),
+            "CANTATA_GATEWAY_TOKENS": json.dumps({self.token: {"tenant": "", "scopes": ["admin"]}}),
             "FLOWER_BASIC_AUTH": ":".join(self.login),
             "CANTATA_IMAGE": self.image,
             "CANTATA_CONFIG_DIR": str(here / "config"),

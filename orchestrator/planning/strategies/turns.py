@@ -38,7 +38,7 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
             faults.append(Fault(_unknown(kind, name, known), kind))
     if turn.workflow in definitions.chains:
         faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
-    if not faults and _target(turn, definitions) is None:
+    if not faults and target_of(turn, definitions) is None:
         faults.append(Fault("nobody to answer: name a team or an agent, or set defaults.team in the configuration", "team"))
     return faults
 
@@ -46,7 +46,7 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
 def plan(turn: Turn, definitions: Definitions) -> Graph:
     """The graph that answers a turn. Raises ConfigError."""
     faults = check(turn, definitions)
-    target = _target(turn, definitions)
+    target = target_of(turn, definitions)
     if faults or target is None:
         raise ConfigError(faults)
     kind, name = target
@@ -135,7 +135,8 @@ def _numbered(names: list[str], position: int) -> str:
     return numbered(name, names[: position + 1].count(name), is_alone=names.count(name) == 1)
 
 
-def _target(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
+def target_of(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
+    """Return what answers a turn, as its kind and its name; None if nothing is named and there is no default."""
     for kind, name in (
         ("workflow", turn.workflow),
         ("agent", turn.agent),

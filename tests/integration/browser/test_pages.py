@@ -360,6 +360,29 @@ def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
+def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
+    rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
+    file = desk.folder / "rights.json"
+    file.write_text(json.dumps({f"token-of-{name}-0123456789": {"tenant": "", "name": name, **each} for name, each in rights.items()}))
+    run = desk.chain({"node_id": "ask", "kind": "wait"}, labels={"requested_by": "asker"})
+    with desk.gateway("--tokens-file", str(file)) as address:
+        for name, reason in (("reader", "lacks the scope 'signal'"), ("asker", "another must approve it")):
+            with desk.page(faults=EXPECTED) as page:
+                page.goto(f"{address}/pages/run/{run.run_id}?step=ask")
+                page.get_by_label("Token").fill(f"token-of-{name}-0123456789")
+                page.get_by_role("button", name="Sign in").click()
+                form = page.locator("form.signal")
+                expect(form.get_by_role("note")).to_contain_text(reason)
+                expect(form.get_by_role("button", name="Approve")).to_be_disabled()
+                cancel = page.get_by_role("button", name="Cancel", exact=True)
+                if name == "reader":
+                    expect(cancel).to_be_disabled()
+                    expect(page.locator(".head-line").get_by_role("note")).to_contain_text("lacks the scope 'submit'")
+                else:
+                    expect(cancel).to_be_enabled()
+    run.cancel()
+
+
 def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: str, page: Page) -> None:
     gate = desk.gate()
     run = desk.chain(*lag.large_chain(str(gate)))

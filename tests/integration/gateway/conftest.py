@@ -21,7 +21,8 @@ from orchestrator.testing import ScriptedModels
 CONFIG = Path(__file__).with_name("gateway.yaml")
 PATIENCE_S = 40.0
 ANNA, OTTO = "token-of-anna-0123456789", "token-of-otto-0123456789"
-TENANTS = {ANNA: "anna", OTTO: "otto"}
+SCOPES = ["chat", "submit", "signal", "read", "admin"]
+TENANTS = {token: {"tenant": name, "name": name, "scopes": SCOPES} for token, name in ((ANNA, "anna"), (OTTO, "otto"))}
 
 Json = dict[str, Any]
 

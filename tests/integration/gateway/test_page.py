@@ -46,4 +46,4 @@ def test_command_lines_do_what_they_say(block: Block, gateway: Gateway, tmp_path
 def test_the_tokens_that_are_shown_are_tokens() -> None:
     (shown,) = [block.text for block in PAGE if block.file == "tokens.yaml"]
 
-    assert len(read_tokens(shown, "tokens.yaml")) == 2
+    assert len(read_tokens(shown, "tokens.yaml")) == 4

@@ -313,7 +313,7 @@ def test_flower_sees_the_runs_of_all(desk: Desk, guarded: Gateway) -> None:
         pages = Pages(client)
 
         assert [run.run_id for run in pages.list(None, text=run_id).runs] == [run_id]
-        assert pages.graph(None, run_id).run.labels == {"tenant": "otto"}
+        assert pages.graph(None, run_id).run.labels == {"tenant": "otto", "requested_by": "otto"}
         assert pages.list("", text=run_id).runs == []
 
 

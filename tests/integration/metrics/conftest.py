@@ -23,7 +23,7 @@ from orchestrator.testing import ScriptedModels
 HERE = Path(__file__).parent
 MODEL = "openai/gpt-4o-mini"
 PATIENCE_S = 40.0
-TOKEN = "token-of-anna-0123456789"
+TOKEN, TENANTS_TOKEN = "token-of-the-operator-01", "token-of-anna-0123456789"
 
 
 def definitions(**limits: Any) -> Definitions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from orchestrator.metrics.families import FAMILIES
-from tests.integration.metrics.conftest import MODEL, TOKEN, Scrape, Stage, definitions, gateway, read
+from tests.integration.metrics.conftest import MODEL, TENANTS_TOKEN, TOKEN, Scrape, Stage, definitions, gateway, read
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(240)
@@ -178,8 +179,10 @@ def test_the_gateways_own_port_answers_whoever_it_knows(stage: Stage, tmp_path: 
     assert httpx.get(f"{stage.gateway_url}/load", params={"queue": "a:b"}).status_code == 422
 
     file = tmp_path / "tokens.json"
-    file.write_text(f'{{"{TOKEN}": "anna"}}')
+    file.write_text(json.dumps({TOKEN: {"tenant": "", "scopes": ["admin"]}, TENANTS_TOKEN: {"tenant": "anna", "scopes": ["admin"]}}))
     with gateway(stage.client.redis_url, tmp_path, "--tokens-file", str(file)) as guarded:
         assert [httpx.get(f"{guarded['url']}{path}").status_code for path in ("/metrics", "/load")] == [401, 401]
+        of_tenant = {"Authorization": f"Bearer {TENANTS_TOKEN}"}
+        assert [httpx.get(f"{guarded['url']}{path}", headers=of_tenant).status_code for path in ("/metrics", "/load")] == [403, 403]
         assert read(guarded["url"], Authorization=f"Bearer {TOKEN}").of("cantata_redis_up") == 1
         assert read(guarded["metrics_url"]).of("cantata_redis_up") == 1, "the metrics port is open"

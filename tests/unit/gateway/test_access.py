@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from orchestrator.errors import ConfigError
@@ -15,8 +17,37 @@ ANNA = "a-token-of-anna-0123"
 def test_a_token_leads_to_its_tenant() -> None:
     tokens = read_tokens(f'{{"{ANNA}": "anna", "a-token-of-nobody-01": ""}}', "tokens")
 
-    assert (len(tokens), tokens.tenant_of(ANNA), tokens.tenant_of("a-token-of-nobody-01")) == (2, "anna", "")
-    assert tokens.tenant_of(ANNA[:-1]) is tokens.tenant_of("") is tokens.tenant_of("\udcff") is None
+    anna, nobody = tokens.grant_of(ANNA), tokens.grant_of("a-token-of-nobody-01")
+    assert anna is not None
+    assert nobody is not None
+    assert (len(tokens), anna.tenant, nobody.tenant) == (2, "anna", "")
+    assert tokens.grant_of(ANNA[:-1]) is tokens.grant_of("") is tokens.grant_of("\udcff") is None
+
+
+def test_a_token_that_says_nothing_of_its_rights_may_chat_and_read() -> None:
+    grant = read_tokens(f"{ANNA}: {{tenant: anna}}", "tokens").grant_of(ANNA)
+
+    assert grant == read_tokens(f"{ANNA}: anna", "tokens").grant_of(ANNA)
+    assert grant is not None
+    assert (grant.scopes, grant.approve_own) == (["chat", "read"], False)
+    assert re.fullmatch(r"token-[0-9a-f]{8}", grant.name)
+
+
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        ("{tenant: a, scope: [chat]}", "token 1: scope: unknown key 'scope'; did you mean 'scopes'?"),
+        ("{tenant: a, scopes: [write]}", "token 1: scopes[0]: expected 'chat', 'submit', 'signal', 'read' or 'admin', found 'write'"),
+        ("{scopes: [chat]}", "'tenant' is missing"),
+        ("{a-token-of-otto-0123: otto}", "a key that looks like a token"),
+    ],
+)
+def test_a_fault_in_a_token_s_rights_is_named(rights: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_tokens(f"{ANNA}: {rights}", "tokens")
+
+    assert said in str(refused.value)
+    assert "0123" not in str(refused.value)
 
 
 def test_tokens_are_not_kept_as_they_are() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from orchestrator.gateway import service
 from orchestrator.gateway.service import Service
+from orchestrator.state import fleet
+from orchestrator.state.load import USUAL_QUEUES
 
 
 class HungClient:
@@ -32,4 +34,30 @@ def test_a_probe_is_answered_in_time_though_redis_hangs(monkeypatch: pytest.Monk
 
     assert asyncio.run(desk.faults()) == ["Redis gave no answer within 0.05 s"]
     client.freed.set()
+    desk.close()
+
+
+class CountingClient(HungClient):
+    """One that counts how often it is asked, and has workers for nothing."""
+
+    asked = 0
+
+    def ping(self) -> None:
+        """Answer."""
+        self.asked += 1
+
+
+def test_however_many_probe_redis_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "Pages", lambda _: None)
+    monkeypatch.setattr(fleet, "workers", lambda _: [])
+    client = CountingClient()
+    desk = Service(client, None)  # type: ignore[arg-type]  # as said there
+
+    async def probe() -> list[list[str]]:
+        together = await asyncio.gather(*(desk.faults() for _ in range(50)))
+        return [*together, await desk.faults()]
+
+    answers = asyncio.run(probe())
+    assert all(len(answer) == len(USUAL_QUEUES) for answer in answers)
+    assert client.asked == 1
     desk.close()

@@ -2,8 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 
-/** A button that asks `question` and then calls `act`, which may raise; `children` are its words. */
-export function Confirmed({ question, explained, yes, act, className = "", children }) {
+/** A button that asks `question` and then calls `act`, which may raise; `children` are its words. With `refused`, the reason, it is off. */
+export function Confirmed({ question, explained, yes, act, refused = "", className = "", children }) {
   const box = useRef(null);
   const [isOpen, setOpen] = useState(false);
   const [fault, setFault] = useState(null);
@@ -22,6 +22,8 @@ export function Confirmed({ question, explained, yes, act, className = "", child
     }
     setBusy(false);
   };
+  if (refused) return html`<span class="buttons"><button type="button" disabled title=${refused}>${children}</button>
+    <span class="muted" role="note">${refused}</span></span>`;
   return html`<button type="button" class=${className} onClick=${() => { setFault(null); setOpen(true); }}>${children}</button>
     ${isOpen && html`<dialog ref=${box} onClose=${() => setOpen(false)} aria-label=${question}>
       <h2>${question}</h2>

@@ -6,6 +6,7 @@ import { age, clip, cost, duration, moment, plural, tokens, value } from "../cor
 import { runAddress } from "../core/route.js";
 import { ofRun as stateOfRun, runIsOver } from "../core/states.js";
 import { places } from "../settings.js";
+import { useRefusals } from "../refusals.js";
 import { Confirmed } from "./dialog.js";
 import { State } from "./icons.js";
 import { Labels, messageOf } from "./row.js";
@@ -39,6 +40,7 @@ function Fact({ name, title, children }) {
 }
 
 function Buttons({ run, reload, go }) {
+  const refusals = useRefusals(run.run_id);
   const key = useRef(`pages-${Date.now()}-${Math.random()}`); // a retry that is sent again, since its answer was lost, is the same run
   const cancel = async () => {
     await send(ofRun(run.run_id, "cancel"));
@@ -49,11 +51,11 @@ function Buttons({ run, reload, go }) {
     go(runAddress(places.base, made.run_id));
   };
   if (!runIsOver(run.status)) {
-    return html`<${Confirmed} question="Cancel this run?" yes="Cancel the run" className="danger" act=${cancel}
+    return html`<${Confirmed} question="Cancel this run?" yes="Cancel the run" className="danger" act=${cancel} refused=${refusals.cancel}
       explained="Its steps under way are stopped within a second or two. What is done stays; a cancelled run can be retried.">Cancel<//>`;
   }
   if (!CAN_RETRY.has(run.status)) return null;
-  return html`<${Confirmed} question="Retry this run?" yes="Retry" className="primary" act=${retry}
+  return html`<${Confirmed} question="Retry this run?" yes="Retry" className="primary" act=${retry} refused=${refusals.retry}
     explained="A new run does what this one left unfinished, and keeps what it has done. This one stays as it is.">Retry<//>`;
 }
 

@@ -2,9 +2,11 @@
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
+import { useRefusals } from "../refusals.js";
 
 /** The form: JSON, or a text where it is none; two buttons for what is asked most. */
 export function Signal({ runId, stepId, onDone }) {
+  const refused = useRefusals(runId, stepId).signal;
   const [text, setText] = useState("");
   const [fault, setFault] = useState(null);
   const [isBusy, setBusy] = useState(false);
@@ -19,18 +21,20 @@ export function Signal({ runId, stepId, onDone }) {
       setBusy(false);
     }
   };
+  const isOff = isBusy || Boolean(refused);
   const submit = (event) => {
     event.preventDefault();
     give(valueOf(text));
   };
   return html`<form class="card signal" onSubmit=${submit}>
     <h3>This step waits for a value</h3>
-    <div class="buttons"><button type="button" class="primary" disabled=${isBusy} onClick=${() => give(true)}>Approve (true)</button>
-      <button type="button" disabled=${isBusy} onClick=${() => give(false)}>Decline (false)</button></div>
+    ${refused && html`<p class="muted" role="note">${refused}</p>`}
+    <div class="buttons"><button type="button" class="primary" disabled=${isOff} onClick=${() => give(true)}>Approve (true)</button>
+      <button type="button" disabled=${isOff} onClick=${() => give(false)}>Decline (false)</button></div>
     <label for="signal-value">or another value, as JSON or text</label>
-    <textarea id="signal-value" rows="3" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <textarea id="signal-value" rows="3" disabled=${Boolean(refused)} value=${text} onInput=${(event) => setText(event.target.value)} />
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
-    <button type="submit" disabled=${isBusy || !text.trim()}>Send</button>
+    <button type="submit" disabled=${isOff || !text.trim()}>Send</button>
   </form>`;
 }
 

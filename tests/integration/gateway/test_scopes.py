@@ -1,0 +1,190 @@
+"""What a token may do at a gateway, over HTTP and WebSockets, and approvals that another token must give."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from orchestrator.client import Client
+from tests.integration.gateway.conftest import PATIENCE_S, SCOPES, Desk, Gateway, Json
+from tests.waiting import until
+
+TENANT = "scoped"
+RIGHTS: dict[str, Json] = {
+    **{scope: {"scopes": [scope]} for scope in SCOPES},
+    "usual": {},
+    "nothing": {"scopes": []},
+    "requester": {"scopes": ["submit", "signal", "read"]},
+    "trusted": {"scopes": ["submit", "signal", "read"], "approve_own": True},
+    "limited": {"scopes": ["chat", "submit", "read"], "agents": ["echo"], "chains": ["adding"]},
+}
+SUM = {"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}}
+WAITING = {"entry_node": "ok", "nodes": [{"node_id": "ok", "kind": "wait", "next_node": "sum"}, SUM], "initial_input": {"b": 2}}
+ADDING = {"entry_node": "s", "nodes": [{"node_id": "s", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}]}
+
+NEEDED = {
+    "POST /turns": "chat",
+    "POST /chains": "submit",
+    "POST /runs/{run_id}/signals/{step}": "signal",
+    **{
+        f"GET {path}": "read"
+        for path in (
+            "/runs", "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
+            "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
+            "/memory", "/memory/{namespace}",
+            "/memory/{namespace}/{key}",
+        )
+    },
+    "DELETE /sessions/{session}": "admin",
+    "PUT /memory/{namespace}/{key}": "admin",
+    "DELETE /memory/{namespace}/{key}": "admin",
+    **{f"POST /runs/{{run_id}}/{act}": "submit" for act in ("cancel", "retry", "fork")},  # of this run, which is a chain
+    "GET /load": "nobody",
+    "GET /metrics": "nobody",  # of this tenant
+}  # fmt: skip
+OPEN = {"GET /health", "GET /ready"}
+
+
+def token(name: str) -> str:
+    return f"token-of-{name}-0123456789"
+
+
+@pytest.fixture(scope="module")
+def scoped(desk: Desk) -> Iterator[Gateway]:
+    """A gateway of tokens with one scope each, and others."""
+    tokens = {token(name): {"tenant": TENANT, "name": name, **rights} for name, rights in RIGHTS.items()}
+    with desk.gateway("--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(tokens)) as gateway:
+        yield gateway
+
+
+def ask(gateway: Gateway, name: str, method: str, path: str, **more: Any) -> httpx.Response:
+    with gateway.http(token(name)) as http:
+        return http.request(method, path, **more)
+
+
+@pytest.fixture(scope="module")
+def chain(scoped: Gateway) -> str:
+    """A chain of the tenant that is over."""
+    found: str = ask(scoped, "submit", "POST", "/chains?wait=40", json=ADDING).json()["run_id"]
+    return found
+
+
+def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chain: str) -> None:
+    with scoped.http() as http:
+        document = http.get("/openapi.json").json()
+    operations = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+
+    assert operations == NEEDED.keys() | OPEN
+    for operation, needed in NEEDED.items():
+        method, path = operation.split(" ")
+        address = path.format(run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none")
+        for scope in (*SCOPES, "nothing"):
+            body = {"json": {"from_step": "s"}} if path.endswith("/fork") else {}
+            answer = ask(scoped, scope, method, address, **body)
+            is_granted = scope in (needed, "admin") and needed != "nobody"
+            assert (answer.status_code == 403) != is_granted, (operation, scope, answer.text)
+            if not is_granted:
+                assert answer.json()["error"]["code"] == "missing_scope"
+
+
+def test_a_refusal_says_which_scope_is_missing_and_how_to_grant_it(scoped: Gateway) -> None:
+    refused = ask(scoped, "usual", "POST", "/chains", json=ADDING).json()["error"]["message"]
+
+    assert "token 'usual' lacks the scope 'submit'; add it to the token's 'scopes'" in refused
+    assert ask(scoped, "usual", "POST", "/turns", json={"text": "hello"}).status_code == 202, "a new token may chat"
+    assert ask(scoped, "usual", "GET", "/runs").status_code == 200, "and read"
+
+
+def test_a_chat_needs_its_scope_and_obeys_the_token_s_limits(scoped: Gateway) -> None:
+    async def main() -> None:
+        with pytest.raises(InvalidStatus) as refused:
+            async with scoped.chat("s", token("read")):
+                pass
+        assert refused.value.response.status_code == 403
+        assert b"missing_scope" in (refused.value.response.body or b"")
+        async with scoped.chat("s", token("limited")) as limited:
+            await limited.say("@clerk: sum", id="mine")
+            frame = await limited.frame()
+            assert (frame["type"], frame["id"], frame["error"]["code"]) == ("error", "mine", "not_granted")
+            assert (await limited.ask("@echo: hello"))["output"] == "echo: hello"
+
+    asyncio.run(main())
+
+
+def test_a_limited_token_names_what_it_may_and_runs_nothing_else(scoped: Gateway) -> None:
+    naming = {"entry_node": "n", "nodes": [{"node_id": "n", "kind": "chain", "name": "adding", "input": {"a": 1, "b": 2}}]}
+    allowed = [("/turns", {"text": "hello", "agent": "echo"}), ("/turns", {"text": "hello"}), ("/chains", naming)]
+    refused = [("/turns", {"text": "hello", "team": "desk"}), ("/turns", {"text": "hello", "workflow": "asking"}), ("/chains", ADDING)]
+
+    assert [ask(scoped, "limited", "POST", path, json=body).status_code for path, body in allowed] == [202] * 3
+    answers = [ask(scoped, "limited", "POST", path, json=body) for path, body in refused]
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [(403, "not_granted")] * 3
+
+
+def test_a_limited_token_does_no_run_anew_that_it_could_not_ask_for(scoped: Gateway, chain: str) -> None:
+    answer = ask(scoped, "limited", "POST", f"/runs/{chain}/fork", json={"from_step": "s"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_granted")
+
+
+def waiting_run(gateway: Gateway, name: str) -> str:
+    run_id: str = ask(gateway, name, "POST", "/chains", json=WAITING).json()["run_id"]
+    path = f"/runs/{run_id}/steps/ok"
+    until(lambda: ask(gateway, name, "GET", path).json().get("step", {}).get("state") == "waiting_signal", "the step to wait")
+    return run_id
+
+
+def test_a_run_s_requester_may_not_approve_it_but_another_token_may(scoped: Gateway) -> None:
+    run_id = waiting_run(scoped, "requester")
+    address = f"/runs/{run_id}/signals/ok"
+
+    own = ask(scoped, "requester", "POST", address, json={"value": True})
+    shown = ask(scoped, "requester", "GET", f"/runs/{run_id}/refusals?step=ok").json()
+    by_another = ask(scoped, "trusted", "GET", f"/runs/{run_id}/refusals?step=ok").json()
+    approved = ask(scoped, "signal", "POST", address, json={"value": True})
+
+    assert (own.status_code, own.json()["error"]["code"]) == (403, "own_run")
+    assert "'approve_own: true'" in own.json()["error"]["message"]
+    assert shown == {"cancel": "", "retry": "", "fork": "", "signal": own.json()["error"]["message"]}
+    assert by_another["signal"] == ""
+    assert approved.json()["signal"] == "taken"
+    ended = ask(scoped, "requester", "GET", f"/runs/{run_id}?wait=40").json()
+    assert ended["status"] == "succeeded"
+
+
+def test_an_approval_is_not_carried_over_to_another_input_by_its_requester(scoped: Gateway) -> None:
+    run_id = waiting_run(scoped, "requester")
+    ask(scoped, "signal", "POST", f"/runs/{run_id}/signals/ok", json={"value": True})
+    ask(scoped, "requester", "GET", f"/runs/{run_id}?wait=40")
+    address, changes = f"/runs/{run_id}/fork", {"input.b": 40}
+
+    behind = ask(scoped, "requester", "POST", address, json={"from_step": "sum", "changes": changes})
+    same = ask(scoped, "requester", "POST", address, json={"from_step": "sum"})
+    before = ask(scoped, "requester", "POST", address, json={"from_step": "ok", "changes": changes})
+    early = ask(scoped, "requester", "POST", f"/runs/{before.json()['run_id']}/signals/ok", json={"value": True})
+    trusted = ask(scoped, "trusted", "POST", address, json={"from_step": "sum", "changes": changes})
+
+    assert (behind.status_code, behind.json()["error"]["code"]) == (403, "own_run")
+    assert [answer.status_code for answer in (same, before, trusted)] == [202, 202, 202]
+    assert early.status_code == 403, "a fork is asked for by who forks"
+
+
+def test_a_token_that_may_approve_its_own_runs_does(scoped: Gateway) -> None:
+    run_id = waiting_run(scoped, "trusted")
+
+    assert ask(scoped, "trusted", "POST", f"/runs/{run_id}/signals/ok", json={"value": True}).json()["signal"] == "taken"
+
+
+def test_the_operator_without_a_gateway_is_not_held_to_it(scoped: Gateway, desk: Desk) -> None:
+    run_id = waiting_run(scoped, "requester")
+
+    with Client(desk.stack.url) as client:
+        assert client.run(run_id).record().labels == {"tenant": TENANT, "requested_by": "requester"}
+        assert client.run(run_id).signal("ok", True) == "taken"
+        client.run(run_id).wait(PATIENCE_S)
