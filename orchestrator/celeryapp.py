@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from orchestrator import faultpoints
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Message, Row
+from orchestrator.settings import DEFAULT_NAMESPACE, namespace_named
 from orchestrator.state import clock
 from orchestrator.state.address import celery_url, parse, shown
 from orchestrator.state.reasons import reason
@@ -62,11 +63,15 @@ class LedgerBackend(DisabledBackend):
             self.app.signature(request.chord).apply_async()  # type: ignore[attr-defined]  # every backend has its app
 
 
-def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
-    """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None)."""
+def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | None = None) -> App:
+    """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None).
+
+    All that it names in the broker begins with `namespace`, or with CANTATA_NAMESPACE.
+    """
     app = App("cantata", set_as_current=False)
+    app.namespace = namespace_named(namespace)
     app.own_broker = shown(broker_url or "")
-    app.conf.update(_broker(broker_url or redis_url))
+    app.conf.update(_broker(broker_url or redis_url, app.namespace))
     app.conf.update(
         result_backend="orchestrator.celeryapp:LedgerBackend",
         broker_connection_retry_on_startup=True,
@@ -78,7 +83,10 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         task_create_missing_queues=True,
-        task_default_queue="coordinator",
+        task_default_queue=app.broker_queue("coordinator"),
+        control_exchange=f"{app.namespace}:control",  # with a colon, which no queue of steps can have
+        event_exchange=f"{app.namespace}:events",
+        event_queue_prefix=f"{app.namespace}:events",
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_lost_wait=0.0,
@@ -90,7 +98,7 @@ def make_app(redis_url: str, broker_url: str | None = None) -> Celery:
     return app
 
 
-def _broker(url: str) -> dict[str, Any]:
+def _broker(url: str, namespace: str) -> dict[str, Any]:
     """Celery's settings for the broker at this URL. Raises ConfigError for what carries no messages."""
     if "+cluster://" in url:
         raise ConfigError(
@@ -105,6 +113,12 @@ def _broker(url: str) -> dict[str, Any]:
         "broker_transport": transport,
         "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
     }
+    if transport is not None:
+        settings["broker_transport_options"] |= {
+            "keyprefix_queue": f"{namespace}:binding.%s",
+            "keyprefix_binding_permanent": f"{namespace}:binding_permanent.%s",
+            "keyprefix_binding_deadlines": f"{namespace}:binding_deadlines",
+        }
     if broker.startswith("sentinel://"):
         settings["broker_transport_options"]["address"] = parse(url)
     return settings
@@ -122,6 +136,17 @@ class App(Celery):
 
     own_broker = ""
     """Where messages go if that is not the Redis of the runs, as it may be shown."""
+
+    namespace = DEFAULT_NAMESPACE
+    """The prefix of what is named in the broker."""
+
+    def broker_queue(self, queue: str) -> str:
+        """Return the name that a queue of steps has in the broker: there it must not meet another application's."""
+        return f"{self.namespace}.{queue}"
+
+    def step_queue(self, broker_queue: str) -> str:
+        """Return the name that everybody but the broker calls a queue by."""
+        return broker_queue.removeprefix(f"{self.namespace}.")
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
         """Send a message. What asks for more than a canvas of ours does goes Celery's own way.
@@ -154,7 +179,7 @@ class App(Celery):
         return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 
 
-def send(app: Celery, run_id: str, canvases: Iterable[Canvas], priority: int = 0) -> None:
+def send(app: App, run_id: str, canvases: Iterable[Canvas], priority: int = 0) -> None:
     """Send canvases to the broker, 0 before 9. Raises UnavailableError; what was not sent the sweep sends later."""
     messages = [message for canvas in canvases for message in _messages(app, run_id, canvas, priority)]
     try:
@@ -167,9 +192,9 @@ def send(app: Celery, run_id: str, canvases: Iterable[Canvas], priority: int = 0
     faultpoints.at("canvas-sent")
 
 
-def unavailable(app: Celery, failure: BaseException) -> UnavailableError:
+def unavailable(app: App, failure: BaseException) -> UnavailableError:
     """What is to be said of a broker that cannot be used."""
-    own = app.own_broker if isinstance(app, App) else ""
+    own = app.own_broker
     if not own:
         return UnavailableError(f"the broker: {reason(failure)}")
     if app.conf.broker_transport:
@@ -177,7 +202,7 @@ def unavailable(app: Celery, failure: BaseException) -> UnavailableError:
     return UnavailableError(f"the broker at {own} cannot be used ({' '.join(str(failure).split())}); start it or mend CANTATA_BROKER_URL")
 
 
-def _send_at_once(app: Celery, messages: Iterable[_Sent], producer: Any) -> bool:
+def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
     """Send in one round trip, where the transport can; False if the connection broke: what went out twice then does no harm."""
     try:
         with producer.batch():
@@ -188,7 +213,7 @@ def _send_at_once(app: Celery, messages: Iterable[_Sent], producer: Any) -> bool
     return True
 
 
-def _messages(app: Celery, run_id: str, canvas: Canvas, priority: int) -> Iterator[_Sent]:
+def _messages(app: App, run_id: str, canvas: Canvas, priority: int) -> Iterator[_Sent]:
     """What a canvas puts on the wire: the messages of Celery's chain, group or chord, without their copies of every signature."""
     members: Sequence[Message]
     more: dict[str, Any] = {}
@@ -204,16 +229,21 @@ def _messages(app: Celery, run_id: str, canvas: Canvas, priority: int) -> Iterat
         more["group_id"] = uuid()
     for index, message in enumerate(members):
         place = {"group_index": index} if len(members) > 1 else {}
-        yield message.kind, (run_id, list(message.steps)), {**_options(run_id, message, priority), **more, **place}
+        yield message.kind, (run_id, list(message.steps)), {**_options(app, run_id, message, priority), **more, **place}
 
 
-def _signature(app: Celery, run_id: str, message: Message, priority: int) -> Signature:
-    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(run_id, message, priority))
+def _signature(app: App, run_id: str, message: Message, priority: int) -> Signature:
+    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(app, run_id, message, priority))
 
 
-def _options(run_id: str, message: Message, priority: int) -> dict[str, Any]:
+def _options(app: App, run_id: str, message: Message, priority: int) -> dict[str, Any]:
     place = f"{run_id}:{','.join(message.steps[:8])}{'…' if len(message.steps) > 8 else ''}"
-    options: dict[str, Any] = {"queue": message.queue, "argsrepr": place, "kwargsrepr": "", "headers": {"sent_at": clock.now()}}
+    options: dict[str, Any] = {
+        "queue": app.broker_queue(message.queue),
+        "argsrepr": place,
+        "kwargsrepr": "",
+        "headers": {"sent_at": clock.now()},
+    }
     if priority:
         options["priority"] = priority
     if message.limit_s is not None:
@@ -242,7 +272,7 @@ class Carried:
         return frozenset(ready) - following - self.join
 
 
-def __getattr__(name: str) -> Celery:
+def __getattr__(name: str) -> App:
     """`app`, for Celery's own commands: `celery -A orchestrator.celeryapp`."""
     if name != "app":
         raise AttributeError(name)

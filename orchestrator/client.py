@@ -143,20 +143,21 @@ class Client:
     """The way in: submits turns and chains, finds runs.
 
     `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. `config` is a configuration file or
-    definitions; the usual search if None. Raises UnavailableError if there is nothing to talk to, ConfigError if the configuration has
-    faults.
+    definitions; the usual search if None. `namespace` is CANTATA_NAMESPACE if None. Raises UnavailableError if there is nothing to
+    talk to, ConfigError if the configuration has faults.
     """
 
     def __init__(
-        self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None
-    ) -> None:
+        self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None,
+        namespace: str | None = None,
+    ) -> None:  # fmt: skip
         said = settings()
         self.redis_url = redis_url or said.redis_url or embedded.url_here()
         self._config = config
-        self.redis = connect(self.redis_url)
+        self.redis = connect(self.redis_url, namespace=namespace)
         self.warnings = check(self.redis, url=self.redis_url).warnings
         clock.learn(self.redis)
-        self.app = make_app(self.redis_url, broker_url or said.broker_url)
+        self.app = make_app(self.redis_url, broker_url or said.broker_url, namespace=namespace)
         self.ledger = Ledger(self.redis, patience_s=CLIENT_PATIENCE_S, replicas=said.wait_replicas)
         self._known_costs: Mapping[str, Mapping[str, float]] = {}
         self._costs_at = -COSTS_FRESH_S

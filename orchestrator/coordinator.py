@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import structlog
-from celery import Celery
 
 from orchestrator import faultpoints, tracing
-from orchestrator.celeryapp import send
+from orchestrator.celeryapp import App, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import START, Outcome, Spec
@@ -25,13 +24,14 @@ from orchestrator.queues import oldest_waiting_s
 from orchestrator.state import fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.costs import CHEAP_MS
+from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger
 from orchestrator.state.records import Ready, owner_of
 
 log = structlog.get_logger(__name__)
 
 COORDINATOR = "coordinator"  # the queue of decisions
-SWEEP_LOCK = "cantata:sweep"  # string: the name of the process that sweeps; expires when it dies
+SWEEP_LOCK = "sweep"  # string: the name of the process that sweeps; expires when it dies
 SWEEP_LOCK_MS = 2000
 GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
 DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
@@ -65,7 +65,7 @@ def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Ma
 class Sweeper(threading.Thread):
     """Sweeps while this process holds the lock; another takes over within seconds of its death."""
 
-    def __init__(self, app: Celery, ledger: Ledger, name: str, *, every_s: float = SWEEP_S) -> None:
+    def __init__(self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S) -> None:
         super().__init__(name="sweeper", daemon=True)
         self._app = app
         self._ledger = ledger
@@ -115,12 +115,13 @@ class Sweeper(threading.Thread):
     def _holds_lock(self) -> bool:
         """Whether this process sweeps. One that just took the lock waits a moment: Redis may have been away, and owners renew first."""
         redis = self._ledger.redis
-        if redis.set(SWEEP_LOCK, self._owner, nx=True, px=SWEEP_LOCK_MS):
+        lock = key_of(redis, SWEEP_LOCK)
+        if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
             self._sweeps_from = time.monotonic() + (GRACE_S if self._ledger.leases() else 0.0)
             return True
-        if redis.get(SWEEP_LOCK) != self._owner:
+        if redis.get(lock) != self._owner:
             return False
-        redis.pexpire(SWEEP_LOCK, SWEEP_LOCK_MS)
+        redis.pexpire(lock, SWEEP_LOCK_MS)
         return True
 
 
@@ -128,7 +129,7 @@ def _owner(lease: str) -> str:
     return owner_of(lease.split("|")[2])
 
 
-def sweep_once(app: Celery, ledger: Ledger) -> bool:
+def sweep_once(app: App, ledger: Ledger) -> bool:
     """Mend every shard and send what that made ready; answers whether no shard had to be left out."""
     is_whole = True
     now: list[tuple[str, Ready]] = []
@@ -158,7 +159,7 @@ def _tell_of_end(ledger: Ledger, run_id: str) -> None:
         traces.end(tracing.active(), ledger, run_id)
 
 
-def send_ready(app: Celery, ready: Iterable[tuple[str, Ready]]) -> None:
+def send_ready(app: App, ready: Iterable[tuple[str, Ready]]) -> None:
     """Send steps of any runs, without carrying anything."""
     by_run: dict[tuple[str, int], list[tuple[str, Spec]]] = defaultdict(list)
     for run_id, step in ready:
@@ -167,7 +168,7 @@ def send_ready(app: Celery, ready: Iterable[tuple[str, Ready]]) -> None:
         send(app, run_id, canvas.build(steps), priority)
 
 
-def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, float]]) -> list[tuple[str, Ready]]:
+def _lost_messages(app: App, ledger: Ledger, overdue: list[tuple[str, Ready, float]]) -> list[tuple[str, Ready]]:
     """Of the steps nobody began in time, those whose message is not simply waiting its turn.
 
     A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or held by a busy worker, and then a
@@ -188,7 +189,7 @@ def _lost_messages(app: Celery, ledger: Ledger, overdue: list[tuple[str, Ready, 
     return lost
 
 
-def announce_run(app: Celery, run_id: str, queue: str, priority: int) -> None:
+def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
     """Send a new run's first step."""
     try:
         send(app, run_id, [canvas.Fan((canvas.Message("run.start", queue, (START,)),))], priority)

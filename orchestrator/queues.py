@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
-from celery import Celery
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from orchestrator.celeryapp import unavailable
+from orchestrator.celeryapp import App, unavailable
 from orchestrator.state import clock
 from orchestrator.state.connection import RedisRefusal
 from orchestrator.state.load import Waiting
@@ -19,27 +18,31 @@ from orchestrator.state.load import Waiting
 WAITING_S = 3  # to reach the broker, for those who only ask what waits there
 
 
-def oldest_waiting_s(app: Celery, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
+def oldest_waiting_s(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
     """For each queue and priority, how long the message to be consumed next has waited; None if there is none.
 
     Only a Redis broker shows its messages; of another it is only known whether there are any, and then they count as older than all.
     """
     with app.connection_for_read() as connection:
         if connection.transport.driver_type != "redis":
-            return {(queue, priority): inf if _is_waiting(connection, queue) else None for queue, priority in queues}
+            return {(queue, priority): inf if _is_waiting(connection, app.broker_queue(queue)) else None for queue, priority in queues}
         channel: Any = connection.default_channel
-        return {(queue, priority): _age_s(channel.client.lindex(channel._q_for_pri(queue, priority), -1)) for queue, priority in queues}
+        return {
+            (queue, priority): _age_s(channel.client.lindex(channel._q_for_pri(app.broker_queue(queue), priority), -1))
+            for queue, priority in queues
+        }
 
 
-def waiting(app: Celery, queues: Iterable[str]) -> dict[str, Waiting]:
+def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
     """What waits in queues. Raises UnavailableError soon if the broker is away."""
     with app.connection_for_read() as connection:
         lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # RabbitMQ refuses a password with these
         try:
             connection.ensure_connection(max_retries=1, timeout=WAITING_S)
             if connection.transport.driver_type != "redis":
-                return {queue: Waiting(_waiting(connection, queue)) for queue in queues}
-            return _waiting_in_redis(connection.default_channel, list(queues))
+                return {queue: Waiting(_waiting(connection, app.broker_queue(queue))) for queue in queues}
+            found = _waiting_in_redis(connection.default_channel, [app.broker_queue(queue) for queue in queues])
+            return {app.step_queue(queue): each for queue, each in found.items()}
         except lost as error:
             raise unavailable(app, error) from error
 

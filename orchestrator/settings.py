@@ -6,16 +6,26 @@ Variables of others, such as OPENAI_API_KEY, FLOWER_* and OTEL_*, are read by th
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.models.values import Value
 
 PLACEHOLDERS = frozenset({"CHANGE-ME", "PASSWORD"})
 """What stands in the files of deploy/ where a password is to be put; nothing is started with it."""
+
+
+DEFAULT_NAMESPACE = "cantata"
+
+
+def _namespace(name: str) -> str:
+    if not re.fullmatch("[a-z0-9_-]{1,40}", name) or name == "celery":
+        raise ValueError(f"a namespace has 1 to 40 of a-z, 0-9, _ and -, and is not 'celery'; found {name[:60]!r}")
+    return name
 
 
 class Settings(Value):
@@ -27,9 +37,17 @@ class Settings(Value):
     broker_url: str | None = Field(
         default=None, alias="CANTATA_BROKER_URL", repr=False, description="Celery's broker, if it is not that Redis"
     )
+    namespace: Annotated[str, AfterValidator(_namespace)] = Field(
+        default=DEFAULT_NAMESPACE, alias="CANTATA_NAMESPACE", description="the prefix of every key, queue and "
+        "exchange, 1 to 40 of a-z, 0-9, _ and -; the same for all processes of an installation, another for each that shares its Redis",
+    )  # fmt: skip
     wait_replicas: int = Field(
         default=0, ge=0, alias="CANTATA_WAIT_REPLICAS", description="replicas of Redis that must have what a run depends on before it "
         "counts; not with a Redis Cluster",
+    )  # fmt: skip
+    redis_server: str | None = Field(
+        default=None, alias="CANTATA_REDIS_SERVER", description="the server program of the embedded Redis, 7.0 or newer; the pinned "
+        "Valkey if absent",
     )  # fmt: skip
     home: Path = Field(default=Path(".cantata"), alias="CANTATA_HOME", description="the folder of the embedded stack")
     config: Path | None = Field(
@@ -95,6 +113,14 @@ def settings() -> Settings:
         return Settings.model_validate(found)
     except ValidationError as error:
         raise ConfigError([_fault(str(each["loc"][0]), each["msg"]) for each in error.errors()], source="environment") from None
+
+
+def namespace_named(name: str | None) -> str:
+    """Return the namespace of this name, or that of the environment. Raises ConfigError for what is none."""
+    try:
+        return settings().namespace if name is None else _namespace(name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _fault(variable: str, message: str) -> Fault:

@@ -30,7 +30,11 @@ class Received(virtual.QoS):
 
 
 class Channel(redis.Channel):
-    """A channel that keeps its client, and that client its connection."""
+    """A channel that keeps its client, and that client its connection; its keys begin with a namespace."""
+
+    from_transport_options = (
+        *redis.Channel.from_transport_options, "keyprefix_queue", "keyprefix_binding_permanent", "keyprefix_binding_deadlines"
+    )  # fmt: skip
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

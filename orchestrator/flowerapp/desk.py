@@ -26,7 +26,7 @@ class Desk:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.pages = Pages(client)
-        self._redis = connect_async(client.redis_url)
+        self._redis = connect_async(client.redis_url, namespace=client.app.namespace)
         self.streams = Streams(self._redis)
         self._reading = asyncio.get_running_loop().create_task(self.streams.run())
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="runs")

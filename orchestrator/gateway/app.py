@@ -38,7 +38,7 @@ def create_app(
     through a proxy. Raises ConfigError for one that cannot.
     """
     prefix = prefix_of(url_prefix, ours=_first_names())
-    redis = connect_async(client.redis_url)
+    redis = connect_async(client.redis_url, namespace=client.app.namespace)
     streams = Streams(redis)
     service = Service(client, streams, prefix=prefix)
     pace = Pace(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))

@@ -16,7 +16,7 @@ from orchestrator.models.definitions import Budget, Limits
 from orchestrator.state import limits, load
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.connection import Redis, RedisFailure, check, connect, reason, without_password
-from orchestrator.state.keys import SHARDS, shard_key
+from orchestrator.state.keys import SHARDS, key_of, shard_key
 
 PATIENCE_S = 4.0  # for all parts together
 
@@ -67,7 +67,7 @@ def look_at_store(url: str) -> Store:
         check(redis, url=url)
         nodes = redis.each_node("INFO") if isinstance(redis, Cluster) else {place: redis.info()}
         since = time.perf_counter()
-        redis.get(load.SWEPT_KEY)
+        redis.get(key_of(redis, load.SWEPT_KEY))
         answer_ms = (time.perf_counter() - since) * 1000
         return Store([Node(name, info) for name, info in nodes.items()], answer_ms, _refusal(redis, place))
 
@@ -76,7 +76,7 @@ def _refusal(redis: Redis, place: str) -> str:
     """Why writes are refused, wherever runs are kept; empty if none is. What is written changes nothing: there is no such key."""
     with redis.pipeline(transaction=False) as pipe:
         for shard in range(SHARDS):
-            pipe.set(f"{shard_key(shard)}:asked", "1", xx=True)
+            pipe.set(f"{shard_key(redis, shard)}:asked", "1", xx=True)
         answers = pipe.execute(raise_on_error=False)
     return next((reason(answer, place) for answer in answers if isinstance(answer, RedisFailure)), "")
 

@@ -10,6 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from orchestrator.settings import namespace_named
 from orchestrator.state.address import parse, redis_url
 from orchestrator.state.cluster import AsyncCluster
 from orchestrator.state.connection import sentinel_options
@@ -23,8 +24,14 @@ class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):
     """Connections to the master that Sentinels know; who finds none free waits for one."""
 
 
-def connect_async(url: str) -> Redis:
-    """A client for coroutines, with a URL that `connect` took; it does not retry on its own either. A few connections serve any number."""
+def connect_async(url: str, *, namespace: str | None = None) -> Redis:
+    """A client for coroutines, with what `connect` took; it does not retry on its own either. A few connections serve any number."""
+    client = _connect(url)
+    client.namespace = namespace_named(namespace)  # type: ignore[attr-defined]  # read by `keys`
+    return client
+
+
+def _connect(url: str) -> Redis:
     address = parse(url)
     options: dict[str, Any] = {
         "decode_responses": True, "client_name": "cantata-gateway", "health_check_interval": 30, "socket_connect_timeout": 5,

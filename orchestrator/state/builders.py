@@ -36,7 +36,7 @@ class Builder:
     def __init__(self, ledger: Ledger, name: str, tenant: str = "") -> None:
         self._ledger = ledger
         scoped = f"{quote(tenant, safe='')}/{quote(name, safe='')}"
-        self._key = f"{shard_key(shard_of(scoped))}:builder:{scoped}"
+        self._key = f"{shard_key(ledger.redis, shard_of(scoped))}:builder:{scoped}"
 
     def read(self, fields: Sequence[str]) -> Fields:
         """Some fields."""

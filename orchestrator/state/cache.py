@@ -11,17 +11,19 @@ from typing import cast
 from redis import Redis
 from redis.exceptions import RedisError
 
-CACHE_KEY = "cantata:{cache}"  # S:<sha256 of a request> string: the reply as JSON; lives as long as the model's `cache` says
+from orchestrator.state import keys
+
+CACHE_KEY = "{cache}"  # S:<sha256 of a request> string: the reply as JSON; lives as long as the model's `cache` says
 
 
-def recall(redis: Redis, key: str) -> str | None:
+def recall(redis: Redis, digest: str) -> str | None:
     """What was remembered under the key."""
     with suppress(RedisError):
-        return cast("str | None", redis.get(f"{CACHE_KEY}:{key}"))
+        return cast("str | None", redis.get(keys.key_of(redis, f"{CACHE_KEY}:{digest}")))
     return None
 
 
-def remember(redis: Redis, key: str, text: str, *, ttl_s: float) -> None:
+def remember(redis: Redis, digest: str, text: str, *, ttl_s: float) -> None:
     """Keep a text for so many seconds."""
     with suppress(RedisError):
-        redis.set(f"{CACHE_KEY}:{key}", text, px=max(1, round(ttl_s * 1000)))
+        redis.set(keys.key_of(redis, f"{CACHE_KEY}:{digest}"), text, px=max(1, round(ttl_s * 1000)))

@@ -10,8 +10,10 @@ from redis.cluster import ClusterPipeline, RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, RedisError, SlotNotCoveredError
 
+from orchestrator.state.keys import key_of, namespace_of
+
 TIME = "local time = redis.call('TIME') return {tonumber(time[1]), tonumber(time[2])}"
-CLOCK_KEY = "cantata:workers"  # who asks for the time asks the node of this key: the clocks of two nodes may differ
+CLOCK_KEY = "clock"  # who asks for the time asks the node of this key: the clocks of two nodes may differ
 
 
 class Cluster(RedisCluster):
@@ -31,15 +33,17 @@ class Cluster(RedisCluster):
             node = self.get_default_node()  # type: ignore[no-untyped-call]  # as above
             own = node.redis_connection.response_callbacks
             callbacks |= {command: own[command] for command in ("XRANGE", "XREVRANGE")}
-        return _Pipeline(
+        pipe = _Pipeline(
             nodes_manager=self.nodes_manager, commands_parser=self.commands_parser, result_callbacks=self.result_callbacks,
             cluster_response_callbacks=callbacks, reinitialize_steps=self.reinitialize_steps, retry=self.retry,
             lock=self._lock, transaction=transaction, event_dispatcher=self._event_dispatcher,
         )  # fmt: skip
+        pipe.namespace = namespace_of(self)
+        return pipe
 
     def time(self, **options: Any) -> Any:
         """The time of one node, the same for all who ask."""
-        node = self.get_node_from_key(CLOCK_KEY)  # type: ignore[no-untyped-call]  # as above
+        node = self.get_node_from_key(key_of(self, CLOCK_KEY))  # type: ignore[no-untyped-call]  # as above
         return super().time(target_nodes=node, **options)
 
     def each_node(self, *command: str) -> dict[str, Any]:
@@ -51,13 +55,15 @@ class Cluster(RedisCluster):
 class _Pipeline(ClusterPipeline):
     """Takes two commands more than redis-py's, which go by a key."""
 
+    namespace: str
+
     def evalsha(self, sha: Any, numkeys: int, *keys_and_args: Any) -> Any:
         return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)  # type: ignore[no-untyped-call]  # as above
 
     def time(self, **_: Any) -> Any:
         """The time of the node that the first call before this goes to."""
         before = self._execution_strategy.command_queue
-        return self.execute_command("EVAL", TIME, 1, before[0].args[1] if before else CLOCK_KEY)  # type: ignore[no-untyped-call]  # as above
+        return self.execute_command("EVAL", TIME, 1, before[0].args[1] if before else key_of(self, CLOCK_KEY))  # type: ignore[no-untyped-call]  # as above
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         try:

@@ -8,9 +8,10 @@ from typing import cast
 
 from redis import Redis
 
+from orchestrator.state.keys import key_of
 from orchestrator.state.scripts import Scripts
 
-COSTS_KEY = "cantata:costs"
+COSTS_KEY = "costs"
 KEEP_S = 86_400  # after the last measurement
 MAX_FIELDS = 1000  # every process reads them all each second; past it they are measured anew
 DIGEST_SIZE = 16  # characters of a configuration's digest in a field's name
@@ -44,14 +45,15 @@ def share(redis: Redis, measured: Mapping[Work, Measured]) -> dict[str, dict[str
     """Add measurements to those of the fleet; return what the fleet knows, as `known` does."""
     if measured:
         rows = [(f"{digest[:DIGEST_SIZE]}|{name}", each.count, f"{each.mean_ms:.4f}") for (digest, name), each in measured.items()]
-        _SCRIPTS.call(redis, "share", COSTS_KEY, str(KEEP_S), str(MAX_FIELDS), str(WEIGHT), *(str(item) for row in rows for item in row))
+        items = (str(item) for row in rows for item in row)
+        _SCRIPTS.call(redis, "share", key_of(redis, COSTS_KEY), str(KEEP_S), str(MAX_FIELDS), str(WEIGHT), *items)
     return known(redis)
 
 
 def known(redis: Redis) -> dict[str, dict[str, float]]:
     """Return mean milliseconds by work, by the beginning of the configuration's digest (DIGEST_SIZE characters)."""
     costs: dict[str, dict[str, float]] = {}
-    for field, cost in cast("dict[str, str]", redis.hgetall(COSTS_KEY)).items():
+    for field, cost in cast("dict[str, str]", redis.hgetall(key_of(redis, COSTS_KEY))).items():
         digest, _, name = field.partition("|")
         costs.setdefault(digest, {})[name] = float(cost)
     return costs

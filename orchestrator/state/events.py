@@ -25,7 +25,9 @@ Reply = TypeVar("Reply")
 
 def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
     """Events with an offset above `after`, oldest first, without waiting."""
-    entries = cast("list[tuple[str, dict[str, str]]]", redis.xrange(f"{run_key(run_id)}:log", min=f"(0-{after}", max="+", count=most))
+    entries = cast(
+        "list[tuple[str, dict[str, str]]]", redis.xrange(f"{run_key(redis, run_id)}:log", min=f"(0-{after}", max="+", count=most)
+    )
     return [event_of(run_id, entry_id, fields) for entry_id, fields in entries]
 
 
@@ -36,7 +38,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
     Raises UnknownRunError if the run is gone, since its events would be waited for in vain.
     """
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
-    key = f"{run_key(run_id)}:log"
+    key = f"{run_key(redis, run_id)}:log"
     while True:
         entries = _wait(redis, key, f"0-{after}", give_up)
         if not entries and not _patiently(lambda: redis.exists(key)):
@@ -54,7 +56,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
 def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) -> bool:
     """Wait until a run is over; False if `timeout_s` passed first."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
-    while not _wait(redis, f"{run_key(run_id)}:closed", "0-0", give_up):
+    while not _wait(redis, f"{run_key(redis, run_id)}:closed", "0-0", give_up):
         if give_up is not None and time.monotonic() >= give_up:
             return False
     return True

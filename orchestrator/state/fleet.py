@@ -14,11 +14,11 @@ from redis.exceptions import ResponseError
 from orchestrator.models.values import Value
 from orchestrator.state import clock
 from orchestrator.state.cluster import Cluster
+from orchestrator.state.keys import key_of
 
-WORKERS_KEY = "cantata:workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
+WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
 STALE_S = 5.0
 SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
-CLIENT_PREFIX = "cantata:"  # before the name of a connection
 CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
 
 
@@ -42,8 +42,8 @@ def announce(redis: Redis, worker: Worker) -> str:
     """Say that a worker is alive; answers who said so under the same name a moment ago, if that was another process."""
     now = clock.learn(redis)
     seen = {"seen_at": now, "clock_off_s": round(clock.off_s(), 3)}
-    before = cast("str | None", redis.hget(WORKERS_KEY, worker.name))
-    redis.hset(WORKERS_KEY, worker.name, worker.model_copy(update=seen).model_dump_json())
+    before = cast("str | None", redis.hget(key_of(redis, WORKERS_KEY), worker.name))
+    redis.hset(key_of(redis, WORKERS_KEY), worker.name, worker.model_copy(update=seen).model_dump_json())
     with suppress(ValueError):
         other = Worker.model_validate_json(before or "", extra="ignore")
         if other.seen_at >= now - STALE_S and (other.pid, other.started_at) != (worker.pid, worker.started_at):
@@ -53,18 +53,18 @@ def announce(redis: Redis, worker: Worker) -> str:
 
 def retire(redis: Redis, name: str) -> None:
     """Say that a worker has gone."""
-    redis.hdel(WORKERS_KEY, name)
+    redis.hdel(key_of(redis, WORKERS_KEY), name)
 
 
 def workers(redis: Redis) -> list[Worker]:
     """The workers that were alive within the last seconds."""
     now = clock.learn(redis)
-    entries = cast("dict[str, str]", redis.hgetall(WORKERS_KEY))
+    entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
     known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may tell more
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
         with suppress(ResponseError):  # a Redis that takes no writes now still tells who works
-            redis.hdel(WORKERS_KEY, *stale)
+            redis.hdel(key_of(redis, WORKERS_KEY), *stale)
     return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
 
 
@@ -116,9 +116,10 @@ def connected(redis: Redis) -> set[str] | None:
     except ResponseError:  # not every managed Redis lets its clients be listed
         return None  # leases still run out
     found: set[str] = set()
+    prefix = key_of(redis, "")
     for clients in nodes:
-        ours = [client for client in clients if client["name"].startswith(CLIENT_PREFIX)]
+        ours = [client for client in clients if client["name"].startswith(prefix)]
         if all(int(client["age"]) < SETTLED_S for client in ours):
             return None
-        found |= {client["name"].removeprefix(CLIENT_PREFIX) for client in ours}
+        found |= {client["name"].removeprefix(prefix) for client in ours}
     return found

@@ -26,7 +26,7 @@ REFUSED = {
 
 def read(ledger: Ledger, run_id: str) -> Past:
     """A run that is over. Raises UnknownRunError, or ConfigError for one that is under way."""
-    key = run_key(run_id)
+    key = run_key(ledger.redis, run_id)
 
     def fetch() -> tuple[list[dict[str, str]], list[tuple[str, dict[str, str]]]]:
         with ledger.redis.pipeline(transaction=True) as pipe:

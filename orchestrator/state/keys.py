@@ -1,11 +1,26 @@
-"""Names the keys of runs; `lua/lib.lua` lists them."""
+"""Names the keys of a namespace; `lua/lib.lua` lists those of runs.
+
+A client of Redis belongs to one namespace, which `connect` gives it. So several installations can share one Redis.
+"""
 
 from __future__ import annotations
 
 from hashlib import sha256
 from zlib import crc32
 
+from orchestrator.settings import DEFAULT_NAMESPACE
+
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
+
+
+def namespace_of(redis: object) -> str:
+    """Return the namespace whose keys this client reads and writes."""
+    return str(getattr(redis, "namespace", DEFAULT_NAMESPACE))
+
+
+def key_of(redis: object, name: str) -> str:
+    """Return the full name of a key."""
+    return f"{namespace_of(redis)}:{name}"
 
 
 def shard_of(run_id: str) -> int:
@@ -13,14 +28,14 @@ def shard_of(run_id: str) -> int:
     return crc32(run_id.encode()) % SHARDS
 
 
-def shard_key(shard: int) -> str:
+def shard_key(redis: object, shard: int) -> str:
     """The prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
-    return f"cantata:{{{shard}}}"
+    return key_of(redis, f"{{{shard}}}")
 
 
-def run_key(run_id: str) -> str:
+def run_key(redis: object, run_id: str) -> str:
     """The prefix of a run's keys."""
-    return f"{shard_key(shard_of(run_id))}:run:{run_id}"
+    return f"{shard_key(redis, shard_of(run_id))}:run:{run_id}"
 
 
 def definitions_digest(text: str) -> str:
@@ -28,6 +43,6 @@ def definitions_digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def definitions_key(shard: int, digest: str) -> str:
+def definitions_key(redis: object, shard: int, digest: str) -> str:
     """Where a shard keeps definitions by content, for as long as a run needs them."""
-    return f"{shard_key(shard)}:definitions:{digest}"
+    return f"{shard_key(redis, shard)}:definitions:{digest}"

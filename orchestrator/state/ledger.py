@@ -121,28 +121,28 @@ class Ledger:
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""
-        text = self.patiently(lambda: self.redis.hget(definitions_key(shard_of(run_id), digest), "text"))
+        text = self.patiently(lambda: self.redis.hget(definitions_key(self.redis, shard_of(run_id), digest), "text"))
         if text is None:
             raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
         return str(text)
 
     def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
         """A run's kind, request (JSON text), the digest of its definitions, and its labels."""
-        fields = self.patiently(lambda: self.redis.hmget(run_key(run_id), ["kind", "request", "definitions", "labels"]))
+        fields = self.patiently(lambda: self.redis.hmget(run_key(self.redis, run_id), ["kind", "request", "definitions", "labels"]))
         if fields[0] is None:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
 
     def status(self, run_id: str) -> RunStatus:
         """How a run stands. Raises UnknownRunError."""
-        status = self.patiently(lambda: self.redis.hget(run_key(run_id), "status"))
+        status = self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status"))
         if status is None:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return cast(RunStatus, status)
 
     def is_over(self, run_id: str) -> bool:
         """Whether a run has ended, or is not known any more."""
-        return self.patiently(lambda: self.redis.hget(run_key(run_id), "status")) not in ("accepted", "running")
+        return self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status")) not in ("accepted", "running")
 
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
         """End a run; workers stop what they do for it within a renewal. Answers its status after that. Raises UnknownRunError."""
@@ -223,7 +223,7 @@ class Ledger:
         def fetch() -> list[list[str]]:
             with self.redis.pipeline(transaction=False) as pipe:
                 for shard in range(SHARDS):
-                    pipe.zrange(f"{shard_key(shard)}:leases", 0, -1)
+                    pipe.zrange(f"{shard_key(self.redis, shard)}:leases", 0, -1)
                 return cast("list[list[str]]", pipe.execute())
 
         return [lease for leases in self.patiently(fetch) for lease in leases]
@@ -231,7 +231,7 @@ class Ledger:
     def expire(self, leases: Iterable[str]) -> None:
         """Let leases run out now, because their owner is known to be dead."""
         for lease in leases:
-            key = f"{shard_key(shard_of(lease.split('|', 1)[0]))}:leases"
+            key = f"{shard_key(self.redis, shard_of(lease.split('|', 1)[0]))}:leases"
             self.patiently(partial(self.redis.zadd, key, {lease: 0.0}, xx=True))
 
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
@@ -245,7 +245,7 @@ class Ledger:
         def call() -> list[list]:  # type: ignore[type-arg]  # what Lua replies
             with self.redis.pipeline(transaction=False) as pipe:
                 for shard in range(SHARDS):
-                    pipe.evalsha(sha, 1, shard_key(shard), self._resend_ms, "200")
+                    pipe.evalsha(sha, 1, shard_key(self.redis, shard), self._resend_ms, "200")
                 answers = cast("list[list | ResponseError]", pipe.execute(raise_on_error=False))  # type: ignore[type-arg]
             for error in answers:
                 if isinstance(error, NoScriptError):
@@ -278,7 +278,7 @@ class Ledger:
 
     def sooner(self, run_id: str, step_id: str, seconds: float) -> None:
         """Let a step that waits for its next try have it so many seconds from now, if that is sooner."""
-        key, member = f"{shard_key(shard_of(run_id))}:due", f"retry|{run_id}|{step_id}"
+        key, member = f"{shard_key(self.redis, shard_of(run_id))}:due", f"retry|{run_id}|{step_id}"
         at_ms = (clock.now() + seconds) * 1000
         self.patiently(lambda: self.redis.zadd(key, {member: at_ms}, xx=True, lt=True))
 
@@ -290,7 +290,7 @@ class Ledger:
 
     def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
         """Outputs of steps as JSON texts, in order; None where there is none."""
-        key = run_key(run_id)
+        key = run_key(self.redis, run_id)
         found = self._fields(f"{key}:out", step_ids)
         blobs = sorted({text[1:] for text in found if text and text[0] == "@"})
         texts = dict(zip(blobs, self._fields(f"{key}:blobs", blobs), strict=True))
@@ -298,19 +298,19 @@ class Ledger:
 
     def infos(self, run_id: str, step_ids: Sequence[str]) -> list[dict[str, JsonValue]]:
         """How steps ended, in order; {} where nothing is known yet."""
-        texts = self._fields(f"{run_key(run_id)}:info", step_ids)
+        texts = self._fields(f"{run_key(self.redis, run_id)}:info", step_ids)
         return [json.loads(text) if text else {} for text in texts]
 
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
         """The steps that answer to names now."""
-        moved = cast("dict[str, str]", self.patiently(lambda: self.redis.hgetall(f"{run_key(run_id)}:names")))
+        moved = cast("dict[str, str]", self.patiently(lambda: self.redis.hgetall(f"{run_key(self.redis, run_id)}:names")))
         return [followed(moved, name) for name in names]
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, run_id: str) -> RunRecord:
         """All that is known of a run. Raises UnknownRunError."""
-        key = run_key(run_id)
+        key = run_key(self.redis, run_id)
 
         def fetch() -> list[dict[str, str]]:
             with self.redis.pipeline(transaction=True) as pipe:
@@ -327,7 +327,7 @@ class Ledger:
 
     def records(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StepRecord]:
         """What is known of some steps, by id; unknown ones are left out."""
-        key, ids = run_key(run_id), list(step_ids)
+        key, ids = run_key(self.redis, run_id), list(step_ids)
 
         def fetch() -> list[list[str | None]]:
             with self.redis.pipeline(transaction=True) as pipe:
@@ -350,7 +350,7 @@ class Ledger:
         def fetch() -> list[list[tuple[str, float]]]:
             with self.redis.pipeline(transaction=False) as pipe:
                 for shard in range(SHARDS):
-                    pipe.zrevrange(f"{shard_key(shard)}:runs", 0, most - 1, withscores=True)
+                    pipe.zrevrange(f"{shard_key(self.redis, shard)}:runs", 0, most - 1, withscores=True)
                 return cast("list[list[tuple[str, float]]]", pipe.execute())
 
         newest = sorted((pair for pairs in self.patiently(fetch) for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
@@ -358,7 +358,7 @@ class Ledger:
         def fetch_meta() -> list[dict[str, str]]:
             with self.redis.pipeline(transaction=False) as pipe:
                 for run_id, _ in newest:
-                    pipe.hgetall(run_key(run_id))
+                    pipe.hgetall(run_key(self.redis, run_id))
                 pipe.time()
                 return cast("list[dict[str, str]]", pipe.execute())
 
@@ -401,7 +401,7 @@ class Ledger:
 
     def _call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         sha, text = self._script(name)
-        key = shard_key(shard)
+        key = shard_key(self.redis, shard)
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
             ask = self._ask_replicas if self._replicas and name in CONFIRMED else self._ask

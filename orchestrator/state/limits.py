@@ -18,9 +18,10 @@ from redis.exceptions import NoScriptError
 
 from orchestrator.models.definitions import Budget, Limits, Rates
 from orchestrator.state import clock
+from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import LEASE_S, Ledger
 
-LIMITS_KEY = "cantata:{limits}"  # the prefix of all keys here, which lie in one slot
+LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # what `rpm` and `tpm` say
 DAY_S = 86_400  # days are those of UTC, counted from 1970
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
@@ -125,12 +126,12 @@ class Standing:
 
 def standing(redis: Redis, models: Iterable[str]) -> Standing:
     """How the limits of these models stand, and what was spent today."""
-    names, now = list(models), clock.learn(redis)
+    names, now, prefix = list(models), clock.learn(redis), key_of(redis, LIMITS_KEY)
     with redis.pipeline(transaction=False) as pipe:
         for name in names:
-            pipe.zcard(f"{LIMITS_KEY}:model:{name}:line")
-            pipe.get(f"{LIMITS_KEY}:model:{name}:pause")
-        pipe.hmget(f"{LIMITS_KEY}:budget:day:{int(now // DAY_S)}", ["tokens", "nano"])
+            pipe.zcard(f"{prefix}:model:{name}:line")
+            pipe.get(f"{prefix}:model:{name}:pause")
+        pipe.hmget(f"{prefix}:budget:day:{int(now // DAY_S)}", ["tokens", "nano"])
         *answers, (tokens, nano) = pipe.execute()
     pressures = (
         Pressure(int(line), max(0.0, int(until or 0) / 1000 - now)) for line, until in zip(answers[::2], answers[1::2], strict=True)
@@ -191,12 +192,13 @@ class Limiter:
     def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
         sha, text = self._script(name)
         redis = self._ledger.redis
+        prefix = key_of(redis, LIMITS_KEY)
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
             try:
-                return cast("list", redis.evalsha(sha, 1, LIMITS_KEY, self._window_ms, *args))  # type: ignore[type-arg]
+                return cast("list", redis.evalsha(sha, 1, prefix, self._window_ms, *args))  # type: ignore[type-arg]
             except NoScriptError:
-                return cast("list", redis.eval(text, 1, LIMITS_KEY, self._window_ms, *args))  # type: ignore[type-arg]
+                return cast("list", redis.eval(text, 1, prefix, self._window_ms, *args))  # type: ignore[type-arg]
 
         return self._ledger.patiently(call)
 

@@ -18,10 +18,10 @@ from redis import Redis
 from orchestrator.models.values import Value
 from orchestrator.state import clock, fleet
 from orchestrator.state.cluster import Cluster
-from orchestrator.state.keys import SHARDS, run_key, shard_key
+from orchestrator.state.keys import SHARDS, key_of, run_key, shard_key
 from orchestrator.state.records import owner_of
 
-SWEPT_KEY = "cantata:swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
+SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
 USUAL_QUEUES = ("coordinator", "agents", "tools")
 MOST_LOOKED_UP = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
 PARTS = ("runs", "finished", "ready")
@@ -68,19 +68,19 @@ class Standing:
 
 def swept(redis: Redis) -> None:
     """Note that a sweep of all shards has ended."""
-    redis.set(SWEPT_KEY, f"{clock.now():.3f}")
+    redis.set(key_of(redis, SWEPT_KEY), f"{clock.now():.3f}")
 
 
 def standing(redis: Redis) -> Standing:
     """How the fleet stands now."""
     workers = fleet.workers(redis)
     with redis.pipeline(transaction=False) as pipe:
-        for key in map(shard_key, range(SHARDS)):
+        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
             for part in PARTS:
                 pipe.zcard(f"{key}:{part}")
             pipe.hgetall(f"{key}:totals")
             pipe.zrange(f"{key}:leases", 0, -1)
-        pipe.get(SWEPT_KEY)
+        pipe.get(key_of(redis, SWEPT_KEY))
         *answers, swept_at = pipe.execute()
     kept, finished, ready, totals, leases = (answers[i :: len(PARTS) + 2] for i in range(len(PARTS) + 2))
     memory = _memory(redis)
@@ -103,11 +103,11 @@ def last_ended(redis: Redis, *, most: int = LAST) -> dict[str, int]:
     They are known by when they expire, which is the order of their ends where all are kept equally long.
     """
     with redis.pipeline(transaction=False) as pipe:
-        for key in map(shard_key, range(SHARDS)):
+        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
             pipe.zrevrange(f"{key}:finished", 0, most - 1, withscores=True)
         ended = [found for shard in cast("list[list[tuple[str, float]]]", pipe.execute()) for found in shard]
     ended.sort(key=lambda found: found[1], reverse=True)
-    statuses = _fields(redis, [(run_key(run_id), "status") for run_id, _ in ended[:most]])
+    statuses = _fields(redis, [(run_key(redis, run_id), "status") for run_id, _ in ended[:most]])
     return dict(Counter(status for status in statuses if status))
 
 
@@ -123,7 +123,7 @@ def queues(standing: Standing, waiting: Mapping[str, Waiting]) -> dict[str, Queu
 def queues_of_ready(redis: Redis, *, each: int = 4) -> set[str]:
     """The queues of the steps that have waited longest in each shard: also those that nobody serves, and no configuration here names."""
     with redis.pipeline(transaction=False) as pipe:
-        for key in map(shard_key, range(SHARDS)):
+        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
             pipe.zrange(f"{key}:ready", 0, each - 1)
         steps = [step for shard in cast("list[list[str]]", pipe.execute()) for step in shard]
     return set(_queues_of(redis, [_run_and_step(step) for step in steps]))
@@ -171,7 +171,7 @@ def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[fleet.Worke
 
 def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
     """The queues of steps, each told with its run, as their specs say; a step that has just ended with its run is left out."""
-    places = [(f"{run_key(run_id)}:steps", step_id) for run_id, step_id in steps]
+    places = [(f"{run_key(redis, run_id)}:steps", step_id) for run_id, step_id in steps]
     specs = _fields(redis, places)
     shared = [(key, spec[1:]) for (key, _), spec in zip(places, specs, strict=True) if spec and spec.startswith("=")]
     texts = [spec for spec in specs if spec and not spec.startswith("=")] + [spec for spec in _fields(redis, shared) if spec]

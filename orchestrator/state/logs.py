@@ -40,7 +40,7 @@ class RunLogs:
     """Writes the lines of runs, from a thread that starts with the first line. One for each process."""
 
     def __init__(self, redis_url: str, worker: str) -> None:
-        self._ledger = Ledger(connect(redis_url, name="cantata-logs"), patience_s=PATIENCE_S)
+        self._ledger = Ledger(connect(redis_url), patience_s=PATIENCE_S)
         self._worker = worker
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_WAITING)
         self._come = threading.Event()
@@ -120,7 +120,7 @@ class Logs:
     def __init__(self, redis: Redis, run_id: str) -> None:
         self._redis = redis
         self._run_id = run_id
-        self._key = f"{run_key(run_id)}:logs"
+        self._key = f"{run_key(redis, run_id)}:logs"
 
     def read(self, *, after: str = "", most: int = MOST_LINES) -> list[Line]:
         """The lines behind a place, in the order they were said. Of a run that has just ended the last ones are waited for."""
@@ -130,7 +130,7 @@ class Logs:
 
     def dropped(self) -> int:
         """How many older lines are not kept any more."""
-        return int(cast("str | None", self._redis.hget(run_key(self._run_id), "log_dropped")) or 0)
+        return int(cast("str | None", self._redis.hget(run_key(self._redis, self._run_id), "log_dropped")) or 0)
 
     def follow(self) -> Iterator[Line]:
         """The lines as they come, until the run is over. Raises UnknownRunError if it is gone."""
@@ -155,13 +155,13 @@ class Logs:
         return cast("Sequence[tuple[str, dict[str, str]]]", reply[0][1])
 
     def _is_over(self) -> bool:
-        status = self._redis.hget(run_key(self._run_id), "status")
+        status = self._redis.hget(run_key(self._redis, self._run_id), "status")
         if status is None:
             raise UnknownRunError(f"run {self._run_id!r} is not known here any more")
         return status not in ("accepted", "running")
 
     def _settle(self) -> None:
-        closed_at = self._redis.hget(run_key(self._run_id), "closed_at")
+        closed_at = self._redis.hget(run_key(self._redis, self._run_id), "closed_at")
         if closed_at is not None:
             time.sleep(min(SETTLE_S, max(0.0, int(cast(str, closed_at)) / 1000 + SETTLE_S - clock.now())))
 

@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.models.values import JsonValue
 from orchestrator.state import sessions
 from orchestrator.state.encoding import to_json
+from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.scripts import Scripts
 from orchestrator.state.sessions import Sessions
@@ -147,7 +148,7 @@ class MemoryBank:
         if session is not None and (fault := sessions.fault_of(session)):
             raise _refused(fault)
         self.tenant, self.session = tenant, session
-        self._root = f"cantata:{{memory:{_quoted('tenant', tenant)}}}"
+        self._root = key_of(self._ledger.redis, f"{{memory:{_quoted('tenant', tenant)}}}")
         self._scope = "" if session is None else f":session:{_quoted('session', session)}"
 
     def _packed(self, key: str, namespace: str) -> str | None:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from orchestrator.state.keys import key_of
 from orchestrator.state.limits import LIMITS_KEY
 
 _SCRIPT = (files("orchestrator.state") / "lua" / "limits_pace.lua").read_text()
@@ -59,7 +60,7 @@ class Pace:
 
     async def _waits(self, counts: Mapping[str, int]) -> dict[str, tuple[int, float]]:
         """How many of each tenant's requests may go on, and in how many seconds the others may come again."""
-        keys = [f"{LIMITS_KEY}:pace:{quote(tenant, safe='')}" for tenant in counts]
+        keys = [key_of(self._redis, f"{LIMITS_KEY}:pace:{quote(tenant, safe='')}") for tenant in counts]
         told = (*keys, *self._args, *map(str, counts.values()))
         try:
             reply = await self._redis.evalsha(_SHA, len(keys), *told)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator import faultpoints
+from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.scripts import Scripts
 
@@ -21,10 +22,10 @@ def take(ledger: Ledger, *, tenant: str, team: str, session: str, step: str) -> 
 
     No two steps get the same, and none is left out; a step that is told twice gets the same again.
     """
-    key = "cantata:{rotation:%s/%s/%s}" % (quote(tenant, safe=""), quote(team, safe=""), session)  # noqa: UP031  # braces are a hash tag
+    name = "{rotation:%s/%s/%s}" % (quote(tenant, safe=""), quote(team, safe=""), session)  # noqa: UP031  # braces are a hash tag
 
     def call() -> int:
-        number = int(_SCRIPTS.call(ledger.redis, "take", key, step, str(REMEMBERED), str(KEEP_S)))
+        number = int(_SCRIPTS.call(ledger.redis, "take", key_of(ledger.redis, name), step, str(REMEMBERED), str(KEEP_S)))
         if faultpoints.at("rotation-replied"):
             raise RedisConnectionError("the reply was dropped")
         return number

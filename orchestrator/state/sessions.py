@@ -57,23 +57,23 @@ class Sessions:
         """What was said, oldest first: the newest `most` entries, or all that are kept."""
         if most is not None and most < 1:
             return []
-        key = _key(self._scope(session), "history")
+        key = _key(self._ledger.redis, self._scope(session), "history")
         texts = cast("list[str]", self._ledger.patiently(partial(self._ledger.redis.lrange, key, -(most or 0), -1)))
         return [HistoryEntry.model_validate(json.loads(text)) for text in texts]
 
     def waiting(self, session: str) -> list[str]:
         """The runs of its turns that are not over: the one under way, then those that wait."""
-        key = _key(self._scope(session), "queue")
+        key = _key(self._ledger.redis, self._scope(session), "queue")
         return cast("list[str]", self._ledger.patiently(partial(self._ledger.redis.lrange, key, 0, -1)))
 
     def clear(self, session: str) -> int:
         """Forget what was said; answers how many entries that were. A turn under way goes on, and is written down when it ends."""
-        scope = self._scope(session)
+        scope, redis = self._scope(session), self._ledger.redis
 
         def call() -> tuple[int, int]:
-            with self._ledger.redis.pipeline(transaction=True) as pipe:
-                pipe.llen(_key(scope, "history"))
-                pipe.delete(_key(scope, "history"))
+            with redis.pipeline(transaction=True) as pipe:
+                pipe.llen(_key(redis, scope, "history"))
+                pipe.delete(_key(redis, scope, "history"))
                 return cast("tuple[int, int]", tuple(pipe.execute()))
 
         return self._ledger.patiently(call)[0]
@@ -85,7 +85,7 @@ class Sessions:
         def fetch() -> list[list[tuple[str, float]]]:
             with redis.pipeline(transaction=False) as pipe:
                 for shard in range(SHARDS):
-                    pipe.zrevrange(f"{shard_key(shard)}:sessions", 0, -1, withscores=True)
+                    pipe.zrevrange(f"{shard_key(redis, shard)}:sessions", 0, -1, withscores=True)
                 return cast("list[list[tuple[str, float]]]", pipe.execute())
 
         pairs = [pair for pairs in self._ledger.patiently(fetch) for pair in pairs if pair[0].startswith(prefix)]
@@ -94,8 +94,8 @@ class Sessions:
         def fetch_lengths() -> list[int]:
             with redis.pipeline(transaction=False) as pipe:
                 for scope, _ in newest:
-                    pipe.llen(_key(scope, "history"))
-                    pipe.llen(_key(scope, "queue"))
+                    pipe.llen(_key(redis, scope, "history"))
+                    pipe.llen(_key(redis, scope, "queue"))
                 return cast("list[int]", pipe.execute())
 
         lengths = self._ledger.patiently(fetch_lengths)
@@ -113,7 +113,7 @@ class Sessions:
 
 def newest_first(ledger: Ledger, scope: str) -> Iterator[HistoryEntry]:
     """What was said in the session with this scoped name, newest first, read as far as it is wanted."""
-    key = _key(scope, "history")
+    key = _key(ledger.redis, scope, "history")
     for start in count(0, PAGE):
         texts = cast("list[str]", ledger.patiently(partial(ledger.redis.lrange, key, -start - PAGE, -start - 1)))
         yield from (HistoryEntry.model_validate(json.loads(text)) for text in reversed(texts))
@@ -121,5 +121,5 @@ def newest_first(ledger: Ledger, scope: str) -> Iterator[HistoryEntry]:
             return
 
 
-def _key(scope: str, part: str) -> str:
-    return f"{shard_key(shard_of_session(scope))}:session:{scope}:{part}"
+def _key(redis: object, scope: str, part: str) -> str:
+    return f"{shard_key(redis, shard_of_session(scope))}:session:{scope}:{part}"

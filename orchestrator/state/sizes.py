@@ -39,7 +39,7 @@ class Sizes:
         return self._known
 
     def _measure(self, redis: Redis) -> float | None:
-        calls = [(shard_key(shard), (str(random.getrandbits(31)),)) for shard in range(SHARDS)]
+        calls = [(shard_key(redis, shard), (str(random.getrandbits(31)),)) for shard in range(SHARDS)]
         replies: list[list[int]] = _scripts.call_each(redis, "sizes", calls)
         if not all(replies):
             return None

@@ -94,7 +94,7 @@ class Parts:
 def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
     """A run that may be seen: of a tenant, or with None of any. Raises UnknownRunError."""
     request, size = _request(ledger, run_id)
-    key = run_key(run_id)
+    key = run_key(ledger.redis, run_id)
 
     def fetch() -> tuple[Any, ...]:
         with ledger.redis.pipeline(transaction=True) as pipe:
@@ -120,7 +120,7 @@ def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
 
 
 def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:
-    key = shard_key(shard_of(run_id))
+    key = shard_key(ledger.redis, shard_of(run_id))
     text, size = ledger.patiently(lambda: _scripts.call(ledger.redis, "request", key, run_id, str(REQUEST_BYTES)))
     return str(text), int(size)
 
@@ -132,7 +132,7 @@ def _cell(packed: str) -> Cell:
 
 def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
     """What is written down of some steps."""
-    key, ids = run_key(run_id), list(step_ids)
+    key, ids = run_key(ledger.redis, run_id), list(step_ids)
     if not ids:
         return Parts({}, {}, {}, {})
 
@@ -227,7 +227,7 @@ def moments_in(events: Iterable[RunEvent]) -> Moments:
 
 def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
     """The value that a step was given, such as a map item."""
-    text = ledger.patiently(lambda: ledger.redis.hget(f"{run_key(run_id)}:given", step_id))
+    text = ledger.patiently(lambda: ledger.redis.hget(f"{run_key(ledger.redis, run_id)}:given", step_id))
     return cast(JsonValue, json.loads(text)) if text else None
 
 
@@ -241,7 +241,7 @@ def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
 
 def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
     """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
-    key = shard_key(shard_of(run_id))
+    key = shard_key(ledger.redis, shard_of(run_id))
     starts = range(max(begin, end - MOST_EVENTS + 1), end + 1, LOOKS)
     calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, end)), *rest)) for start in starts]
     return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))

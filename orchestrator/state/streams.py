@@ -52,9 +52,9 @@ class StreamsEnded(CantataError):
 class Follower:
     """One reader's place in a stream of a run."""
 
-    def __init__(self, run_id: str, part: str, after: int, room: asyncio.Event) -> None:
+    def __init__(self, redis: Redis, run_id: str, part: str, after: int, room: asyncio.Event) -> None:
         self.run_id = run_id
-        self.key = f"{run_key(run_id)}:{part}"
+        self.key = f"{run_key(redis, run_id)}:{part}"
         self.after = after
         """What was read for it ends here; it may not have asked for all of it yet."""
         self.fault: CantataError | None = None
@@ -127,12 +127,12 @@ class Streams:
     @contextmanager
     def follow(self, run_id: str, *, after: int = 0) -> Iterator[Follower]:
         """A place in a run's events: those with an offset above `after`."""
-        with self._followed(Follower(run_id, "log", after, self._work)) as follower:
+        with self._followed(Follower(self._redis, run_id, "log", after, self._work)) as follower:
             yield follower
 
     async def wait_closed(self, run_id: str, timeout_s: float) -> bool:
         """Wait until a run is over; False if `timeout_s` passed first. Raises UnknownRunError."""
-        with self._followed(Follower(run_id, "closed", 0, self._work)) as follower:
+        with self._followed(Follower(self._redis, run_id, "closed", 0, self._work)) as follower:
             return bool(await follower.entries(timeout_s))
 
     @property
@@ -232,7 +232,7 @@ class Streams:
         followers = self._all()
         async with self._redis.pipeline(transaction=False) as pipe:
             for follower in followers:
-                pipe.exists(run_key(follower.run_id))
+                pipe.exists(run_key(self._redis, follower.run_id))
             known = await pipe.execute()
         for follower, is_known in zip(followers, known, strict=True):
             if not is_known:

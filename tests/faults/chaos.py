@@ -170,7 +170,7 @@ class Havoc:
         return [(f"a child of {name}", child) for name, pid in self._workers() if "tools" in name for child in sorted(children(pid))]
 
     def _redis(self) -> Redis:
-        return connect(self._stage.client.redis_url, name="chaos")
+        return connect(self._stage.client.redis_url)
 
     def _kill(self, victims: list[tuple[str, int]], action: Action) -> str | None:
         for pid in family(_choose(victims, action)[1]) if victims else []:

@@ -23,11 +23,11 @@ LASTING = re.compile(
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
-    r"|_kombu\.binding.+|unacked|unacked_index|unacked_mutex"  # the broker's
-    r"|(coordinator|agents|tools)(\x06\x16\d)?|.+\.celery\.pidbox"  # its queues, which are gone when they are empty
+    r"|cantata:binding.+"  # the broker's
+    r"|cantata\.(coordinator|agents|tools)(\x06\x16\d)?|.+\.cantata:control\.pidbox"  # its queues, which are gone when they are empty
 )
 LIMITS = re.compile(
-    re.escape(LIMITS_KEY) + r":(held|late|holds"  # calls under way
+    re.escape(f"cantata:{LIMITS_KEY}") + r":(held|late|holds"  # calls under way
     r"|model:.+:(slots|line|asks|hold)"  # the limits that the suite sets; all of these expire
     r"|budget:run:[^:]+)"
 )
@@ -43,18 +43,18 @@ def check(redis: Redis) -> Iterator[Violation]:
             yield from _check_run_key(redis, key, run[1], expires)
         elif definitions:
             yield from _check_definitions(redis, key, int(definitions[1]), definitions[2], expires)
-        elif key.startswith(LIMITS_KEY) and not LIMITS.fullmatch(key):
+        elif key.startswith(f"cantata:{LIMITS_KEY}") and not LIMITS.fullmatch(key):
             yield Violation("", "", "no key of the shared limits but those of the suite's", repr(key))
         elif not expires and not LASTING.fullmatch(key):
             yield Violation("", "", "an owner or an expiry for each key", f"{key!r}, which has neither")
     for shard in range(SHARDS):
         for name in WORKING:
-            for entry in cast("list[str]", redis.zrange(f"{shard_key(shard)}:{name}", 0, -1)):
+            for entry in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:{name}", 0, -1)):
                 yield from _check_entry(redis, name, entry)
 
 
 def _check_run_key(redis: Redis, key: str, run_id: str, expires: bool) -> Iterator[Violation]:
-    status = cast("str | None", redis.hget(run_key(run_id), "status"))
+    status = cast("str | None", redis.hget(run_key(None, run_id), "status"))
     if status is None:
         yield Violation(run_id, "", "no key of a run that is not kept", repr(key))
     elif status in RUN_OVER and not expires:
@@ -65,7 +65,7 @@ def _check_run_key(redis: Redis, key: str, run_id: str, expires: bool) -> Iterat
 
 def _check_definitions(redis: Redis, key: str, shard: int, digest: str, expires: bool) -> Iterator[Violation]:
     """They know how many open runs hold them, and expire if there is none."""
-    runs = [run_key(run_id) for run_id in cast("list[str]", redis.zrange(f"{shard_key(shard)}:runs", 0, -1))]
+    runs = [run_key(None, run_id) for run_id in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1))]
     found = [cast("list[str | None]", redis.hmget(run, ["status", "definitions"])) for run in runs]
     held = sum(of == digest and status is not None and status not in RUN_OVER for status, of in found)
     counted = cast("str | None", redis.hget(key, "runs"))
@@ -75,6 +75,6 @@ def _check_definitions(redis: Redis, key: str, shard: int, digest: str, expires:
 
 def _check_entry(redis: Redis, name: str, entry: str) -> Iterator[Violation]:
     run_id = entry.split("|")[1 if name == "due" else 0]
-    status = cast("str | None", redis.hget(run_key(run_id), "status"))
+    status = cast("str | None", redis.hget(run_key(None, run_id), "status"))
     if status is None or status in RUN_OVER:
         yield Violation(run_id, "", f"nothing in `{name}` of a run that is {status or 'not kept'}", repr(entry))

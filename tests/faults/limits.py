@@ -14,7 +14,7 @@ from tests.faults.past import Violation
 from tests.waiting import until
 
 PATIENCE_S = LEASE_S + 1.0
-HELD, LATE, HOLDS = (f"{LIMITS_KEY}:{name}" for name in ("held", "late", "holds"))
+HELD, LATE, HOLDS = (f"cantata:{LIMITS_KEY}:{name}" for name in ("held", "late", "holds"))
 NOTHING = "nothing reserved or held a lease after all runs are over"
 
 
@@ -58,4 +58,4 @@ def _budgets(redis: Redis) -> Iterator[tuple[str, str]]:
 
 
 def _keys(redis: Redis, pattern: str) -> list[str]:
-    return sorted(cast("Iterator[str]", redis.scan_iter(match=f"{LIMITS_KEY}:{pattern}", count=1000)))
+    return sorted(cast("Iterator[str]", redis.scan_iter(match=f"cantata:{LIMITS_KEY}:{pattern}", count=1000)))

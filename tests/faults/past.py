@@ -173,7 +173,7 @@ def read(journal: Journal, redis: Redis, only: Collection[str] | None = None) ->
             continue
         record = ledger.read(run_id)
         output = _output(record)
-        spent = cast("str | None", redis.hget(f"{LIMITS_KEY}:budget:run:{run_id}", "tokens"))
+        spent = cast("str | None", redis.hget(f"cantata:{LIMITS_KEY}:budget:run:{run_id}", "tokens"))
         remembered = cast("list[JsonValue]", memory.retrieve_memory(run_id, REMEMBERED, []))
         yield Past(told, picture, output, hurt, int(spent or 0), remembered)
 

@@ -33,11 +33,11 @@ from tests.faults.shapes import MODEL, ROUTER, definitions
 from tests.integration.state.play import Play, fan_in, row, work
 
 RUN = "sound"
-KEY, SHARD = run_key(RUN), shard_key(shard_of(RUN))
+KEY, SHARD = run_key(None, RUN), shard_key(None, shard_of(RUN))
 PID = 4711
 OWNER = f"tools@here#{PID}"
 ROUND_TOKENS = 12, 8
-BUDGET, SLOTS = f"{LIMITS_KEY}:budget:run:{RUN}", f"{LIMITS_KEY}:model:{MODEL}:slots"
+BUDGET, SLOTS = f"cantata:{LIMITS_KEY}:budget:run:{RUN}", f"cantata:{LIMITS_KEY}:model:{MODEL}:slots"
 
 Fields = dict[str, str]
 
@@ -380,14 +380,14 @@ def test_a_fork_that_asks_again_for_what_it_took_over_is_found(forked: World, la
 
 
 def test_a_fork_that_changes_what_it_took_over_is_found(forked: World) -> None:
-    forked.redis.hset(f"{run_key(FORK)}:out", "b", "5")
+    forked.redis.hset(f"{run_key(None, FORK)}:out", "b", "5")
 
     assert f"run {FORK} (sample forked), step b: expected the outcome that it had in {RUN} (sample tag)" in said(forked)
 
 
 def test_a_fork_that_is_not_whole_is_found(forked: World) -> None:
     for part in ("steps", "state"):
-        forked.redis.hdel(f"{run_key(FORK)}:{part}", "turn/t0")
+        forked.redis.hdel(f"{run_key(None, FORK)}:{part}", "turn/t0")
 
     assert f"run {FORK} (sample forked): expected the steps of {RUN} (sample tag); found none like turn/t0" in said(forked)
 
@@ -419,8 +419,8 @@ def test_what_the_shared_limits_still_hold_is_found(world: World, monkeypatch: p
     found = said(world)
 
     for entry, place in (
-        ("'sound|1|dead#1|turn'", f"{LIMITS_KEY}:held"),
-        ("'sound|1|dead#1|turn'", f"{LIMITS_KEY}:holds"),
+        ("'sound|1|dead#1|turn'", f"cantata:{LIMITS_KEY}:held"),
+        ("'sound|1|dead#1|turn'", f"cantata:{LIMITS_KEY}:holds"),
         ("'sound|1|dead#1|turn'", SLOTS),
         ("1000 held_tokens", BUDGET),
         ("10000000 held_nano", BUDGET),
@@ -433,20 +433,20 @@ def test_who_still_waits_for_the_shared_limits_is_found(world: World) -> None:
     world.redis.sadd(SLOTS, "nobody")
     world.take("sound|1|dead#1|turn", bounds)
 
-    assert f"found 'sound|turn' in '{LIMITS_KEY}:model:{MODEL}:line'" in said(world)
+    assert f"found 'sound|turn' in 'cantata:{LIMITS_KEY}:model:{MODEL}:line'" in said(world)
 
 
 def test_a_call_that_died_a_lease_ago_is_given_up(world: World) -> None:
     world.take("sound|1|dead#1|turn")
-    world.redis.zadd(f"{LIMITS_KEY}:held", {"sound|1|dead#1|turn": 1}, xx=True)
+    world.redis.zadd(f"cantata:{LIMITS_KEY}:held", {"sound|1|dead#1|turn": 1}, xx=True)
 
     assert said(world) == ""
 
 
 def test_a_key_of_the_shared_limits_that_is_not_known_is_found(world: World) -> None:
-    world.redis.set(f"{LIMITS_KEY}:other", 1, ex=60)
+    world.redis.set(f"cantata:{LIMITS_KEY}:other", 1, ex=60)
 
-    assert f"expected no key of the shared limits but those of the suite's; found '{LIMITS_KEY}:other'" in said(world)
+    assert f"expected no key of the shared limits but those of the suite's; found 'cantata:{LIMITS_KEY}:other'" in said(world)
 
 
 def test_a_key_without_owner_or_expiry_is_found(world: World) -> None:
@@ -478,7 +478,7 @@ def test_work_that_is_left_for_a_run_that_is_over_is_found(world: World, name: s
 
 
 CHAT = "chat"
-TALK = f"{shard_key(sessions.shard_of_session(sessions.scoped('', CHAT)))}:session:{sessions.scoped('', CHAT)}"
+TALK = f"{shard_key(None, sessions.shard_of_session(sessions.scoped('', CHAT)))}:session:{sessions.scoped('', CHAT)}"
 
 
 class Talk:
@@ -523,7 +523,7 @@ def test_a_sound_session_has_no_violation(talk: Talk) -> None:
 
 
 def test_a_turn_that_starts_before_the_one_before_it_is_closed_is_found(talk: Talk) -> None:
-    key = f"{run_key(talk.ids[0])}:log"
+    key = f"{run_key(None, talk.ids[0])}:log"
     entries = cast("list[tuple[str, Fields]]", talk.redis.xrange(key))
     left_ms = talk.redis.pttl(key)
     talk.redis.delete(key)

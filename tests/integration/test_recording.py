@@ -47,7 +47,7 @@ def begun_by(process: Process) -> Begun:
 
 
 def deadline_of(begun: Begun, valkey: Redis) -> float:
-    score = valkey.zscore(f"{shard_key(shard_of(RUN))}:leases", begun.lease)
+    score = valkey.zscore(f"{shard_key(None, shard_of(RUN))}:leases", begun.lease)
     assert score is not None
     return float(score)
 

@@ -11,6 +11,7 @@ from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper
 from orchestrator.models.graph import START
 from orchestrator.state.fleet import WORKERS_KEY
+from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import Ledger
 from tests.integration.state.play import Play
 from workers.runtime import Process
@@ -21,7 +22,7 @@ def url_of(valkey: Redis) -> str:
 
 
 def test_a_heart_outlives_what_a_newer_worker_says_of_itself(ledger: Ledger) -> None:
-    ledger.redis.hset(WORKERS_KEY, "newer", '{"name": "newer", "unknown_here": 1}')
+    ledger.redis.hset(key_of(None, WORKERS_KEY), "newer", '{"name": "newer", "unknown_here": 1}')
 
     process = Process(url_of(ledger.redis), "old")
     time.sleep(0.6)

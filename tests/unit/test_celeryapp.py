@@ -11,7 +11,7 @@ from amqp.exceptions import AccessRefused
 from celery import Celery, Task
 from kombu import Connection
 
-from orchestrator.celeryapp import Carried, make_app, send
+from orchestrator.celeryapp import App, Carried, make_app, send
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Fan, Message, Row
 from orchestrator.queues import waiting
@@ -60,7 +60,7 @@ def test_a_password_that_rabbitmq_refuses_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app() -> Iterator[App]:
     """An app whose broker is in memory; that it sends the short way is part of each test."""
     app = make_app("redis://localhost:1/0", "memory://")
     with patch.object(Celery, "send_task", side_effect=AssertionError("went Celery's own way")):
@@ -68,10 +68,10 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def sent(app: Celery, *canvases: Canvas) -> list[Any]:
+def sent(app: App, *canvases: Canvas) -> list[Any]:
     send(app, "r", canvases)
     with app.connection_for_read() as connection, connection.channel() as channel:
-        return list(iter(lambda: channel.basic_get("tools", no_ack=True), None))  # type: ignore[attr-defined]  # of every channel
+        return list(iter(lambda: channel.basic_get("cantata.tools", no_ack=True), None))  # type: ignore[attr-defined]  # of every channel
 
 
 def message(step: str, limit_s: float | None = None) -> Message:
@@ -82,7 +82,7 @@ def carried(raw: Any) -> Carried:
     return Carried(type("Request", (), raw.decode()[2]))
 
 
-def test_a_message_names_its_steps_and_is_shown_with_them(app: Celery) -> None:
+def test_a_message_names_its_steps_and_is_shown_with_them(app: App) -> None:
     [one] = sent(app, Fan((message("a", limit_s=60.0),)))
 
     assert one.decode()[0] == ["r", ["a"]]
@@ -92,27 +92,27 @@ def test_a_message_names_its_steps_and_is_shown_with_them(app: Celery) -> None:
     assert one.headers["sent_at"] > 0
 
 
-def test_a_row_is_a_chain(app: Celery) -> None:
+def test_a_row_is_a_chain(app: App) -> None:
     [first] = sent(app, Row((message("a"), message("b"), message("c"))))
 
     assert [link["args"][1] for link in first.decode()[2]["chain"]] == [["c"], ["b"]]
     assert carried(first).steps == {"b", "c"}
 
 
-def test_messages_sent_at_once_share_a_group(app: Celery) -> None:
+def test_messages_sent_at_once_share_a_group(app: App) -> None:
     first, second = sent(app, Fan((message("a"), message("b"))))
 
     assert first.headers["group"] == second.headers["group"] is not None
     assert [first.headers["group_index"], second.headers["group_index"]] == [0, 1]
 
 
-def test_members_with_a_join_are_a_chord(app: Celery) -> None:
+def test_members_with_a_join_are_a_chord(app: App) -> None:
     members = sent(app, Fan((message("a"), message("b")), message("c")))
 
     assert [carried(member).join for member in members] == [{"c"}, {"c"}]
 
 
-def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: Celery) -> None:
+def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App) -> None:
     class Call(Task):  # type: ignore[type-arg]  # never runs
         name = "tool.call"
         ignore_result = True
@@ -127,3 +127,20 @@ def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: Celery) -> N
     assert second.decode()[0] == ["r", ["b"]]
     assert carried(second).steps == {"c"}
     assert (second.headers["parent_id"], second.headers["root_id"]) == ("parent", "root")
+
+
+def test_all_that_is_named_in_a_broker_begins_with_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_NAMESPACE", "second")
+    conf = make_app("redis://here").conf
+
+    names = [conf.task_default_queue, conf.control_exchange, conf.event_exchange, conf.event_queue_prefix]
+    prefixes = [value for name, value in conf.broker_transport_options.items() if name.startswith("keyprefix_")]
+    assert len(prefixes) == 3
+    assert [name for name in (*names, *prefixes) if not name.startswith(("second.", "second:"))] == []
+    assert make_app("redis://here", namespace="third").broker_queue("tools") == "third.tools"
+
+
+@pytest.mark.parametrize("name", ["Cantata", "a.b", "a:b", "a{b}", "", "x" * 41, "celery"])
+def test_what_cannot_be_a_namespace_is_told(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"a namespace has 1 to 40 of a-z, 0-9, _ and -"):
+        make_app("redis://here", namespace=name)

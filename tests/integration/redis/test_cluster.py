@@ -32,7 +32,7 @@ def test_all_that_touches_redis_works_on_a_cluster(workers: Fleet, clustered: Cl
     with Door(workers, "gateway") as gateway, httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=40) as events:
         assert "event: closed" in events.read().decode()
 
-    slots = {clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(run.run_id)) for run in workers.client.runs(most=50)}
+    slots = {clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(None, run.run_id)) for run in workers.client.runs(most=50)}
     assert len(slots) > 1, "runs lie all over the cluster"
     for node in clustered.nodes:
         assert [(entry["object"], entry["reason"]) for entry in node.redis.acl_log()] == []
@@ -42,7 +42,7 @@ def test_a_run_goes_on_while_its_slot_moves_to_another_node(workers: Fleet, clus
     steps = [workers.mark(f"moving{step}", 0.2, **({"next_node": f"moving{step + 1}"} if step < 4 else {})) for step in range(5)]
     run = workers.chain(*steps)
     until(lambda: "moving0" in workers.marks(), "the first step")
-    slot = clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(run.run_id))
+    slot = clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(None, run.run_id))
 
     source, target = clustered.move_slot(slot)
 

@@ -72,7 +72,7 @@ class Picture:
 
 def take(redis: Redis, run_id: str) -> Picture:
     """Picture a run."""
-    key, shard = run_key(run_id), shard_key(shard_of(run_id))
+    key, shard = run_key(None, run_id), shard_key(None, shard_of(run_id))
     with redis.pipeline(transaction=True) as pipe:
         for part in ("", ":state", ":steps", ":edges", ":out", ":info", ":joins", ":window"):
             pipe.hgetall(key + part)
@@ -101,7 +101,7 @@ def check_all(redis: Redis) -> None:
     """Check every run that Redis knows."""
     for shard in range(SHARDS):
         held: Counter[str] = Counter()
-        for run_id in cast("list[str]", redis.zrange(f"{shard_key(shard)}:runs", 0, -1)):
+        for run_id in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1)):
             run = take(redis, run_id)
             check(run)
             check_keys(redis, run_id)
@@ -112,7 +112,7 @@ def check_all(redis: Redis) -> None:
 def _check_definitions(redis: Redis, shard: int, held: Mapping[str, int]) -> None:
     """Definitions stay while an open run needs them, and expire when none does."""
     for digest, runs in held.items():
-        key = definitions_key(shard, digest)
+        key = definitions_key(None, shard, digest)
         assert int(redis.hget(key, "runs") or 0) == runs, "definitions know how many open runs hold them"
         assert (redis.pttl(key) == -1) == (runs > 0), "definitions expire if and only if no open run holds them"
 
@@ -190,14 +190,14 @@ def _cells(run: Picture, word: str) -> Iterable[tuple[str, Cell]]:
 
 def check_keys(redis: Redis, run_id: str) -> None:
     """Every key of a run that is over expires; none of a run under way does."""
-    key = run_key(run_id)
+    key = run_key(None, run_id)
     found = cast("Iterable[str]", redis.scan_iter(match=f"{_escape(key)}*", count=1000))
     keys = [name for name in found if name.removeprefix(key)[:1] in ("", ":")]
     is_over = redis.hget(key, "status") in RUN_OVER
     for name in keys:
         assert (redis.pttl(name) >= 0) == is_over, f"{name} expires if and only if its run is over"
     if is_over:
-        assert redis.zscore(f"{shard_key(shard_of(run_id))}:finished", run_id) is not None
+        assert redis.zscore(f"{shard_key(None, shard_of(run_id))}:finished", run_id) is not None
         assert f"{key}:closed" in keys, "waiters are told"
         assert not [name for name in keys if name.removeprefix(key).startswith((":joins", ":window", ":backlog", ":signals"))]
 

@@ -78,9 +78,9 @@ def on_budget(**budgets: Budget) -> Limits:
 def check(redis: Redis) -> None:
     """Check what lies in Redis: it is in one slot, it expires, and its parts agree."""
     keys = [key for key in cast("list[str]", redis.keys("*")) if key != CLOCK]
-    held = set(cast("list[str]", redis.zrange(f"{LIMITS_KEY}:held", 0, -1)))
-    late = set(cast("list[str]", redis.zrange(f"{LIMITS_KEY}:late", 0, -1)))
-    holds = {name: json.loads(text) for name, text in cast("dict[str, str]", redis.hgetall(f"{LIMITS_KEY}:holds")).items()}
+    held = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:held", 0, -1)))
+    late = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:late", 0, -1)))
+    holds = {name: json.loads(text) for name, text in cast("dict[str, str]", redis.hgetall(f"cantata:{LIMITS_KEY}:holds")).items()}
     assert not held & late, "a call is under way or was given up"
     assert held | late == holds.keys(), "what it took is known as long as it may be told what it cost"
     aside: Counter[tuple[str, str]] = Counter()
@@ -89,7 +89,7 @@ def check(redis: Redis) -> None:
             aside[budget, "held_tokens"] += holds[name]["tokens"]
             aside[budget, "held_nano"] += holds[name]["nano"]
     for key in keys:
-        assert key.startswith(f"{LIMITS_KEY}:"), f"{key} is in the slot of the others"
+        assert key.startswith(f"cantata:{LIMITS_KEY}:"), f"{key} is in the slot of the others"
         assert redis.pttl(key) != -1, f"{key} expires"
         part = key.rpartition(":")[2]
         if part in ("rpm", "tpm"):

@@ -51,7 +51,7 @@ class Play:
     ) -> None:
         self.ledger = ledger
         self.run_id = run_id
-        self.shard = shard_key(shard_of(run_id))
+        self.shard = shard_key(None, shard_of(run_id))
         request = "{}" if text is None else to_json({"text": text})
         self.accepted = ledger.accept(
             run_id, kind="turn", request=request, definitions="{}", timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,

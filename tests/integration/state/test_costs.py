@@ -7,6 +7,7 @@ from redis import Redis
 
 from orchestrator.state import costs
 from orchestrator.state.costs import Measured
+from orchestrator.state.keys import key_of
 
 ONE, OTHER = "a" * 64, "b" * 64
 
@@ -37,5 +38,5 @@ def test_the_hash_is_bounded_and_expires(valkey: Redis, monkeypatch: pytest.Monk
     for number in range(25):
         costs.share(valkey, {(f"{number:064}"[::-1], "tools:x"): Measured(3, 1.0)})
 
-    assert valkey.hlen(costs.COSTS_KEY) <= 11
-    assert 0 < valkey.ttl(costs.COSTS_KEY) <= costs.KEEP_S
+    assert valkey.hlen(key_of(None, costs.COSTS_KEY)) <= 11
+    assert 0 < valkey.ttl(key_of(None, costs.COSTS_KEY)) <= costs.KEEP_S

@@ -27,7 +27,7 @@ def expiring(redis: Redis) -> list[str]:
 
 def definitions_of(play: Play) -> str:
     """The key of what a run was told to do."""
-    return definitions_key(shard_of(play.run_id), play.ledger.request_of(play.run_id)[2])
+    return definitions_key(None, shard_of(play.run_id), play.ledger.request_of(play.run_id)[2])
 
 
 def beside(run_id: str, count: int) -> list[str]:

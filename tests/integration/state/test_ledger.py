@@ -57,7 +57,7 @@ def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledge
     for run_id in ids[:18]:
         ledger.cancel(run_id)
     assert accept(ids[19], "busy") == 0
-    assert ledger.redis.hgetall(f"{shard_key(shard)}:tenants") == {"busy": "1", "quiet": "1"}
+    assert ledger.redis.hgetall(f"{shard_key(None, shard)}:tenants") == {"busy": "1", "quiet": "1"}
 
 
 def test_what_was_asked_is_kept_with_the_run(ledger: Ledger) -> None:
@@ -189,7 +189,7 @@ def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(led
 def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    key = f"{run_key('run')}:steps"
+    key = f"{run_key(None, 'run')}:steps"
     ledger.redis.hset(key, "a", str(ledger.redis.hget(key, "a")).replace("{", '{"invented_later":1,', 1))
 
     assert ledger.begin("run", "a", "old") == "refused"
@@ -323,7 +323,7 @@ def test_a_large_output_is_stored_once_and_read_by_all(ledger: Ledger) -> None:
     assert begun.inputs == {"x": large, "y": large}
     assert play.output("a") == large
     assert ledger.outputs("run", ["a", "c", "b"]) == [json.dumps(large), None, json.dumps(large)]
-    assert ledger.redis.hlen(f"{run_key('run')}:blobs") == 1
+    assert ledger.redis.hlen(f"{run_key(None, 'run')}:blobs") == 1
 
 
 def test_a_large_output_is_measured_in_bytes(ledger: Ledger) -> None:
@@ -332,7 +332,7 @@ def test_a_large_output_is_measured_in_bytes(ledger: Ledger) -> None:
 
     play.do("a", "ä" * (BLOB_BYTES // 2 + 1))
 
-    assert ledger.redis.hlen(f"{run_key('run')}:blobs") == 1
+    assert ledger.redis.hlen(f"{run_key(None, 'run')}:blobs") == 1
 
 
 def test_a_run_goes_well_though_each_reply_is_lost_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +525,7 @@ def test_a_shard_that_cannot_be_swept_does_not_stop_the_others(ledger: Ledger) -
     sound = Play(ledger, "sound")
     sound.plan(work("a"))
     ledger.redis.zadd(f"{sound.shard}:leases", {sound.begin("a").lease: 1.0})
-    broken = shard_key((shard_of("sound") + 1) % SHARDS)
+    broken = shard_key(None, (shard_of("sound") + 1) % SHARDS)
     ledger.redis.set(f"{broken}:leases", "no sorted set")
 
     swept = ledger.sweep_all()
@@ -752,7 +752,7 @@ def test_every_key_of_a_closed_run_expires(ledger: Ledger, valkey: Redis) -> Non
         invariants.check_keys(valkey, end)
 
         keys = [key for key in cast("list[str]", valkey.keys("cantata:*")) if f":run:{end}" in key]
-        assert {key.removeprefix(run_key(end)) for key in keys} >= {"", ":state", ":out", ":log", ":closed", ":blobs", ":given"}
+        assert {key.removeprefix(run_key(None, end)) for key in keys} >= {"", ":state", ":out", ":log", ":closed", ":blobs", ":given"}
         assert all(0 < valkey.pttl(key) <= 5000 for key in keys)
         assert [key for key in ("leases", "ready", "due") if valkey.exists(f"{play.shard}:{key}")] == []
 
@@ -771,7 +771,7 @@ def test_an_expired_run_leaves_nothing_behind(ledger: Ledger, valkey: Redis) -> 
 def test_a_message_for_an_expired_run_is_forgotten(ledger: Ledger, valkey: Redis) -> None:
     play = Play(ledger)
     begun = play.begin(START)
-    for key in cast("list[str]", valkey.keys(f"{run_key('run')}*")):
+    for key in cast("list[str]", valkey.keys(f"{run_key(None, 'run')}*")):
         valkey.delete(key)
     valkey.zadd(f"{play.shard}:ready", {"run|a": 1.0})
     valkey.zadd(f"{play.shard}:leases", {begun.lease: 1.0})

@@ -25,7 +25,7 @@ RUN = "run"
 OTHER = next(name for name in (f"other{n}" for n in range(10_000)) if shard_of(name) == shard_of(RUN))
 """A run in the same shard, to which nothing may happen."""
 
-SHARD = shard_key(shard_of(RUN))
+SHARD = shard_key(None, shard_of(RUN))
 SIZE = 40
 """Steps at which a run grows no further."""
 

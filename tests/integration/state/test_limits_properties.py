@@ -198,7 +198,7 @@ class Workers(RuleBasedStateMachine):
         limits_stage.check(self.redis)
         for (place, unit), spent in self.purse.spent.items():
             budget = next(budget for (scope, _), budget in self.purse.places("", "", 0) if scope == place[0])
-            key = f"{LIMITS_KEY}:budget:{place[0]}:{place[1]}"
+            key = f"cantata:{LIMITS_KEY}:budget:{place[0]}:{place[1]}"
             assert int(self.redis.hget(key, "tokens" if unit == "tokens" else "nano") or 0) == spent
             limit = limit_of(budget, unit)
             if limit is not None:

@@ -26,8 +26,8 @@ def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello"
 
 def backdate(ledger: Ledger, run_id: str, at_ms: int) -> None:
     """Have a run accepted then."""
-    ledger.redis.hset(run_key(run_id), "created_at", at_ms)
-    ledger.redis.zadd(f"{shard_key(shard_of(run_id))}:runs", {run_id: at_ms})
+    ledger.redis.hset(run_key(None, run_id), "created_at", at_ms)
+    ledger.redis.zadd(f"{shard_key(None, shard_of(run_id))}:runs", {run_id: at_ms})
 
 
 def ids(runs: list[RunSummary]) -> list[str]:
@@ -138,10 +138,10 @@ def test_a_busy_session_hides_no_others(ledger: Ledger, monkeypatch: pytest.Monk
 
 def test_a_run_that_has_expired_is_passed_by(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "stays")
-    valkey.zadd(f"{shard_key(shard_of('gone'))}:runs", {"gone": 1})
+    valkey.zadd(f"{shard_key(None, shard_of('gone'))}:runs", {"gone": 1})
 
     assert pages(ledger, Wanted(), 10) == [["stays"]]
-    valkey.zrem(f"{shard_key(shard_of('gone'))}:runs", "gone")
+    valkey.zrem(f"{shard_key(None, shard_of('gone'))}:runs", "gone")
 
 
 def test_a_list_goes_on_behind_a_run(ledger: Ledger) -> None:

@@ -41,7 +41,7 @@ def test_lines_come_from_many_threads_and_each_is_kept_once(ledger: Ledger, valk
     found = Logs(valkey, play.run_id).read()
     assert sorted(each.event for each in found) == sorted(f"{who}-{number}" for who in range(4) for number in range(50))
     assert {each.worker for each in found} == {"one"}
-    assert valkey.ttl(f"{run_key(play.run_id)}:logs") == -1
+    assert valkey.ttl(f"{run_key(None, play.run_id)}:logs") == -1
 
 
 def test_lines_of_one_process_keep_their_order_though_its_clock_was_set_back(ledger: Ledger, valkey: Redis) -> None:
@@ -59,7 +59,7 @@ def test_a_run_that_is_gone_gets_no_lines(ledger: Ledger, valkey: Redis) -> None
     kept.add("gone", line("late"))
     kept.flush(10.0)
 
-    assert not valkey.exists(f"{run_key('gone')}:logs")
+    assert not valkey.exists(f"{run_key(None, 'gone')}:logs")
 
 
 def test_lines_that_come_after_the_end_go_with_the_run(ledger: Ledger, valkey: Redis) -> None:
@@ -68,7 +68,7 @@ def test_lines_that_come_after_the_end_go_with_the_run(ledger: Ledger, valkey: R
     play.do("a")
     ledger.log(play.run_id, [json.dumps(line("last"))], most=10, most_bytes=1000)
 
-    assert 0 < valkey.pttl(f"{run_key(play.run_id)}:logs") <= 500_000
+    assert 0 < valkey.pttl(f"{run_key(None, play.run_id)}:logs") <= 500_000
 
 
 def test_the_oldest_lines_go_past_either_bound(ledger: Ledger, valkey: Redis) -> None:

@@ -208,10 +208,10 @@ def test_sessions_that_are_kept_for_long_do_not_keep_those_behind_them_in_the_li
     """Sixty that are kept, and behind them sixty of which nothing is kept any more."""
     shard = sessions.shard_of_session("/last")
     names = list(itertools.islice((f"s{n}" for n in itertools.count() if sessions.shard_of_session(f"/s{n}") == shard), 120))
-    key = f"{shard_key(shard)}:sessions"
+    key = f"{shard_key(None, shard)}:sessions"
     ledger.redis.zadd(key, {f"/{name}": at for at, name in enumerate(names)})
     for name in names[:60]:
-        ledger.redis.rpush(f"{shard_key(shard)}:session:/{name}:history", "{}")
+        ledger.redis.rpush(f"{shard_key(None, shard)}:session:/{name}:history", "{}")
 
     def gone() -> bool:
         (turn,) = turns(ledger, ["one"], place("last"))

@@ -64,7 +64,7 @@ def test_a_run_without_lines_has_no_log(client: EmbeddedClient) -> None:
     run = ran(client, node("x", "slow", seconds=0))
 
     assert list(run.logs()) == list(run.logs(follow=True)) == []
-    assert not client.redis.exists(f"{run_key(run.run_id)}:logs")
+    assert not client.redis.exists(f"{run_key(None, run.run_id)}:logs")
 
 
 def test_failures_and_losses_are_told(client: EmbeddedClient, tmp_path: Path) -> None:
@@ -108,13 +108,13 @@ def test_a_log_is_bounded_and_goes_with_its_run(client: EmbeddedClient) -> None:
     assert newest[0].event.startswith("300 ")
     assert Logs(client.redis, many.run_id).dropped() == 300
     found = written(client, large, "89 ")
-    entries = cast("list[tuple[str, dict[str, str]]]", client.redis.xrange(f"{run_key(large.run_id)}:logs"))
+    entries = cast("list[tuple[str, dict[str, str]]]", client.redis.xrange(f"{run_key(None, large.run_id)}:logs"))
     texts = [fields["d"] for _, fields in entries]
     assert all(len(text.encode()) <= LINE_BYTES for text in texts)
     assert sum(map(len, texts)) <= MOST_BYTES
     assert "(6003 characters)" in found[-1].event
     for run in (many, large):
-        key = run_key(run.run_id)
+        key = run_key(None, run.run_id)
         assert 0 < client.redis.pttl(f"{key}:logs") <= client.redis.pttl(key) + 1000
 
 

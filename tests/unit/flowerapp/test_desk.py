@@ -17,7 +17,7 @@ from orchestrator.flowerapp.faults import Refused, body_of
 
 async def open_desk() -> Desk:
     """A desk that asks no Redis, until something is called."""
-    client: Any = SimpleNamespace(redis_url="redis://localhost:1", ledger=None)
+    client: Any = SimpleNamespace(redis_url="redis://localhost:1", ledger=None, app=SimpleNamespace(namespace="x"))
     return Desk(client)
 
 

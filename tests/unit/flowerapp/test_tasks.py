@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.celeryapp import _options
+from orchestrator.celeryapp import _options, make_app
 from orchestrator.flowerapp.tasks import Place, place_of, tasks_of
 from orchestrator.planning.canvas import Message
 
@@ -29,7 +29,7 @@ class Shown:
 
 @pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]"), tuple(f"s{number}" for number in range(20))])
 def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
-    shown = _options(RUN, Message("tool.call", "tools", steps), 0)["argsrepr"]
+    shown = _options(make_app("redis://here"), RUN, Message("tool.call", "tools", steps), 0)["argsrepr"]
 
     assert place_of(Shown(shown)) == Place(RUN, steps[:8])
 
