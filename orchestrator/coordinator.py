@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import structlog
 
-from orchestrator import faultpoints, tracing
+from orchestrator import faultpoints, permits, tracing
 from orchestrator.celeryapp import App, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
@@ -26,6 +26,7 @@ from orchestrator.state.connection import RedisFailure
 from orchestrator.state.costs import CHEAP_MS
 from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger
+from orchestrator.state.limits import Limiter
 from orchestrator.state.records import Ready, owner_of
 
 log = structlog.get_logger(__name__)
@@ -134,12 +135,16 @@ def sweep_once(app: App, ledger: Ledger) -> bool:
     is_whole = True
     now: list[tuple[str, Ready]] = []
     overdue: list[tuple[str, Ready, float]] = []
+    waiting: list[str] = []
+    left: list[str] = []
     for swept in ledger.sweep_all():
         now += swept.sends
         faultpoints.at("swept")
         if swept.fired:
             faultpoints.at("timer-fired")
         overdue += swept.overdue
+        waiting += swept.waiting
+        left += swept.left
         if swept.lost:
             log.info("leases_lost", count=swept.lost)
         for run_id in swept.ended:
@@ -147,8 +152,10 @@ def sweep_once(app: App, ledger: Ledger) -> bool:
         if swept.fault:
             is_whole = False
             log.error("shard_not_swept", error=swept.fault)
-    now += _lost_messages(app, ledger, overdue)
     send_ready(app, now)
+    if waiting or left:
+        send_ready(app, permits.look(ledger, Limiter(ledger), waiting, left))
+    send_ready(app, _lost_messages(app, ledger, overdue))
     return is_whole
 
 

@@ -57,9 +57,10 @@ class UnknownRunError(CantataError):
 class MustWait(CantataError):
     """A step must wait `seconds` before it may do its work: it gives up its slot and is tried again."""
 
-    def __init__(self, seconds: float, reason: str) -> None:
+    def __init__(self, seconds: float, reason: str, *, ahead: int = 0) -> None:
         super().__init__(reason)
         self.seconds = seconds
+        self.ahead = ahead
 
 
 class RunError(CantataError):

@@ -1,30 +1,47 @@
-"""Takes leave for model calls from the limits that all workers share, and settles for them."""
+"""Takes permits for model calls from the limits that all workers share, and settles for them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
-from orchestrator import faultpoints, metrics
+from orchestrator import faultpoints, metrics, permits
 from orchestrator.errors import ModelError, MustWait, StepError
 from orchestrator.models.definitions import Budgets, Model
-from orchestrator.state.limits import Ask, Exhausted, Granted, Sooner, Wait
+from orchestrator.models.values import Usage
+from orchestrator.state.limits import Ask, Exhausted, Wait
 from workers import llm
 from workers.dialects.messages import Message
 from workers.work import Work
 
 CHARACTERS_A_TOKEN = 4  # of English; the true count comes with the reply
+FRESH_S = 0.5  # a request that leaves later than this after it was counted is counted anew; the limiter has a margin of a second
 USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the parameters name no bound
 
 
 class Leave:
     """Leave for one model call; `reply` tells what it used."""
 
-    reply: llm.Reply | None = None
+    def __init__(self, work: Work) -> None:
+        self.reply: llm.Reply | None = None
+        self._work = work
+        self._counted_at = time.monotonic()  # or a little later, since the limiter was not asked yet
+        self._has_left = False
+
+    async def leaves(self) -> None:
+        """Its request leaves now: it counts from now, unless it was counted only a moment ago."""
+        self._has_left = True
+        if time.monotonic() - self._counted_at > FRESH_S:
+            await asyncio.to_thread(self._work.process.limiter.redate, self._work.begun.lease)
+
+    async def is_over(self) -> None:
+        """Where nobody told when its request left, it left by now."""
+        if not self._has_left:
+            await self.leaves()
 
 
 @asynccontextmanager
@@ -33,69 +50,50 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    leave, ask = Leave(), _ask(work, model, messages)
-    match await asyncio.to_thread(_take, work, ask):
+    ask = _ask(work, model, messages)
+    leave = Leave(work)
+    match await asyncio.to_thread(work.process.limiter.take, ask, work.definitions.limits):
         case Wait() as wait:
             metrics.limit_waited(model.model, wait.reason, wait.seconds)
-            raise MustWait(wait.seconds, _told(wait))
+            raise MustWait(wait.seconds, _told(wait), ahead=wait.ahead)
         case Exhausted() as exhausted:
             metrics.budget_refused(exhausted.budget)
             raise StepError(str(exhausted), code="budget")
     faultpoints.at("budget-reserved")
     work.process.keep_leave(work.begun.lease)
     try:
-        yield leave
+        with llm.on_leaving(leave.leaves):
+            yield leave
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
             await asyncio.to_thread(work.process.limiter.pause, model.model, error.retry_after_s)
         raise
     finally:
-        work.process.drop_leave(work.begun.lease)
-        await asyncio.shield(asyncio.to_thread(_settle, work, ask, leave.reply))
+        await asyncio.shield(_settle(work, ask, leave))
 
 
 def _told(wait: Wait) -> str:
     """Why a call waits, in words."""
     if wait.reason == "pause":
-        why = "the model's provider asked for a pause"
-    elif wait.reason == "budget":
-        why = f"what calls under way may spend is all that is left of the budget of the {wait.of}"
-    else:
-        why = f"the {wait.reason} of the {wait.of} is used up"
-    return f"{why}; calls that come before: {wait.ahead}" if wait.ahead else why
+        return "the model's provider asked for a pause"
+    if wait.reason == "budget":
+        return f"what calls under way may spend is all that is left of the budget of the {wait.of}"
+    return f"the {wait.reason} of the {wait.of} is used up"
 
 
-def _settle(work: Work, ask: Ask, reply: llm.Reply | None) -> None:
+async def _settle(work: Work, ask: Ask, leave: Leave) -> None:
     """Tell what a call used, and those whose turn comes sooner by that."""
-    tokens = reply.usage.input_tokens + reply.usage.output_tokens if reply else 0
-    _hasten(work, ask, work.process.limiter.settle(ask.holder, tokens=tokens, usd=reply.usage.cost_usd if reply else 0.0))
+    await leave.is_over()
+    work.process.drop_leave(work.begun.lease)
+    usage = leave.reply.usage if leave.reply else Usage()
+    await asyncio.to_thread(_pay, work, ask, usage)
+
+
+def _pay(work: Work, ask: Ask, usage: Usage) -> None:
+    process = work.process
+    sooner = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
+    process.send(permits.hasten(process.ledger, process.limiter, sooner))
     faultpoints.at("budget-settled")
-
-
-def _hasten(work: Work, ask: Ask, sooner: Iterable[Sooner]) -> None:
-    """Have steps come sooner; one that is over gives up its place to the next."""
-    process, told = work.process, deque(sooner)
-    while told:
-        each = told.popleft()
-        if each.seconds > 0:
-            process.ledger.sooner(each.run_id, each.step_id, each.seconds)
-        elif not process.wake(each.run_id, each.step_id):
-            told += process.limiter.forget(f"{each.run_id}|{each.step_id}", ask, work.definitions.limits)
-
-
-def _take(work: Work, ask: Ask) -> Granted | Wait | Exhausted:
-    """Take leave; before a wait, see that nobody waits ahead whose run is over: nobody else may come to tell."""
-    limiter, limits = work.process.limiter, work.definitions.limits
-    while True:
-        answer = limiter.take(ask, limits)
-        if not (isinstance(answer, Wait) and answer.ahead):
-            return answer
-        tickets = limiter.front(ask, limits)
-        over = [ticket for ticket in tickets if work.process.ledger.is_over(ticket.partition("|")[0])]
-        if not over:
-            return answer
-        for ticket in over:
-            _hasten(work, ask, limiter.forget(ticket, ask, limits))
 
 
 def _ask(work: Work, model: Model, messages: Sequence[Message]) -> Ask:

@@ -56,7 +56,8 @@ def failed(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> Record:
 
 def waits(begun: Begun, wait: MustWait) -> Record:
     """The record of an attempt that could not begin."""
-    outcome = Outcome(status="wait", retry_in_s=wait.seconds, detail={"seconds": round(wait.seconds, 3), "reason": str(wait)})
+    detail: dict[str, JsonValue] = {"seconds": round(wait.seconds, 3), "reason": str(wait), "ahead": wait.ahead}
+    outcome = Outcome(status="wait", retry_in_s=wait.seconds, detail=detail)
     return Record(outcome, "null", _info(begun, outcome, 0.0))
 
 

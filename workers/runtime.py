@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -160,11 +160,10 @@ class Process:
         with self._changed:
             self._leaves.discard(lease)
 
-    def wake(self, run_id: str, step_id: str) -> bool:
-        """Send a step that waited for the shared limits, and need not any more; False if it is over."""
-        word, ready = self.ledger.wake(run_id, step_id)
-        self._send(run_id, ready)
-        return word != "over"
+    def send(self, ready: Iterable[tuple[str, Ready]]) -> None:
+        """Send steps of any runs, such as those that waited for the shared limits and need not any more."""
+        for run_id, step in ready:
+            self._send(run_id, (step,))
 
     def pace(self, definitions: str) -> Pace:
         """Return how this process would batch work of the configuration with this digest."""

@@ -95,7 +95,7 @@ def ready_of_runs(rows: Sequence[str]) -> tuple[tuple[str, Ready], ...]:
 
 def swept_of(answer: Sequence[list[str]]) -> Swept:
     """What `sweep` replies."""
-    sends, overdue, lost, fired, fault, ended = answer
+    sends, overdue, lost, fired, fault, ended, waiting, left = answer
     return Swept(
         ready_of_runs(sends),
         tuple((overdue[i], _ready_in(overdue, i), float(overdue[i + 4]) / 1000) for i in range(0, len(overdue), 5)),
@@ -103,6 +103,8 @@ def swept_of(answer: Sequence[list[str]]) -> Swept:
         int(cast(int, fired)),
         str(fault),
         tuple(ended),
+        tuple(waiting),
+        tuple(left),
     )
 
 

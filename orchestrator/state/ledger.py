@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha1, sha256
 from importlib.resources import files
 from secrets import token_hex
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 from pydantic import ValidationError
@@ -27,7 +27,7 @@ from orchestrator.errors import CantataError, ConfigError, UnavailableError, Unk
 from orchestrator.models.graph import START, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import RunStatus
-from orchestrator.state import clock, handed_back
+from orchestrator.state import clock
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.encoding import (
     followed,
@@ -211,11 +211,11 @@ class Ledger:
         """Hand a step back undone, uncounted; answers it, if it was held. The next sweep sends it."""
         return ready_of(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
 
-    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str) -> None:
-        """Hand back a step that this worker cannot do; it is sent again after a while. The run's events and `submit status` say why."""
+    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, unknown: str) -> None:
+        """Hand back a step of which this worker does not know something; it is sent again after a while, and the run's events say why."""
+        why = f"this worker does not know {unknown}, so it is older than the run: upgrade it"
         log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
         self._call("release", run_id, run_id, step_id, attempt, owner, self._resend_ms, to_json({"message": why}))
-        self.patiently(lambda: handed_back.note(self.redis, run_id, step_id, why))
 
     def leases(self) -> list[str]:
         """The names of all leases, in every shard."""
@@ -240,22 +240,8 @@ class Ledger:
 
     def sweep_all(self) -> list[Swept]:
         """Mend every shard, in one round trip; answers those in which something was found."""
-        sha, text = self._script("sweep")
-
-        def call() -> list[list]:  # type: ignore[type-arg]  # what Lua replies
-            with self.redis.pipeline(transaction=False) as pipe:
-                for shard in range(SHARDS):
-                    pipe.evalsha(sha, 1, shard_key(self.redis, shard), self._resend_ms, "200")
-                answers = cast("list[list | ResponseError]", pipe.execute(raise_on_error=False))  # type: ignore[type-arg]
-            for error in answers:
-                if isinstance(error, NoScriptError):
-                    self.redis.script_load(text)
-                    raise RedisConnectionError("scripts were lost")
-                if isinstance(error, Exception) and (not isinstance(error, ResponseError) or passes(error)):
-                    raise error
-            return [[[], [], 0, 0, str(answer), []] if isinstance(answer, ResponseError) else answer for answer in answers]
-
-        return [swept_of(answer) for answer in self.patiently(call) if any(answer)]
+        swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in range(SHARDS)], failed=_not_swept)
+        return [swept_of(answer) for answer in swept if any(answer)]
 
     def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Add an event to a run that is not over."""
@@ -273,14 +259,30 @@ class Ledger:
 
     def wake(self, run_id: str, step_id: str) -> tuple[str, tuple[Ready, ...]]:
         """Let a step that waits for its next try have it now: ('woken' | 'over' | 'other', what to send)."""
-        word, sends = self._call("wake", run_id, run_id, step_id, self._resend_ms)
-        return word, ready_of(sends)
+        return self.wake_all([f"{run_id}|{step_id}"])[0]
 
-    def sooner(self, run_id: str, step_id: str, seconds: float) -> None:
-        """Let a step that waits for its next try have it so many seconds from now, if that is sooner."""
-        key, member = f"{shard_key(self.redis, shard_of(run_id))}:due", f"retry|{run_id}|{step_id}"
-        at_ms = (clock.now() + seconds) * 1000
-        self.patiently(lambda: self.redis.zadd(key, {member: at_ms}, xx=True, lt=True))
+    def wake_all(self, tickets: Sequence[str]) -> list[tuple[str, tuple[Ready, ...]]]:
+        """`wake` for steps of any runs, each a `run|step`, in one round trip."""
+        steps = [(shard_of(run_id), (run_id, step_id, self._resend_ms)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
+        return [(word, ready_of(sends)) for word, sends in self._call_all("wake", steps)]
+
+    def look_in(self, waits: Mapping[str, float], *, sooner: bool = False) -> None:
+        """Look for steps that wait for limits, each a `run|step`, in so many seconds; with `sooner`, only if that is earlier."""
+
+        def call() -> None:
+            now = clock.now()
+            with self.redis.pipeline(transaction=False) as pipe:
+                for ticket, seconds in waits.items():
+                    pipe.zadd(
+                        f"{shard_key(self.redis, shard_of(ticket.partition('|')[0]))}:due",
+                        {f"permit|{ticket}": (now + seconds) * 1000},
+                        xx=True,
+                        lt=sooner,
+                    )
+                pipe.execute()
+
+        if waits:
+            self.patiently(call)
 
     def stream(self, begun: Begun, text: str) -> bool:
         """Add a piece of a model's reply to the run's events; False if this attempt counts no more."""
@@ -393,7 +395,7 @@ class Ledger:
             who = (digest, tenant, kind, session)
             return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *who, asked_at, waited_s)
         except ValidationError as error:
-            self.refuse(run_id, step_id, int(attempt), owner, handed_back.too_old(unknown_fields(error)))
+            self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
             return None
 
     def _call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
@@ -414,6 +416,27 @@ class Ledger:
             return cast("list", reply)  # type: ignore[type-arg]
 
         return self.patiently(call)
+
+    def _call_all(
+        self, name: str, calls: Sequence[tuple[int, tuple[str | float, ...]]], failed: Callable[[ResponseError], list[Any]] | None = None
+    ) -> list[Any]:
+        """A script in many shards, in one round trip; `failed` gives the answer for a shard in which it failed for good."""
+        sha, text = self._script(name)
+
+        def call() -> list[Any]:
+            with self.redis.pipeline(transaction=False) as pipe:
+                for shard, args in calls:
+                    pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
+                answers: list[Any] = pipe.execute(raise_on_error=False)
+            for error in answers:
+                if isinstance(error, NoScriptError):
+                    self.redis.script_load(text)
+                    raise RedisConnectionError("scripts were lost")
+                if isinstance(error, Exception) and not (failed and isinstance(error, ResponseError) and not passes(error)):
+                    raise error
+            return [failed(answer) if failed and isinstance(answer, ResponseError) else answer for answer in answers]
+
+        return self.patiently(call) if calls else []
 
     def _ask(self, *words: str | float) -> object:
         return self.redis.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
@@ -462,3 +485,8 @@ class Ledger:
                 raise UnavailableError(reason(failure)) from failure
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 1.0)
+
+
+def _not_swept(error: ResponseError) -> list[Any]:
+    """The answer of a sweep that failed in one shard; the others are swept."""
+    return [[], [], 0, 0, str(error), [], [], []]

@@ -1,11 +1,12 @@
 """Keeps the limits that all workers share: how often models may be asked, and what may be spent. `lua/limits_lib.lua` lists its keys.
 
-A worker takes leave before a model call and settles after it. One that must wait holds nothing but its place in a line: it is told when
-to ask again, and asks under the same run and step.
+A worker takes a permit before a model call and settles after it. One that must wait holds nothing but its place in a line: the sweep asks
+for it, and for all others whose turn it may be, in one call (`poll`); when its turn has come it asks again under the same run and step.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from importlib.resources import files
 from typing import Literal, cast
 
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 
 from orchestrator.models.definitions import Budget, Limits, Rates
@@ -24,6 +26,7 @@ from orchestrator.state.ledger import LEASE_S, Ledger
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # what `rpm` and `tpm` say
 DAY_S = 86_400  # days are those of UTC, counted from 1970
+MOST_POLLED = 50  # by one script, which then takes Redis some 5 ms
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
 
 Unit = Literal["tokens", "usd"]
@@ -68,9 +71,10 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again after so many seconds; a place in the line is kept until 5 s past that."""
+    """The call waits in a line; `poll` says when it may come."""
 
     seconds: float
+    """When to look for it, from now."""
     reason: Reason
     of: Literal["model", "tenant", "run", "day"]
     """Whose limit or budget it is."""
@@ -96,10 +100,10 @@ class Exhausted:
 
 @dataclass(frozen=True, slots=True)
 class Sooner:
-    """A step that waits need not wait as long as it was told. If nobody tells it, it comes when it was told."""
+    """A call that waits need not wait as long as it was told. If nobody tells it, it is looked for when that was."""
 
-    run_id: str
-    step_id: str
+    ticket: str
+    """The run and the step, as `run|step`."""
     seconds: float
     """From now; 0 if it may ask at once."""
 
@@ -151,11 +155,12 @@ class Limiter:
         self._loading = threading.Lock()
 
     def take(self, ask: Ask, limits: Limits) -> Granted | Wait | Exhausted:
-        """Take leave to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
-        answer = self._call(
-            "limits_take", self._lease_ms, ask.holder, ask.ticket, str(max(1, ask.tokens)), _nano(ask.usd),
-            str(int(ask.run_timeout_s * 1000)), *_rates(ask, limits), *_budgets(ask, limits),
-        )  # fmt: skip
+        """Take a permit to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
+        call = {
+            "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO), "keep_ms": int(ask.run_timeout_s * 1000),
+            "limits": list(_rates(ask, limits)), "budgets": list(_budgets(ask, limits)),
+        }  # fmt: skip
+        answer = self._call("limits_take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
         match answer:
             case ["wait", wait_ms, reason, of, ahead]:
                 return Wait(int(wait_ms) / 1000, reason, of, int(ahead))
@@ -172,13 +177,30 @@ class Limiter:
         """
         return _all_sooner(self._call("limits_settle", holder, str(tokens), _nano(usd)))
 
-    def front(self, ask: Ask, limits: Limits, *, most: int = 20) -> list[str]:
-        """The tickets at the front of the lines that `ask` would stand in."""
-        return cast("list[str]", self._call("limits_front", str(most), *_rates(ask, limits)))
+    def poll(self, tickets: Sequence[str]) -> list[float]:
+        """Look for calls that wait; answers for each in how many seconds to look again: 0 if it is to come and ask."""
+        sha, text = self._script("limits_poll")
+        redis = self._ledger.redis
 
-    def forget(self, ticket: str, ask: Ask, limits: Limits) -> list[Sooner]:
-        """Take one that waits, and will never come, out of the lines that `ask` stands in; answers the steps whose turn comes sooner."""
-        return _all_sooner(self._call("limits_forget", ticket, *_rates(ask, limits)))
+        def call() -> list[list[int]]:
+            with redis.pipeline(transaction=False) as pipe:
+                for start in range(0, len(tickets), MOST_POLLED):
+                    pipe.evalsha(sha, 1, key_of(redis, LIMITS_KEY), self._window_ms, *tickets[start : start + MOST_POLLED])
+                try:
+                    return cast("list[list[int]]", pipe.execute())
+                except NoScriptError as error:
+                    redis.script_load(text)
+                    raise RedisConnectionError("scripts were lost") from error
+
+        return [ms / 1000 for waits in self._ledger.patiently(call) for ms in waits] if tickets else []
+
+    def forget(self, tickets: Iterable[str]) -> list[Sooner]:
+        """Take those that wait no more out of the lines; answers the steps whose turn comes sooner."""
+        return _all_sooner(self._call("limits_forget", *tickets))
+
+    def redate(self, holder: str) -> bool:
+        """Count a call from now on, since its request left later than it was counted; False if nothing is known of it any more."""
+        return bool(self._call("limits_redate", holder))
 
     def renew(self, holders: Iterable[str]) -> None:
         """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
@@ -215,25 +237,19 @@ class Limiter:
 
 
 def _all_sooner(flat: Sequence[str]) -> list[Sooner]:
-    return [_sooner(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
+    return [Sooner(flat[i], int(flat[i + 1]) / 1000) for i in range(0, len(flat), 2)]
 
 
-def _sooner(ticket: str, wait_ms: int) -> Sooner:
-    run_id, _, step_id = ticket.partition("|")
-    return Sooner(run_id, step_id, wait_ms / 1000)
-
-
-def _rates(ask: Ask, limits: Limits) -> Iterator[str]:
+def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
     """The tenant's and the model's, as the script wants them. A model without limits may still be paused."""
     named = [("model", ask.model, limits.models.get(ask.model, Rates()))]
     if ask.tenant in limits.tenants:
         named.insert(0, ("tenant", ask.tenant, limits.tenants[ask.tenant]))
-    yield str(len(named))
     for word, name, rates in named:
-        yield from (word, name, _text(rates.rpm), _text(rates.tpm), _text(rates.concurrency))
+        yield (word, name, _text(rates.rpm), _text(rates.tpm), _text(rates.concurrency))
 
 
-def _budgets(ask: Ask, limits: Limits) -> Iterator[str]:
+def _budgets(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
     budgets = limits.budgets
     named: list[tuple[Scope, str, Budget]] = [
         ("run", ask.run_id, budgets.run),
@@ -242,7 +258,7 @@ def _budgets(ask: Ask, limits: Limits) -> Iterator[str]:
     ]
     for scope, name, budget in named:
         if budget != Budget():
-            yield from (scope, name, _text(budget.tokens), _nano(budget.usd))
+            yield (scope, name, _text(budget.tokens), _nano(budget.usd))
 
 
 def _text(number: int | None) -> str:

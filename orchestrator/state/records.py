@@ -121,6 +121,10 @@ class Swept:
     """Why this shard could not be swept, if so; the others were."""
     ended: tuple[str, ...] = ()
     """Runs that this ended: their time is over, or a step took down too many workers."""
+    waiting: tuple[str, ...] = ()
+    """Tickets (`run|step`) of calls that wait for limits and are to be looked for."""
+    left: tuple[str, ...] = ()
+    """Those of calls that wait no more: their run is over, or they were stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from workers.llm import leaving
+
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its price list from GitHub
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches these too
@@ -31,6 +33,7 @@ def load(home: Path | None = None) -> Any:
 
 
 def _imported(home: Path) -> Any:
+    import aiohttp  # noqa: PLC0415  # LiteLLM loads it
     import litellm  # noqa: PLC0415  # the choke-point: it is slow and large
 
     from workers.local_llm.provider import Provider  # noqa: PLC0415  # with it comes httpx, which LiteLLM has loaded by now
@@ -38,6 +41,7 @@ def _imported(home: Path) -> Any:
     class LocalModels(Provider, litellm.CustomLLM):  # type: ignore[misc]  # mypy does not read litellm
         """`local/...` among LiteLLM's providers."""
 
+    leaving.watch(aiohttp)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables

@@ -78,9 +78,14 @@ if ARGV[5] == 'retry' or ARGV[5] == 'wait' then
   forget(s)
   if ARGV[5] == 'retry' then s.failures = s.failures + 1 end
   move(s, 'waiting'); s.owner = '-'; put(s)
+  local before = ARGV[5] == 'wait' and redis.call('HGET', R .. ':info', s.id)
   redis.call('HSET', R .. ':info', s.id, ARGV[8])
-  redis.call('ZADD', S .. ':due', now + tonumber(ARGV[11]), 'retry|' .. run .. '|' .. s.id)
-  event(ARGV[5] == 'retry' and 'retry' or 'waits', s.id, attempt, nil, ARGV[8])
+  redis.call('ZADD', S .. ':due', now + tonumber(ARGV[11]), (ARGV[5] == 'retry' and 'retry|' or 'permit|') .. run .. '|' .. s.id)
+  if ARGV[5] == 'retry' then
+    event('retry', s.id, attempt, nil, ARGV[8])
+  elseif not before or cjson.decode(before).reason ~= cjson.decode(ARGV[8]).reason then -- it is told once why it waits
+    event('waits', s.id, attempt, nil, ARGV[8])
+  end
   return {'ok', {}, begin_next(), status, {}}
 end
 if ARGV[5] == 'failed' then

@@ -4,7 +4,9 @@
 -- Of a shard S:
 --   S:leases    zset  run|attempt|owner|step -> when the lease runs out (ms)   lives while steps run
 --   S:ready     zset  run|step -> when to send it again if nobody began it     lives while steps wait for a worker
---   S:due       zset  what|run|step -> when (retry, wait, deadline, join)      lives until it fires or its run ends
+--   S:due       zset  what|run|step -> when (retry, wait, deadline, join,     lives until it fires or its run ends
+--                     permit: to look for one that waits for a model's limits)
+--   S:left      list  run|step of those that wait for limits no more           entries go with the next sweep
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
@@ -154,7 +156,10 @@ local function forget(s)
   elseif s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
   elseif s.word == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
   elseif s.word == 'waiting' then
-    if s.attempt > 0 then redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id) end
+    if s.attempt > 0 then
+      redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id)
+      if redis.call('ZREM', S .. ':due', 'permit|' .. run .. '|' .. s.id) == 1 then redis.call('RPUSH', S .. ':left', run .. '|' .. s.id) end
+    end
     redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id)
   end
 end

@@ -1,11 +1,12 @@
--- Takes one that waits out of the lines, since its run is over. ARGV: window, ticket, how many limits, then for each {word, name, rpm, tpm, concurrency}.
--- Replies ticket (run|step), ms, ...: whose turn comes sooner.
+-- Takes those that wait no more out of the lines. ARGV: window, ticket, ...; replies ticket (run|step), ms, ...: whose turn comes sooner.
 local sooner = {}
-local i = 4
-for _ = 1, tonumber(ARGV[3]) do
-  local limit = limit_of(unpack(ARGV, i, i + 4))
-  leave(limit, ARGV[2])
-  hasten(limit, sooner)
-  i = i + 5
+for i = 2, #ARGV do
+  local waits = waiting(ARGV[i])
+  for _, terms in ipairs(waits and waits.call.limits or {}) do
+    local limit = limit_of(unpack(terms))
+    leave(limit, ARGV[i])
+    hasten(limit, sooner)
+  end
+  drop(ARGV[i])
 end
 return sooner

@@ -8,21 +8,26 @@
 --   L:slots       set     holders that have a call under way                                   expires two days after the last call
 --   L:line        zset    ticket (run|step) -> its mark: tokens that were asked for before it  expires three windows after the last wait
 --   L:asks        hash    ticket -> tokens, when it must be back (ms), how it waits            expires with the line
+--   L:mark        string  the mark of the next in an empty line                                expires after two days
 --   L:hold        string  how long a call takes (ms), a running mean                           expires after two days
 --   L:pause       string  until when nobody may ask this model (ms)                            expires then
 -- Of a budget, P:budget:run:<run>, P:budget:tenant:<day>:<tenant> and P:budget:day:<day>, days counted from 1970:
 --   hash  tokens, nano (billionths of a dollar): what was spent; held_tokens, held_nano: what calls under way may cost
 --                                                        that of a run expires after the run's time, others after two days
+-- Of calls that wait:
+--   P:tickets     hash    ticket -> what it asked for, since when, and its marks (JSON)        expires two days after the last wait
+--   P:kept        zset    ticket -> until when it is kept, though it does not come (ms)        "
 -- Of calls under way:
 --   P:held        zset    holder (a lease's name) -> when it is given up unless renewed (ms)   expires two days after the last call
 --   P:late        zset    holder given up, whose cost may still be told -> until when (ms)     "
 --   P:holds       hash    holder -> what it took (JSON)                                        "
 --
--- Rates hold in every window, wherever it begins: calls are counted in 60 buckets, and all of a bucket leaves when its last moment is a window ago. So a
--- limit's worth of calls takes 61/60 of a window (98.4 % is used); a log of single calls would give 100 % but has 100,000 entries where this has 60, and the
--- bucket more is a margin: what is counted here reaches the provider a little later. A call that finds nobody waiting may go as soon as there is room, so a
--- fan-out is not slowed down by a limit that is far away. Those that wait keep their order and come a bucket's worth at a time, so that they stampede
--- neither here nor at the provider.
+-- Rates hold in every window, wherever it begins: calls are counted in buckets, 60 to a window, and all of a bucket leaves when its last moment is a window
+-- and a bucket ago. So a limit's worth of calls takes 62/60 of a window (96.8 % is used); a log of single calls would give 100 % but has 100,000 entries
+-- where this has 60. The bucket more is a margin: a request reaches the provider later than it is counted, by up to a bucket, and one that takes longer to
+-- leave is counted anew when it does (limits_redate). A call that finds nobody waiting may go as soon as there is room, so a fan-out is not slowed down by
+-- a limit that is far away. Those that wait keep their order and come a bucket's worth at a time, so that they stampede neither here nor at the provider.
+-- They do not come to look: the sweep asks for all of them whose turn it may be, in one call (limits_poll).
 
 local P = KEYS[1]
 local window = tonumber(ARGV[1])
@@ -31,12 +36,17 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local DAY = 86400000
 local LASTING = 2 * DAY
-local BUCKETS = 60
+local BUCKETS = 60         -- in a window
+local COUNTED = BUCKETS + 1 -- how many before this one are counted
 local PACE = 2             -- those that wait may come so many times faster than the limit lets them on average
 local SPREAD = 10          -- or take one part in so many of what was free: a limit that is far away does not slow them down
-local GRACE = 5000         -- how late one that waits may come back and still find its place kept; also how long a free slot may go unseen
+local GRACE = 5000         -- how late one that waits may come back and still have room kept for it; also how long a free slot may go unseen
+local ABSENT = 600000      -- how late it may come back and still be as far to the front as it was
 local SHORTEST_POLL = 250  -- ms between two looks for a slot; timers ring twice a second
 local USUAL_HOLD = 1000    -- how long a call takes (ms) while none has ended
+local BUDGET_LOOK = 1000   -- ms until a budget that others have set aside is looked at again
+local LONGEST_BUDGET_LOOK = 30000
+local GOLDEN = 0.618034    -- its multiples, without their whole part, are spread evenly
 local LATE = 3600000       -- how long the cost of a call that was given up may still be told
 local MOST_HASTENED = 8     -- who are told in one call that their turn comes sooner
 local SOON = 500           -- what must be gained (ms) to be worth a word, but for those who may go at once: timers ring twice a second
@@ -50,7 +60,7 @@ local function rate_of(key, limit)
   local known = redis.call('HMGET', key, 'head', 'sum', bucket)
   local rate = {key = key, limit = limit, pace = math.ceil(PACE * limit / BUCKETS),
                 head = tonumber(known[1]) or bucket, sum = tonumber(known[2]) or 0, here = tonumber(known[3]) or 0}
-  local oldest = bucket - BUCKETS
+  local oldest = bucket - COUNTED
   if math.abs(rate.head - oldest) > 2 * BUCKETS then -- all is long past, or the clock was set back by more than a window
     redis.call('DEL', key)
     rate.head, rate.sum, rate.here = bucket, 0, 0
@@ -86,7 +96,7 @@ local function frees_at(rate, n)
     if each then n, last = n - each, i end
     if n <= 0 then break end
   end
-  return math.max(now + 1, math.ceil((rate.head + last + BUCKETS) * width))
+  return math.max(now + 1, math.ceil((rate.head + last + COUNTED) * width))
 end
 
 -- When a call of weight n may go that has so much ahead of it in the line: those ahead fill what is free, then what leaves the window, then, window
@@ -95,7 +105,7 @@ local function turn_in(rate, ahead, n, place, not_before)
   n = math.min(n, rate.limit)
   local room = rate.limit - rate.sum
   local rounds = math.floor((ahead + n - 1) / rate.limit)
-  local at = frees_at(rate, ahead + n - rounds * rate.limit - room) + rounds * (window + width)
+  local at = frees_at(rate, ahead + n - rounds * rate.limit - room) + rounds * (window + 2 * width)
   if not place.in_line then return at end
   local first = math.max(frees_at(rate, n - room), not_before)
   local start, here, pace = math.floor(first / width), 0, rate.pace
@@ -150,7 +160,7 @@ local function leave(limit, ticket)
   if redis.call('ZREM', limit.key .. ':line', ticket) == 1 then redis.call('HDEL', limit.key .. ':asks', ticket) end
 end
 
--- The mark of the first in the line who may still come, and when he was told to; those before him, who did not come back, lose their places.
+-- The mark of the first in the line who may still come, and when he was told to; for those before him, who did not come back, no room is kept.
 local function front_of(limit, ticket)
   for _ = 1, MOST do
     local first = redis.call('ZRANGE', limit.key .. ':line', 0, 0, 'WITHSCORES')
@@ -162,18 +172,31 @@ local function front_of(limit, ticket)
   return tonumber(redis.call('ZRANGE', limit.key .. ':line', 0, 0, 'WITHSCORES')[2]), now
 end
 
--- The place in the line that a ticket has, or would get: its mark, and how many calls and tokens are ahead.
-local function place_of(limit, ticket)
+-- The place in the line that a ticket has, had, or would get: its mark, and how many calls and tokens are ahead.
+local function place_of(limit, ticket, marks)
   local line = limit.key .. ':line'
   local front, first_due = front_of(limit, ticket)
-  if not front then return {mark = 0, calls = 0, tokens = 0} end
   local mark, calls = tonumber(redis.call('ZSCORE', line, ticket)), redis.call('ZRANK', line, ticket)
   local returns = mark ~= nil
   if not returns then
-    local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
-    mark, calls = last[2] + asked(limit, last[1]), redis.call('ZCARD', line)
+    mark = marks[limit.key]
+    if not front then return {mark = mark or tonumber(redis.call('GET', limit.key .. ':mark')) or 0, calls = 0, tokens = 0} end
+    if mark then
+      calls = redis.call('ZCOUNT', line, '-inf', string.format('(%.0f', mark))
+    else
+      local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+      mark, calls = last[2] + asked(limit, last[1]), redis.call('ZCARD', line)
+    end
   end
-  return {mark = mark, calls = calls, tokens = mark - front, first_due = first_due, in_line = true, returns = returns}
+  return {mark = mark, calls = calls, tokens = math.max(0, mark - front), first_due = first_due, in_line = true, returns = returns}
+end
+
+local function line_up(limit, ticket, place, tokens, back_by, how)
+  redis.call('ZADD', limit.key .. ':line', place.mark, ticket)
+  redis.call('PEXPIRE', limit.key .. ':line', math.ceil(3 * window + GRACE))
+  redis.call('SET', limit.key .. ':mark', string.format('%.0f', math.max(place.mark + tokens, tonumber(redis.call('GET', limit.key .. ':mark')) or 0)),
+    'PX', LASTING)
+  ask(limit, ticket, tokens, back_by, how)
 end
 
 local function add(budget, field, n)
@@ -196,7 +219,13 @@ local function last_long(...)
   for _, name in ipairs({...}) do redis.call('PEXPIRE', P .. name, LASTING) end
 end
 
--- Gives up calls whose holders did not renew, and forgets those whose cost was never told.
+-- Forgets that a ticket waits.
+local function drop(ticket)
+  redis.call('HDEL', P .. ':tickets', ticket)
+  redis.call('ZREM', P .. ':kept', ticket)
+end
+
+-- Gives up calls whose holders did not renew, and forgets those whose cost was never told, and those that waited and did not come back.
 local function give_up_dead()
   for _, holder in ipairs(redis.call('ZRANGEBYSCORE', P .. ':held', '-inf', now, 'LIMIT', 0, MOST)) do
     local text = redis.call('HGET', P .. ':holds', holder)
@@ -209,6 +238,7 @@ local function give_up_dead()
     redis.call('ZREM', P .. ':late', holder)
     redis.call('HDEL', P .. ':holds', holder)
   end
+  for _, ticket in ipairs(redis.call('ZRANGEBYSCORE', P .. ':kept', '-inf', now, 'LIMIT', 0, MOST)) do drop(ticket) end
 end
 
 -- Calls at the front of a line whose turn comes sooner than they were told. When a slot will be free nobody knows.
@@ -227,4 +257,83 @@ local function hasten(limit, sooner)
       sooner[#sooner + 1] = wait
     end
   end
+end
+
+-- A call that asks, or that waits: {call, since, marks}; call: {tokens, nano, keep_ms, limits {word, name, rpm, tpm, concurrency}, the tenant's before the
+-- model's, budgets {scope, name, tokens, nano}}; "" for no limit.
+local function waiting(ticket)
+  local text = redis.call('HGET', P .. ':tickets', ticket)
+  return text and cjson.decode(text)
+end
+
+local function wait_on(ticket, waits, until_ms)
+  redis.call('HSET', P .. ':tickets', ticket, cjson.encode(waits))
+  redis.call('ZADD', P .. ':kept', until_ms + ABSENT, ticket)
+  last_long(':tickets', ':kept')
+end
+
+local function budget_of(scope, name, keep_ms)
+  local day = math.floor(now / DAY)
+  if scope == 'run' then return {P .. ':budget:run:' .. name, math.max(keep_ms, DAY)} end
+  if scope == 'tenant' then return {P .. ':budget:tenant:' .. day .. ':' .. name, LASTING} end
+  return {P .. ':budget:day:' .. day, LASTING}
+end
+
+-- Whose budget is exhausted, as a reply; else whose is set aside by others: that may come back, so only what was spent exhausts a budget.
+local function spent_of(call)
+  local spoken_for
+  for _, each in ipairs(call.budgets) do
+    local scope, name = each[1], each[2]
+    local known = redis.call('HMGET', budget_of(scope, name, call.keep_ms)[1], 'tokens', 'held_tokens', 'nano', 'held_nano')
+    for at, unit in ipairs({{'tokens', each[3], call.tokens}, {'usd', each[4], call.nano}}) do
+      local limit, cost = tonumber(unit[2]), unit[3]
+      local spent, held = tonumber(known[2 * at - 1]) or 0, tonumber(known[2 * at]) or 0
+      if limit and (spent + cost > limit or spent >= limit) then return {'exhausted', scope, unit[1], limit, spent, cost} end
+      if limit and spent + held + cost > limit then spoken_for = scope end
+    end
+  end
+  return nil, spoken_for
+end
+
+-- Says what a call must wait for, as {'wait', ms, for what, of whom, calls ahead}, and keeps its place; or that its budget is exhausted; or nil, its limits and
+-- its places in their lines: it may go.
+--
+-- One that must wait waits at its first limit that has no room, keeps its place at those before, and has none at those behind: what waits for its
+-- tenant's limit is not in the way of other tenants. It is looked at within two windows however long the line, so that the line knows who is still
+-- there; those that are looked at in between are spread over a window. A budget is looked at after half the time that was waited for it.
+local function look(ticket, waits)
+  local call, limits, places = waits.call, {}, {}
+  for _, terms in ipairs(call.limits) do limits[#limits + 1] = limit_of(unpack(terms)) end
+  local exhausted, spoken_for = spent_of(call)
+  if exhausted or spoken_for then
+    for _, each in ipairs(limits) do leave(each, ticket) end
+    if exhausted then
+      drop(ticket)
+      return exhausted
+    end
+    local wait = math.floor(math.min(LONGEST_BUDGET_LOOK, math.max(BUDGET_LOOK, (now - waits.since) / 2)))
+    waits.marks = {}
+    wait_on(ticket, waits, now + wait)
+    return {'wait', wait, 'budget', spoken_for, 0}
+  end
+  for n, limit in ipairs(limits) do
+    places[n] = place_of(limit, ticket, waits.marks)
+    local at, why = turn_of(limit, places[n], call.tokens)
+    if at > now then
+      local wait = math.ceil(at - now)
+      if wait > 2 * window then wait = math.ceil(window * (1 + places[n].calls * GOLDEN % 1)) end
+      for m, other in ipairs(limits) do
+        if m > n then
+          leave(other, ticket)
+          waits.marks[other.key] = nil
+        else
+          line_up(other, ticket, places[m], call.tokens, now + wait + GRACE, m < n and 'elsewhere' or 'here')
+          waits.marks[other.key] = places[m].mark
+        end
+      end
+      wait_on(ticket, waits, now + wait)
+      return {'wait', wait, why, limit.word, places[n].calls}
+    end
+  end
+  return nil, limits, places
 end

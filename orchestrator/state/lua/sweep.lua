@@ -1,8 +1,10 @@
 -- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {sends, overdue, lost, fired}: flat lists of run, priority, step, spec to send now; of these and the ms since it was sent, which nobody began in time;
--- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended.
+-- Replies {sends, overdue, lost, fired, fault, ended, waiting, left}: flat lists of run, priority, step, spec to send now; of these and the ms since it was
+-- sent, which nobody began in time; how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of those that
+-- wait for limits and are to be looked for, and of those that wait no more.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local sends, overdue, lost, fired = {}, {}, 0, 0
+local sends, overdue, lost, fired, waiting = {}, {}, 0, 0, {}
+local LOOK_AGAIN = 30000 -- ms until one that waits for limits is looked for again, if nobody says when
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
 
@@ -57,6 +59,10 @@ end
 -- What a timer waits for, and what it does.
 local TIMERS = {
   retry = {waits_to_try, make_ready},
+  permit = {waits_to_try, function(s)
+    waiting[#waiting + 1] = run .. '|' .. s.id
+    redis.call('ZADD', S .. ':due', now + LOOK_AGAIN, 'permit|' .. run .. '|' .. s.id)
+  end},
   join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force},
   wait = {function(s) return s and s.word == 'waiting_signal' end, function(s)
     event('done', s.id)
@@ -73,7 +79,7 @@ for _, member in ipairs(due(':due')) do
     local is_due, fire = unpack(TIMERS[what])
     local s = step ~= '' and get(step) or nil
     if is_due(s) then
-      fired = fired + 1
+      if what ~= 'permit' then fired = fired + 1 end
       fire(s)
       flush()
     end
@@ -97,4 +103,4 @@ for _, id in ipairs(due(':finished')) do
   redis.call('ZREM', S .. ':finished', id)
   redis.call('ZREM', S .. ':runs', id)
 end
-return {sends, overdue, lost, fired, '', over_now}
+return {sends, overdue, lost, fired, '', over_now, waiting, redis.call('LPOP', S .. ':left', most) or {}}

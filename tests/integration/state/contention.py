@@ -111,4 +111,5 @@ def _holder(step: str, n: int) -> str:
 
 def _tell(redis: Redis, sooner: list[Sooner]) -> None:
     for each in sooner:
-        redis.publish(each.step_id.partition(".")[0], f"{each.step_id} {each.seconds}")
+        step = each.ticket.partition("|")[2]
+        redis.publish(step.partition(".")[0], f"{step} {each.seconds}")

@@ -139,8 +139,9 @@ def _check_places(run: Picture) -> None:
     assert run.ready == {f"{run.run_id}|{step}" for step, _ in _cells(run, "sent")}, "a step is sent if and only if it will be sent again"
     due = set() if run.status in RUN_OVER else {f"deadline|{run.run_id}|"}
     for step, cell in _cells(run, "waiting"):
-        if cell.failures:
-            due.add(f"retry|{run.run_id}|{step}")
+        if cell.attempt:
+            permit = f"permit|{run.run_id}|{step}"
+            due.add(permit if permit in run.due else f"retry|{run.run_id}|{step}")
         elif "deadline_s" in run.spec(step):
             due.add(f"join|{run.run_id}|{step}")
     due |= {f"wait|{run.run_id}|{step}" for step, _ in _cells(run, "waiting_signal") if "timeout_s" in run.spec(step)}
@@ -168,9 +169,9 @@ def _check_edges(run: Picture) -> None:
     """Each step that waits for in-edges waits for exactly those whose source is not over."""
     pending = Counter(cast(str, edge[0]) for step, cell in run.cells.items() if not cell.is_over for edge in run.edges_of(step))
     for step, cell in _cells(run, "waiting"):
-        assert cell.pending == (0 if cell.failures else pending[step]), f"{step} counts the in-edges that are not resolved"
+        assert cell.pending == (0 if cell.attempt else pending[step]), f"{step} counts the in-edges that are not resolved"
         waits_its_turn = step == START and run.meta["status"] == "accepted" and "session" in run.meta
-        assert cell.pending > 0 or cell.failures > 0 or waits_its_turn, f"{step} waits for something"
+        assert cell.pending > 0 or cell.attempt > 0 or waits_its_turn, f"{step} waits for something"
 
 
 def _check_windows(run: Picture) -> None:

@@ -10,7 +10,7 @@ from redis import Redis
 
 from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
 from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Sooner, Wait
 
 MODEL = "openai/gpt-4o-mini"
 CLOCK = "clock"
@@ -56,7 +56,17 @@ class Stage(Limiter):
 
     def ends(self, name: str, *, tokens: int = 1, usd: float | None = None) -> list[str]:
         """Settle a call; answers the steps that may go at once."""
-        return [sooner.step_id for sooner in self.settle(holder(name), tokens=tokens, usd=usd) if sooner.seconds == 0]
+        return [step_of(sooner) for sooner in self.settle(holder(name), tokens=tokens, usd=usd) if sooner.seconds == 0]
+
+    def polled(self, name: str) -> float:
+        """When to look again for a step that waits."""
+        run_id, _, step_id = name.rpartition("/")
+        return self.poll([f"{run_id or 'run'}|{step_id}"])[0]
+
+
+def step_of(sooner: Sooner) -> str:
+    """Which step need not wait as long."""
+    return sooner.ticket.partition("|")[2]
 
 
 def holder(name: str, attempt: int = 1) -> str:

@@ -41,11 +41,20 @@ def test_as_many_calls_go_as_the_limit_says_and_the_next_is_told_when(stage: Sta
     for name in "abc":
         stage.goes(name, limits)
 
-    assert stage.waits("d", limits) == Wait(60.75, "rpm", "model", 0)
-    stage.sleep(60.749)
+    assert stage.waits("d", limits) == Wait(61.75, "rpm", "model", 0)
+    stage.sleep(61.749)
     assert stage.waits("d", limits) == Wait(0.001, "rpm", "model", 0)
     stage.sleep(0.001)
     stage.goes("d", limits)
+
+
+def test_a_call_counts_a_second_longer_than_a_minute_since_it_arrives_later_than_it_is_counted(stage: Stage) -> None:
+    limits = on_model(rpm=1)
+    stage.sleep(0.999)
+
+    stage.goes("a", limits)
+
+    assert stage.waits("b", limits).seconds >= 61
 
 
 def test_tokens_are_counted_likewise(stage: Stage) -> None:
@@ -55,9 +64,9 @@ def test_tokens_are_counted_likewise(stage: Stage) -> None:
     stage.sleep(10)
     stage.goes("b", limits, tokens=400)
 
-    assert stage.waits("c", limits, tokens=600) == Wait(51, "tpm", "model", 0)
-    assert stage.waits("d", limits, tokens=400) == Wait(61, "tpm", "model", 1)
-    stage.sleep(51)
+    assert stage.waits("c", limits, tokens=600) == Wait(52, "tpm", "model", 0)
+    assert stage.waits("d", limits, tokens=400) == Wait(62, "tpm", "model", 1)
+    stage.sleep(52)
     stage.goes("c", limits, tokens=600)
     stage.sleep(10)
     stage.goes("d", limits, tokens=400)
@@ -82,11 +91,11 @@ def test_what_was_not_used_of_the_tokens_is_free_at_once(stage: Stage) -> None:
     stage.waits("b", limits, tokens=500)
     stage.waits("c", limits, tokens=500)
 
-    assert stage.settle(holder("a"), tokens=300, usd=None) == [Sooner("run", "b", 1), Sooner("run", "c", 61)]
+    assert stage.settle(holder("a"), tokens=300, usd=None) == [Sooner("run|b", 1), Sooner("run|c", 62)]
 
     stage.sleep(1)
     stage.goes("b", limits, tokens=500)
-    assert stage.settle(holder("b"), tokens=200, usd=None) == [Sooner("run", "c", 1)]
+    assert stage.settle(holder("b"), tokens=200, usd=None) == [Sooner("run|c", 1)]
     stage.sleep(1)
     stage.goes("c", limits, tokens=500)
 
@@ -97,10 +106,10 @@ def test_what_was_used_beyond_the_estimate_is_counted(stage: Stage) -> None:
     stage.goes("a", limits, tokens=100)
     stage.ends("a", tokens=950)
 
-    assert stage.waits("b", limits, tokens=100) == Wait(61, "tpm", "model", 0)
-    stage.sleep(61)
+    assert stage.waits("b", limits, tokens=100) == Wait(62, "tpm", "model", 0)
+    stage.sleep(62)
     stage.goes("b", limits, tokens=1000)
-    stage.sleep(61)
+    stage.sleep(62)
     assert stage.ends("b", tokens=5000) == []
     stage.goes("c", limits, tokens=1000)
 
@@ -109,10 +118,10 @@ def test_a_call_larger_than_the_limit_goes_alone(stage: Stage) -> None:
     limits = on_model(tpm=1000)
 
     stage.goes("small", limits, tokens=1)
-    assert stage.waits("huge", limits, tokens=5000) == Wait(61, "tpm", "model", 0)
-    stage.sleep(61)
+    assert stage.waits("huge", limits, tokens=5000) == Wait(62, "tpm", "model", 0)
+    stage.sleep(62)
     stage.goes("huge", limits, tokens=5000)
-    assert stage.waits("next", limits, tokens=1) == Wait(61, "tpm", "model", 0)
+    assert stage.waits("next", limits, tokens=1) == Wait(62, "tpm", "model", 0)
 
 
 # waiting
@@ -126,8 +135,8 @@ def test_those_who_wait_come_back_one_after_the_other_and_all_go(stage: Stage) -
     told = [stage.waits(f"then{n}", limits).seconds for n in range(120)]
 
     assert told == sorted(told)
-    assert told[0] == 61
-    assert told[-1] == 61 + 29
+    assert told[0] == 62
+    assert told[-1] == 62 + 29
     assert {told.count(each) for each in told} == {4}, "twice a bucket's share"
     for n, seconds in enumerate(told):
         stage.sleep(seconds - (told[n - 1] if n else 0))
@@ -178,11 +187,41 @@ def test_who_does_not_come_back_loses_his_place(stage: Stage) -> None:
     told = stage.waits("b", limits)
     assert told.ahead == 1
 
-    stage.sleep(61)
+    stage.sleep(62)
     assert stage.waits("b", limits).ahead == 1
     stage.sleep(5.001)
 
     stage.goes("b", limits)
+
+
+def test_who_comes_back_after_others_went_is_still_before_those_who_came_later(stage: Stage) -> None:
+    limits = on_model(rpm=1)
+    stage.goes("a", limits)
+    for name in "bcd":
+        stage.waits(name, limits)
+    stage.sleep(62)
+    assert stage.polled("b") == 0, "it is sent, and its message waits for a worker"
+    stage.sleep(5.001)
+    stage.goes("c", limits)
+
+    assert stage.waits("b", limits).ahead == 0
+    stage.polled("d")
+    assert stage.waits("e", limits).ahead == 2
+
+
+def test_a_call_that_leaves_later_than_it_was_counted_counts_from_then(stage: Stage) -> None:
+    limits = on_model(rpm=1, tpm=100)
+    stage.goes("a", limits, tokens=100)
+    stage.sleep(4)
+
+    assert stage.redate(holder("a"))
+    assert stage.redate(holder("a"))
+
+    assert stage.waits("b", limits, tokens=50) == Wait(62, "rpm", "model", 0)
+    assert stage.settle(holder("a"), tokens=50, usd=None) == []
+    assert not stage.redate(holder("a"))
+    stage.sleep(62)
+    stage.goes("b", limits, tokens=100)
 
 
 def test_who_comes_back_late_still_has_his_place_if_nobody_took_it(stage: Stage) -> None:
@@ -267,10 +306,9 @@ def test_who_will_never_come_gives_his_place_to_the_next(stage: Stage) -> None:
     stage.goes("a", limits)
     for name in "bcd":
         stage.waits(name, limits)
-    ask = Ask(holder("a"), MODEL, 1)
     assert stage.ends("a") == ["b"]
 
-    assert [sooner.step_id for sooner in stage.forget("run|b", ask, limits)] == ["c"]
+    assert [sooner.ticket for sooner in stage.forget(["run|b"])] == ["run|c"]
     stage.goes("c", limits)
 
 
@@ -542,7 +580,7 @@ def test_a_clock_set_back_does_no_lasting_harm(stage: Stage) -> None:
     stage.goes("a", limits)
     stage.sleep(-30)
     stage.goes("b", limits)
-    assert stage.waits("c", limits).seconds == 61
+    assert stage.waits("c", limits).seconds == 62
     stage.sleep(-3600)
 
     stage.goes("c", limits)
@@ -557,6 +595,8 @@ def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
 
 
 # eight processes
+
+MOST_LEFT = 0.07  # a rate's worth of calls takes 62/60 of a window, so 0.032 are left by design
 
 CONTENTIONS = {
     "rpm": Load({"rpm": 480}, window_s=2.4, lasts_s=7.3),
@@ -583,7 +623,7 @@ def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: 
         assert most <= limit * 1.01
         return 1 - used / limit
 
-    assert at_best(left, 0.05) <= 0.05
+    assert at_best(left, MOST_LEFT) <= MOST_LEFT
 
 
 def mean_under_way(log: list[tuple[int, str, int]], until_s: float = 7) -> float:

@@ -78,6 +78,26 @@ def called(call_id: str, name: str, arguments: str) -> JsonValue:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+@each_way
+def test_it_is_told_when_a_request_leaves(run: Run, server: ScriptedModels, stream: bool) -> None:
+    server.script([Rule(reply="hello", delay_s=0.3)])
+    left: list[float] = []
+
+    async def leaves() -> None:
+        left.append(time.time())
+
+    async def ask_once() -> None:
+        with llm.on_leaving(leaves):
+            await ask(**streaming(stream))
+        await ask()
+
+    run(ask_once())
+
+    first = server.journal()[0]
+    assert len(left) == 1, "of what is asked within, and of nothing else"
+    assert left[0] <= float(str(first["until"])) - 0.3, "not when its answer came"
+
+
 def bodies(server: ScriptedModels) -> list[Any]:
     return [entry["body"] for entry in server.journal()]
 
