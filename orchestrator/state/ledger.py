@@ -25,7 +25,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from orchestrator import faultpoints
 from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from orchestrator.models.graph import START, Outcome, Step
-from orchestrator.models.values import ErrorInfo, JsonValue
+from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RunStatus
 from orchestrator.state import clock
 from orchestrator.state.cluster import Cluster
@@ -242,6 +242,10 @@ class Ledger:
         """Mend every shard, in one round trip; answers those in which something was found."""
         swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in range(SHARDS)], failed=_not_swept)
         return [swept_of(answer) for answer in swept if any(answer)]
+
+    def used(self, begun: Begun, usage: Usage) -> None:
+        """Record what an attempt used that ends without an outcome, since its step was stopped; it counts once."""
+        self._call("used", begun.run_id, begun.run_id, begun.step_id, begun.attempt, usage_text(usage))
 
     def note(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Add an event to a run that is not over."""

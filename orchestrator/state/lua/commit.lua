@@ -58,18 +58,12 @@ local function told_again()
   return {'again', sends, begun, status, {}}
 end
 
+if s.word == 'skipped' and s.attempt == attempt and (ARGV[5] == 'done' or ARGV[5] == 'failed') then add_usage_once(s.id, attempt, ARGV[10]) end
 if status ~= 'running' then return {'closed', {}, false, status, {}} end
 if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
 if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status, {}} end
 
-if ARGV[10] ~= '' then
-  local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(ARGV[10], '^(.-),(.-),(.-),(.-),(.-)$')
-  local counts = {input_tokens = tokens_in, output_tokens = tokens_out, model_calls = model_calls, tool_calls = tool_calls}
-  for field, count in pairs(counts) do
-    if count ~= '0' then redis.call('HINCRBY', R, field, count) end
-  end
-  if cost ~= '' then redis.call('HINCRBYFLOAT', R, 'cost_usd', cost) end
-end
+add_usage(ARGV[10])
 if ARGV[18] ~= '' then
   for _, text in ipairs(cjson.decode(ARGV[18])) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
 end

@@ -19,6 +19,7 @@
 --   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over, if no run is in the queue
 -- Of a run R = S:run:<id>; none expires while the run is open, since a Redis may evict what expires; then all do together, after its retention:
 --   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: its trace has its root;
+--                      used:<attempt>|<step>: the usage of an attempt that was stopped is counted;
 --                      parts: how many of the keys below it had when it ended, without the logs
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
@@ -84,6 +85,22 @@ local function worker_of(owner) return string.match(owner, '^[^~]*') end
 local function event(kind, step, attempt, owner, detail)
   local worker = owner and worker_of(owner) or ''
   redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker, 'at', now, 'd', detail or '')
+end
+
+-- Adds what was used to the run's usage: "in,out,cost,model,tool", or "" for nothing.
+local function add_usage(text)
+  if text == '' then return end
+  local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(text, '^(.-),(.-),(.-),(.-),(.-)$')
+  local counts = {input_tokens = tokens_in, output_tokens = tokens_out, model_calls = model_calls, tool_calls = tool_calls}
+  for field, count in pairs(counts) do
+    if count ~= '0' then redis.call('HINCRBY', R, field, count) end
+  end
+  if cost ~= '' then redis.call('HINCRBYFLOAT', R, 'cost_usd', cost) end
+end
+
+-- The same for an attempt whose outcome does not count, since its step was stopped: once, however often it is told.
+local function add_usage_once(step, attempt, text)
+  if text ~= '' and redis.call('HSETNX', R, 'used:' .. attempt .. '|' .. step, 1) == 1 then add_usage(text) end
 end
 
 local function parse(id, packed)

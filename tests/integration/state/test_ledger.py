@@ -289,6 +289,31 @@ def test_what_nobody_knows_cannot_be_committed(ledger: Ledger) -> None:
     assert play.commit(as_if("nowhere", "a")).word == "gone"
 
 
+def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> None:
+    """Its reply came after the run was cancelled, or the call was cut off; both may be told twice."""
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    replied, cut_off = play.begin("a"), play.begin("b")
+    ledger.cancel("run")
+
+    for _ in range(2):
+        assert play.commit(replied, outcome=Outcome(usage=Usage(input_tokens=7, cost_usd=0.5, model_calls=1))).word == "closed"
+        ledger.used(cut_off, Usage(input_tokens=3, model_calls=1))
+
+    assert ledger.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
+
+
+def test_a_last_outcome_that_is_told_again_counts_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+
+    for _ in range(2):
+        play.commit(begun, outcome=Outcome(usage=Usage(input_tokens=7)))
+
+    assert ledger.read("run").usage.input_tokens == 7
+
+
 def test_usage_is_added_up_and_an_unknown_price_stays_unknown(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"))
