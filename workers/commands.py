@@ -13,7 +13,7 @@ from orchestrator.models.graph import Outcome
 from orchestrator.models.values import Usage
 from orchestrator.runlog.secrets import redact, secrets_in
 from workers.environment import environment
-from workers.tools import folder_here
+from workers.folders import folder_here
 from workers.work import Work
 
 log = structlog.get_logger(__name__)

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from orchestrator.errors import CantataError, MustWait, StepError, UnavailableError
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import growth
+from orchestrator.state import handed_back
 from orchestrator.state.encoding import unknown_fields
 from orchestrator.state.records import Begun
-from workers import outcomes
+from workers import outcomes, scripts
 from workers.kinds import HANDLERS
 from workers.outcomes import Record
 from workers.runtime import Process
@@ -35,8 +36,8 @@ def do(process: Process, begun: Begun) -> Record | None:
         if process.ledger.is_old(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
             return None
-        if unknown := _unknown_to_us(work):
-            process.ledger.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, unknown)
+        if why := _refusal(work):
+            process.ledger.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, why)
             return None
         outcome = _call(work)
         if outcome.fragment is not None:
@@ -66,15 +67,15 @@ class _Lost(Exception):
     """The lease was lost while the step was done."""
 
 
-def _unknown_to_us(work: Work) -> str:
-    """What of a step only a newer worker knows; it is handed back then."""
+def _refusal(work: Work) -> str:
+    """Return why this worker hands a step back: only a newer one knows it, or one with another configuration."""
     if work.begun.spec.kind not in HANDLERS:
-        return f"step kind {work.begun.spec.kind!r}"
+        return handed_back.too_old(f"step kind {work.begun.spec.kind!r}")
     try:
         work.definitions  # noqa: B018  # read now, before anything is done
     except ValidationError as error:
-        return unknown_fields(error)
-    return ""
+        return handed_back.too_old(unknown_fields(error))
+    return scripts.refusal(work)
 
 
 def _call(work: Work) -> Outcome:

@@ -14,6 +14,7 @@ from orchestrator.planning import choices, history, templates
 from workers import conversations, prompts, tools
 from workers.asking import ask
 from workers.dialects.messages import Message
+from workers.folders import folder_here
 from workers.work import Work, as_text, text_input
 
 LATE = frozenset({"timeout", "model_timeout"})
@@ -46,7 +47,7 @@ def team_call(work: Work) -> Outcome:
     """Calls the function that routes with (user_input, history, agent_descriptions); what it gives is the output."""
     team = _team(work)
     name = str((team.router or Router()).function)
-    function = tools.load(name, tools.folder_here(work.definitions.folder))
+    function = tools.load(name, folder_here(work.definitions.folder))
     entries, _ = conversations.shown_to(work, History(), max_tokens=team.max_history_tokens)
     told = [{"role": entry.role, "content": entry.content} for entry in entries]
     answer = tools.call(work, name, partial(function, text_input(work), told, _descriptions(work)), {})

@@ -17,6 +17,7 @@ from orchestrator.planning.strategies.agents import STOP
 from orchestrator.state.encoding import to_json
 from workers import tools
 from workers.dialects.messages import cut
+from workers.folders import folder_here
 from workers.schemas import signature_of
 from workers.work import Work, text_input
 
@@ -25,7 +26,7 @@ def agent_function(work: Work) -> Outcome:
     """Calls a function with the text before it, or with nothing if it takes none; what it gives is text."""
     instruction = _agent(work).instructions[_number(work)]
     assert isinstance(instruction, FunctionStep)
-    function = tools.load(instruction.function, tools.folder_here(work.definitions.folder))
+    function = tools.load(instruction.function, folder_here(work.definitions.folder))
     signature = signature_of(function)
     given = [text_input(work)] if signature is None or signature.parameters else []
     answer = tools.call(work, instruction.function, partial(function, *given), {})
@@ -95,7 +96,7 @@ def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 def _ask(work: Work, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
     """What a chainbreaker says; None, with a warning, if it cannot be asked or says nothing that can be understood."""
     try:
-        breaker = tools.load(name, tools.folder_here(work.definitions.folder))
+        breaker = tools.load(name, folder_here(work.definitions.folder))
         count = len(inspect.signature(breaker).parameters)
         if count not in (2, 3):
             warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is left out")

@@ -11,6 +11,7 @@ import regex
 
 from orchestrator.models.definitions import Rule, Team
 from workers import tools
+from workers.folders import folder_here
 from workers.work import Work
 
 PATIENCE_S = 1.0
@@ -44,7 +45,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def _called(work: Work, rule: Rule, text: str) -> Any:
-    answer = tools.load(str(rule.function), tools.folder_here(work.definitions.folder))(text)
+    answer = tools.load(str(rule.function), folder_here(work.definitions.folder))(text)
     if inspect.iscoroutine(answer):
         answer = asyncio.run_coroutine_threadsafe(answer, work.process.loop()).result()
     return rule.agent if answer is True else answer

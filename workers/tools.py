@@ -6,13 +6,11 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 import threading
 import traceback
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +21,8 @@ from orchestrator.errors import StepError
 from orchestrator.models.definitions import Tool
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, Usage
-from workers import memory, schemas
+from workers import memory, schemas, scripts
+from workers.folders import folder_here
 from workers.remembering import Context
 from workers.schemas import CONTEXT as CONTEXT
 from workers.schemas import Function
@@ -43,27 +42,25 @@ def tool_call(work: Work) -> Outcome:
     """Calls a tool or skill with the node's input, or with what a model gave, as keyword arguments."""
     section, name = work.text_param("section"), work.text_param("tool")
     tool: Tool = getattr(work.definitions, section)[name]
-    if tool.function is None:
-        raise StepError(f"{name!r} is an MCP server and no function", code="internal")
-    function = load(tool.function, folder_here(work.definitions.folder))
+    function, called = _function(name, tool, work)
     by_model = work.params.get("asked_by") == "model"
     arguments = _with_values(tool, schemas.bind(function, tool, work.node_input) if by_model else work.node_input)
     if schemas.wants_context(function):
         arguments = {**arguments, CONTEXT: Context.of(work)}
-    _check_arguments(tool.function, function, arguments)
+    _check_arguments(called, function, arguments)
     faultpoints.at("tool-started")
-    output = call(work, tool.function, function, arguments)
+    output = call(work, called, function, arguments)
     faultpoints.at("tool-finished")
     return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
 
 
-@lru_cache(maxsize=64)
-def folder_here(folder: str | None) -> str | None:
-    """The configuration's folder on this machine: where it was read if that is here too, else where CANTATA_CONFIG lies."""
-    if folder is None or Path(folder).is_dir():
-        return folder
-    own = os.environ.get("CANTATA_CONFIG")
-    return str(Path(own).resolve().parent) if own else None
+def _function(name: str, tool: Tool, work: Work) -> tuple[Function, str]:
+    """The function that a tool is, and its name in messages."""
+    if tool.script is not None:
+        return scripts.load(tool.script, work), f"script:{tool.script.function}"
+    if tool.function is None:
+        raise StepError(f"{name!r} is an MCP server and no function", code="internal")
+    return load(tool.function, folder_here(work.definitions.folder)), tool.function
 
 
 def load(name: str, folder: str | None) -> Function:

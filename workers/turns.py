@@ -19,6 +19,7 @@ from orchestrator.planning.strategies.agents import template, tools_of
 from workers import conversations, mcp, remembering, schemas, tools
 from workers.dialects.messages import Message, conversation
 from workers.dialects.rounds import Answer, Round
+from workers.folders import folder_here
 from workers.shapes import Shape
 from workers.work import Work, filling, text_input
 
@@ -140,7 +141,7 @@ class Turn:
     async def tools(self) -> tuple[ToolSchema, ...]:
         """What its model may call."""
         known = self.work.definitions.tools
-        folder = tools.folder_here(self.work.definitions.folder)
+        folder = folder_here(self.work.definitions.folder)
         found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
             server, method = mcp_tool(name, known) or (name, "*")
@@ -215,7 +216,7 @@ class Turn:
     def shape(self) -> Shape | None:
         """The shape that the answer must have, if it must have one."""
         output = self.agent.output
-        return Shape(output, self.name, tools.folder_here(self.work.definitions.folder)) if output and self.is_last else None
+        return Shape(output, self.name, folder_here(self.work.definitions.folder)) if output and self.is_last else None
 
 
 def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:

@@ -74,7 +74,7 @@ def _model_faults(document: Document) -> list[Fault]:
     try:
         Definitions.model_validate(document.data)
     except ValidationError as error:
-        return faults_of(error, document, Definitions, hidden=["folder", "diskurs"])
+        return faults_of(error, document, Definitions, hidden=["folder", "diskurs", "script"])
     return []
 
 
@@ -86,6 +86,12 @@ def _check_folder(document: Document, folder: Path | None) -> Iterator[Fault]:
         yield document.fault(("folder",), "unknown key 'folder'; functions are imported from the folder that the file lies in")
     if isinstance(document.data, dict) and "diskurs" in document.data:
         yield document.fault(("diskurs",), "unknown key 'diskurs'; a Diskurs folder has a config.yml of its own, with 'firstContact'")
+
+
+def _check_scripts(document: Document, folder: Path | None) -> Iterator[Fault]:
+    for section in ("tools", "skills"):
+        for path, _ in find(document.data, f"{section}.*.script"):
+            yield document.fault(path, "unknown key 'script'; write the function in a module, and name it by 'function'")
 
 
 def _check_names(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -206,6 +212,7 @@ def _check_functions(document: Document, folder: Path | None) -> Iterator[Fault]
 
 _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
     _check_folder,
+    _check_scripts,
     _check_names,
     _check_skill_names,
     _check_references,

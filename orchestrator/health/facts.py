@@ -52,6 +52,8 @@ class Fleet:
     """What happened since the ledger began, such as `closed:failed`."""
     queues: Mapping[str, QueueLoad] | Missing
     """Missing if the broker could not be asked what waits there."""
+    handed_back: Sequence[str] = ()
+    """Steps that workers handed back in the last minute, and why."""
     last_ended: Mapping[str, int] = field(default_factory=dict)
     """How the last runs that ended did: status → how many."""
 

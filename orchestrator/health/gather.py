@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from orchestrator.health.doors import ask
 from orchestrator.health.facts import Door, Facts, Fleet, Missing, Node, Shared, Store
 from orchestrator.health.part import Part
 from orchestrator.models.definitions import Budget, Limits
-from orchestrator.state import limits, load
+from orchestrator.state import handed_back, limits, load
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.connection import Redis, RedisFailure, check, connect, reason, without_password
 from orchestrator.state.keys import SHARDS, key_of, shard_key
@@ -30,6 +30,8 @@ class Look:
     """Those that somebody serves or waits in."""
     last_ended: Mapping[str, int]
     """How the last runs that ended did."""
+    handed_back: Sequence[str]
+    """Steps that workers handed back in the last minute, and why."""
 
 
 def gather(
@@ -86,7 +88,7 @@ def look_at_fleet(url: str) -> Look:
     with _asking(url) as redis:
         found = load.standing(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
-        return Look(found, {*load.USUAL_QUEUES, *served, *load.queues_of_ready(redis)}, load.last_ended(redis))
+        return Look(found, {*load.USUAL_QUEUES, *served, *load.queues_of_ready(redis)}, load.last_ended(redis), handed_back.recent(redis))
 
 
 def look_at_limits(url: str) -> Shared | Missing | None:
@@ -119,7 +121,7 @@ def _asking(url: str) -> Iterator[Redis]:
 def _fleet(look: Look, messages: dict[str, load.Waiting] | Missing) -> Fleet:
     found = look.standing
     queues = messages if isinstance(messages, Missing) else load.queues(found, messages)
-    return Fleet(found.workers, found.sweep_age_s, found.runs_open, found.totals, queues, look.last_ended)
+    return Fleet(found.workers, found.sweep_age_s, found.runs_open, found.totals, queues, look.handed_back, look.last_ended)
 
 
 def _door(found: Door | Missing, name: str, url: str) -> Door:

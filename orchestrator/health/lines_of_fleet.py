@@ -21,7 +21,7 @@ def of_fleet(fleet: Fleet | Missing, version: str, broker: str = "") -> list[Lin
     """A line for the workers, one for the sweep, one for each queue, one for the runs; one for a broker apart from Redis."""
     if isinstance(fleet, Missing):
         return [red("workers", f"who works is not known: {fleet.why}")]
-    return [_of_workers(fleet.workers, version), _of_sweep(fleet), *_of_queues(fleet, broker), _of_runs(fleet)]
+    return [_of_workers(fleet.workers, version), _of_sweep(fleet), *_of_queues(fleet, broker), *_of_steps(fleet), _of_runs(fleet)]
 
 
 def _of_workers(workers: Sequence[Worker], version: str) -> Line:
@@ -52,6 +52,16 @@ def _of_sweep(fleet: Fleet) -> Line:
     said = f"{since}: timers do not fire, and what was lost is not found again"
     todo = "look for sweep_failed and shard_not_swept in the logs of the workers" if fleet.workers else "start a worker: each can sweep"
     return red("sweep", said, todo)
+
+
+def _of_steps(fleet: Fleet) -> list[Line]:
+    """A line for the steps that no worker could do yet."""
+    if not fleet.handed_back:
+        return []
+    first, *others = fleet.handed_back
+    more = f"; and {len(others)} more" if others else ""
+    todo = "start a worker that can do it; the step goes on by itself, or ends with its run's deadline"
+    return [yellow("steps", f"handed back in the last minute: {first}{more}", todo)]
 
 
 def _of_queues(fleet: Fleet, broker: str) -> list[Line]:

@@ -79,6 +79,14 @@ class McpServer(Value):
         return self
 
 
+class Script(Value):
+    """A function that a workflow's file defines. A run has its digest; the text is read from the files of the worker."""
+
+    file: str = Field(description="the file, from the configuration's folder")
+    function: str = Field(description="the function's name")
+    digest: str = Field(description="SHA-256 of the script, in hex", pattern=r"^[0-9a-f]{64}$")
+
+
 class Tool(Value):
     """What chains and agents may call: a Python function, or an MCP server with tools of its own; also what a skill is."""
 
@@ -86,6 +94,7 @@ class Tool(Value):
         default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
     )
     mcp: McpServer | None = Field(default=None, description="the server whose tools are called `name.tool`")
+    script: Script | None = Field(default=None, description="a function that a workflow's file defines; set when one is read")
     asks: bool = Field(default=False, description="asks people: a call waits, without a worker, for a signal, whose value is what it gives")
     description: str = Field(default="", description="what it does, for people and models")
     queue: QueueName = Field(
@@ -104,7 +113,7 @@ class Tool(Value):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Tool:
-        if (self.function is not None) + (self.mcp is not None) + self.asks != 1:
+        if (self.function is not None) + (self.mcp is not None) + (self.script is not None) + self.asks != 1:
             raise ValueError("a tool is either a 'function' or an 'mcp' server, or it 'asks' people")
         if self.asks and self.parameters is None:
             raise ValueError("a tool that 'asks' people needs 'parameters': what a model may tell them")

@@ -27,7 +27,7 @@ from orchestrator.errors import CantataError, ConfigError, UnavailableError, Unk
 from orchestrator.models.graph import START, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RunStatus
-from orchestrator.state import clock
+from orchestrator.state import clock, handed_back
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.encoding import (
     followed,
@@ -211,11 +211,11 @@ class Ledger:
         """Hand a step back undone, uncounted; answers it, if it was held. The next sweep sends it."""
         return ready_of(self._call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
 
-    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, unknown: str) -> None:
-        """Hand back a step of which this worker does not know something; it is sent again after a while, and the run's events say why."""
-        why = f"this worker does not know {unknown}, so it is older than the run: upgrade it"
+    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str) -> None:
+        """Hand back a step that this worker cannot do; it is sent again after a while. The run's events and `submit status` say why."""
         log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
         self._call("release", run_id, run_id, step_id, attempt, owner, self._resend_ms, to_json({"message": why}))
+        self.patiently(lambda: handed_back.note(self.redis, run_id, step_id, why))
 
     def leases(self) -> list[str]:
         """The names of all leases, in every shard."""
@@ -399,7 +399,7 @@ class Ledger:
             who = (digest, tenant, kind, session)
             return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *who, asked_at, waited_s)
         except ValidationError as error:
-            self.refuse(run_id, step_id, int(attempt), owner, unknown_fields(error))
+            self.refuse(run_id, step_id, int(attempt), owner, handed_back.too_old(unknown_fields(error)))
             return None
 
     def _call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies

@@ -18,6 +18,7 @@ from orchestrator.errors import StepError
 from orchestrator.models.conductors import Code, Forum
 from workers import tools
 from workers.diskurs import compatibility
+from workers.folders import folder_here
 from workers.work import Work
 
 _entering = threading.RLock()
@@ -26,7 +27,7 @@ _rooms: dict[str, Room] = {}
 
 def room_of(work: Work) -> Room:
     """The code of the run's folder. Raises StepError."""
-    folder = tools.folder_here(work.definitions.folder)
+    folder = folder_here(work.definitions.folder)
     if folder is None:
         raise StepError(f"the configuration's folder {work.definitions.folder!r} is not on this worker", code="no_folder")
     with _entering:

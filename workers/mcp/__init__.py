@@ -16,8 +16,8 @@ from orchestrator.formats.faults import did_you_mean
 from orchestrator.models.definitions import McpServer, Tool
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, ToolSchema, Usage
+from workers.folders import folder_here
 from workers.mcp.errors import Broken
-from workers.tools import folder_here
 from workers.work import Work
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from orchestrator.errors import StepError
 from orchestrator.models.definitions import McpServer
 from orchestrator.models.values import JsonValue
 from workers import mcp
-from workers.tools import folder_here
+from workers.folders import folder_here
 
 
 async def faults(servers: Mapping[str, JsonValue], folder: str | None) -> list[str]:

@@ -11,7 +11,8 @@ from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.functions import definition_of, fault_of
 from orchestrator.formats.langswarm.inputs import Inputs
 from orchestrator.formats.langswarm.parts import Part
-from orchestrator.models.definitions import Agent, Tool
+from orchestrator.formats.langswarm.scripts import digest_of, name_of
+from orchestrator.models.definitions import Agent, Script, Tool
 from orchestrator.models.values import JsonValue
 
 RUNTIME = "orchestrator.formats.langswarm.runtime"
@@ -46,6 +47,8 @@ class Book:
     tools: dict[str, Tool] = field(default_factory=dict)
     methods: dict[str, list[str]] = field(default_factory=dict)
     """Tool with methods of its own → the tools that they are."""
+    scripts: dict[str, str] = field(default_factory=dict)
+    """Tool whose function is written in the file → the text."""
     workflows: dict[str, Inputs] = field(default_factory=dict)
     """Workflow → what it says it is given."""
     left_aside: list[str] = field(default_factory=list)
@@ -89,10 +92,11 @@ class Book:
         self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Holds an input against its schema.", cheap=True)
         return CHECK
 
-    def script(self, name: str, text: str, place: str) -> str:
-        """The tool that a function written in the file is."""
-        tool = f"{name}@{place}"
-        self.tools[tool] = Tool(function=f"{RUNTIME}:script", values={"script_": text, "function_": name})
+    def script(self, name: str, part: Part, place: str) -> str:
+        """The tool that a function written in the file is: its text stays there, and workers read it there too."""
+        tool, text, folder = f"{name}@{place}", part.text(), self.folder or Path()
+        self.tools[tool] = Tool(script=Script(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text)))
+        self.scripts[tool] = text
         return tool
 
     def function(self, part: Part) -> str | None:
@@ -112,9 +116,9 @@ class Book:
 
     def first_parameter(self, tool: str) -> str | None:
         """The name of a function's first parameter, as its text has it."""
-        function, script = self.tools[tool].function, self.tools[tool].values.get("script_")
-        if isinstance(script, str):
-            node: ast.AST | None = defined_in(script).get(str(self.tools[tool].values["function_"]))
+        function, script = self.tools[tool].function, self.tools[tool].script
+        if script is not None:
+            node: ast.AST | None = defined_in(self.scripts[tool]).get(script.function)
         else:
             definition = definition_of(function, folder=self.folder) if function else None
             node = definition.node if definition else None

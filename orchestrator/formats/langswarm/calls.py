@@ -106,7 +106,7 @@ class Caller:
         text = part.text()
         try:
             if name in defined_in(text):
-                return self.book.script(name, text, f"{self.workflow}.{step.id}")
+                return self.book.script(name, part, f"{self.workflow}.{step.id}")
         except (SyntaxError, ValueError) as error:
             part.fault(f"the script is no Python: {error}")
             return None

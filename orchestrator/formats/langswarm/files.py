@@ -10,6 +10,7 @@ from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import Document
 from orchestrator.formats.faults import in_order
 from orchestrator.formats.langswarm.parts import Part
+from orchestrator.formats.langswarm.scripts import name_of
 from orchestrator.formats.langswarm.vocabulary import FILES, LEFT_ASIDE, SECTIONS, TOP
 from orchestrator.formats.texts import lies_in
 from orchestrator.models.values import JsonValue
@@ -70,17 +71,12 @@ def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
         seen.add(path.resolve())
         document = _document(path, read, sources)
         if document is not None:
-            file = _name(path, folder) if sources.several else ""
+            file = name_of(path, folder) if sources.several else ""
             included = _included(Part(document, document.data, sources.faults, file=file), path.parent, folder)
             sources.several = sources.several or bool(included)
             todo += included
-            _take(document, _name(path, folder) if sources.several else "", sources)
+            _take(document, name_of(path, folder) if sources.several else "", sources)
     return sources
-
-
-def _name(path: Path, folder: Path) -> str:
-    """What a file is called in the configuration's folder."""
-    return path.resolve().relative_to(folder.resolve()).as_posix() if lies_in(folder, path) else path.name
 
 
 def _document(path: Path, read: Read, sources: Sources) -> Document | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from orchestrator.formats.langswarm.inputs import Schema, faults_in
 from orchestrator.formats.langswarm.references import USER_INPUT
 from orchestrator.models.values import JsonValue
@@ -21,10 +19,3 @@ def check(given: dict[str, JsonValue], schema: Schema) -> None:
     named: JsonValue = {name: value for name, value in given.items() if value is not None and (name in known or name not in USER_INPUT)}
     if found := faults_in(named, schema):
         raise ValueError(f"the workflow's input does not fit its 'input_schema': {'; '.join(found)}")
-
-
-def script(script_: str, function_: str, **arguments: Any) -> JsonValue:
-    """What the function of this name gives that a step's `script` defines."""
-    names: dict[str, Any] = {"__name__": "script"}
-    exec(compile(script_, "script", "exec"), names)
-    return cast(JsonValue, names[function_](**arguments))

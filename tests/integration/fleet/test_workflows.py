@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from orchestrator import health
+from orchestrator.cli.main import submit
 from orchestrator.client import Client, EmbeddedClient, TurnRun
 from orchestrator.errors import ConfigError
 from orchestrator.models.wire import RunResult
@@ -331,3 +334,27 @@ def test_a_worker_killed_in_the_middle_delays_a_workflow_and_repeats_nothing_fin
     asked = hurt.asked()
     assert [asked.count(text) for text in ("write tea", "write longer", "review echo: write longer")] == [1, 1, 1]
     assert asked.count("review echo: write tea") == (2 if kill is kill_agent else 1)
+
+
+def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_it(stage: Stage, client: EmbeddedClient) -> None:
+    text = (
+        "agents: []\nworkflows: {w: [{id: shout, function: up, script: 'def up(text): return text.upper()', args: {text: '${input}'}}]}\n"
+    )
+    file = stage.folder / "flow.yaml"
+    file.write_text(text)
+    with Client(client.redis_url, config=file) as own:
+        assert own.definitions.tools
+        file.write_text(text.replace("upper", "lower"))
+        run = own.submit_workflow("w", "Hello")
+        refused = until(lambda: [event for event in run.log(timeout_s=0.5) if event.type == "refused"], "a refusal")
+        shown = CliRunner().invoke(submit, ["runs", "show", run.run_id], env={"REDIS_URL": client.redis_url}).output
+        handed_back = health.judged(health.gather(client.redis_url, version="0.1.0")).lines
+
+        assert "no script 'up' with the digest" in str(refused[0].detail["message"])
+        assert "no script 'up' with the digest" in " ".join(shown.split())
+        (line,) = [line for line in handed_back if line.matter == "steps"]
+        assert run.run_id in line.said
+        file.write_text(text)
+        result = run.result(PATIENCE_S)
+
+    assert (result.status, result.output) == ("succeeded", "HELLO")

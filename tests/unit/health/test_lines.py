@@ -154,6 +154,13 @@ FLEET = [
     (fleet(sweep_age_s=75.0), "sweep", "red", "nobody has swept for 1 min 15 s: timers do not fire", "sweep_failed"),
     (fleet(sweep_age_s=None, workers=[]), "sweep", "red", "nobody has swept yet", "start a worker"),
     (
+        fleet(handed_back=["step 's' of run 'r': no script", "another"]),
+        "steps",
+        "yellow",
+        "step 's' of run 'r': no script; and 1 more",
+        "start a worker",
+    ),
+    (
         fleet(queues={"gpu": queue(ready=2, workers=0, oldest_wait_s=7.0)}),
         "queue gpu",
         "red",

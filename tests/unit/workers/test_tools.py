@@ -13,8 +13,9 @@ from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
 from orchestrator.state.records import Begun
+from workers.folders import folder_here
 from workers.runtime import Process
-from workers.tools import folder_here, load, tool_call
+from workers.tools import load, tool_call
 from workers.work import Work
 
 BOOKING = """

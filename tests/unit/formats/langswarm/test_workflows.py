@@ -554,7 +554,9 @@ def test_tools_of_a_step_are_its_own(tmp_path: Path) -> None:
     assert (definitions.tools["adder"].function, definitions.tools["adder"].description) == ("mine:add", "Adds.")
     assert definitions.chains["w"].nodes[1].input == {"a": 1}
     assert definitions.tools["add"].function == "mine:add"
-    assert definitions.tools["one@w.d"].values["function_"] == "one"
+    script = definitions.tools["one@w.d"].script
+    assert script is not None
+    assert (script.file, script.function) == ("flow.yaml", "one")
     assert definitions.chains["w"].nodes[3].input_map.keys() == {"x"}
 
 

@@ -1,0 +1,112 @@
+"""A script of a workflow is read from the worker's own files, by its digest; what a run stores is not executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator import config
+from orchestrator.errors import StepError
+from orchestrator.models.definitions import Definitions
+from orchestrator.models.graph import Spec
+from orchestrator.models.values import JsonValue
+from orchestrator.state.records import Begun
+from workers import scripts
+from workers.folders import folder_here
+from workers.runtime import Process
+from workers.tools import tool_call
+from workers.work import Work
+
+FLOW = """
+agents: []
+workflows:
+  w:
+    - {{id: shout, function: loud, script: "def loud(text): return text.upper() + '{end}'", args: {{text: '${{user_input}}'}}}}
+"""
+TOOL = "loud@w.shout"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("CANTATA_CONFIG", raising=False)
+    folder_here.cache_clear()
+    monkeypatch.setattr(scripts, "_functions", {})
+    yield
+    folder_here.cache_clear()
+
+
+def written(folder: Path, end: str = "!") -> Definitions:
+    """What a run of the workflow stores."""
+    folder.mkdir(exist_ok=True)
+    (folder / "flow.yaml").write_text(FLOW.format(end=end))
+    return Definitions.model_validate_json(config.load(folder / "flow.yaml").model_dump_json())
+
+
+def work(definitions: Definitions, *, queue: str = "tools") -> Work:
+    params: dict[str, JsonValue] = {"section": "tools", "tool": TOOL, "input": {"text": "hi"}}
+    process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
+    return Work(Begun("run", "step", 1, "worker", Spec(kind="tool.call", queue=queue, params=params), None, 0, {}, ""), process)
+
+
+def test_a_run_stores_the_digest_of_a_script_and_no_code(tmp_path: Path) -> None:
+    definitions = written(tmp_path)
+
+    assert "upper" not in definitions.model_dump_json()
+    script = definitions.tools[TOOL].script
+    assert script is not None
+    assert (script.file, script.function, len(script.digest)) == ("flow.yaml", "loud", 64)
+    assert tool_call(work(definitions)).output == "HI!"
+
+
+def test_code_that_is_stored_with_a_run_is_not_executed(tmp_path: Path) -> None:
+    stored: Any = {"function": "orchestrator.formats.langswarm.runtime:script", "values": {"script_": "def loud(text): return 1"}}
+    definitions = Definitions.model_validate({"folder": str(tmp_path), "tools": {TOOL: stored}})
+
+    with pytest.raises(StepError, match="has no function 'script'"):
+        tool_call(work(definitions))
+
+
+def test_a_script_that_was_changed_since_is_refused_and_not_run(tmp_path: Path) -> None:
+    definitions = written(tmp_path)
+    written(tmp_path, end="?")
+
+    why = scripts.refusal(work(definitions))
+
+    assert "no script 'loud' with the digest" in why
+    assert "'flow.yaml': give it the configuration" in why
+    with pytest.raises(StepError):
+        tool_call(work(definitions))
+    written(tmp_path)
+    assert scripts.refusal(work(definitions)) == ""
+
+
+@pytest.mark.parametrize("own", ["flow.yaml", ""])
+def test_a_worker_elsewhere_reads_the_file_of_its_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+    definitions = written(tmp_path / "here").model_copy(update={"folder": "/nowhere/on/this/machine"})
+    assert scripts.refusal(work(definitions))
+
+    folder_here.cache_clear()
+    monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "here" / own))
+
+    assert scripts.refusal(work(definitions)) == ""
+    assert tool_call(work(definitions)).output == "HI!"
+
+
+def test_no_file_outside_the_folder_is_read(tmp_path: Path) -> None:
+    definitions = written(tmp_path)
+    (tmp_path / "inner").mkdir()
+    tool = definitions.tools[TOOL]
+    assert tool.script
+    outside = tool.model_copy(update={"script": tool.script.model_copy(update={"file": "../flow.yaml"})})
+
+    assert scripts.refusal(work(definitions.model_copy(update={"folder": str(tmp_path / "inner"), "tools": {TOOL: outside}})))
+
+
+@pytest.mark.parametrize("queue", ["agents", "coordinator"])
+def test_scripts_run_in_the_tools_pool_only(tmp_path: Path, queue: str) -> None:
+    with pytest.raises(StepError, match="workers of the queue 'tools' only"):
+        tool_call(work(written(tmp_path), queue=queue))

@@ -1,0 +1,22 @@
+"""The configuration's folder on this machine."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+
+@lru_cache(maxsize=64)
+def folder_here(folder: str | None) -> str | None:
+    """Return a run's folder: where its configuration was read if that is here too, else where CANTATA_CONFIG lies."""
+    return folder if folder is None or Path(folder).is_dir() else own_folder()
+
+
+def own_folder() -> str | None:
+    """Return the folder of this worker's own configuration, CANTATA_CONFIG; None if it has none."""
+    own = os.environ.get("CANTATA_CONFIG")
+    if not own:
+        return None
+    path = Path(own).resolve()
+    return str(path if path.is_dir() else path.parent)
