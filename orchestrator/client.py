@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from orchestrator import __version__, embedded, faultpoints, forking, tracing
 from orchestrator import config as configuration
@@ -139,6 +139,13 @@ class ChainRun(Run):
         return ChainRequest.model_validate_json(self._client.ledger.request_of(self.run_id)[1])
 
 
+class _Time(NamedTuple):
+    """How long a run may take, and the setting that says so; None seconds: the default."""
+
+    seconds: float | None
+    by: str
+
+
 class Client:
     """The way in: submits turns and chains, finds runs.
 
@@ -208,7 +215,8 @@ class Client:
             raise ConfigError(faults, source="turn")
         request = turn.model_dump_json(exclude_defaults=True)
         own_s = self.definitions.chains[workflow].timeout_s if workflow else None
-        return TurnRun(self, self._accept("turn", request, timeout_s or own_s, idempotency_key, labels, session=session))
+        allowed = _Time(timeout_s, "timeout_s of the turn") if timeout_s else _Time(own_s, f"timeout_s of chain {workflow!r}")
+        return TurnRun(self, self._accept("turn", request, allowed, idempotency_key, labels, session=session))
 
     def submit_workflow(
         self, name: str, text: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
@@ -221,14 +229,23 @@ class Client:
 
     def submit_chain(
         self,
-        request: ChainRequest | Mapping[str, Any],
+        request: ChainRequest | Mapping[str, Any] | str | Path,
         *,
+        initial_input: Mapping[str, JsonValue] | None = None,
+        timeout_s: float | None = None,
         idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> ChainRun:
-        """Submit a chain request. The same `idempotency_key` gives the same run. Raises ConfigError with every fault."""
-        if not isinstance(request, ChainRequest):
-            request = a2e.request_from(dict(request))
+        """Submit a chain request: as data, by the name of its file, or by the name of a chain of the configuration.
+
+        `initial_input` and `timeout_s` stand in place of the request's own. The same `idempotency_key` gives the same run. Raises
+        ConfigError with every fault.
+        """
+        request = self._request_of(request)
+        if initial_input is not None:
+            request = a2e.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
+        if timeout_s is not None:
+            request = a2e.request_from({**request.model_dump(), "timeout": timeout_s})
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         faults, code = chains.check(request, self.definitions)
@@ -236,8 +253,19 @@ class Client:
             raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
         text = request.model_dump_json(exclude_defaults=True)
         queue = starting_queue(request, self.definitions, self._costs())
-        run_id = self._accept("chain", text, request.timeout or None, idempotency_key, labels, queue)
+        allowed = _Time(request.timeout or None, "timeout of the request")
+        run_id = self._accept("chain", text, allowed, idempotency_key, labels, queue)
         return ChainRun(self, run_id)
+
+    def _request_of(self, request: object) -> ChainRequest:
+        if isinstance(request, ChainRequest):
+            return request
+        if isinstance(request, (str, Path)):
+            return configuration.request_named(str(request), self.definitions)[0]
+        if isinstance(request, Mapping):
+            return a2e.request_from(dict(request))
+        wanted = "a ChainRequest, a mapping with its 'nodes', the name of its file, or of a chain of the configuration"
+        raise ConfigError(f"a chain is submitted as {wanted}; not as {type(request).__name__!r}", source="chain request")
 
     def run(self, run_id: str) -> TurnRun | ChainRun:
         """A run by its id. Raises UnknownRunError."""
@@ -307,7 +335,7 @@ class Client:
         self.close()
 
     def _accept(
-        self, kind: str, request: str, timeout_s: float | None, idempotency_key: str | None, labels: Mapping[str, str] | None,
+        self, kind: str, request: str, allowed: _Time, idempotency_key: str | None, labels: Mapping[str, str] | None,
         queue: str = COORDINATOR, session: str | None = None,
     ) -> str:  # fmt: skip
         definitions = self.definitions
@@ -319,7 +347,8 @@ class Client:
         with tracing.submitting(kind, __version__) as submission:
             accepted = self.ledger.accept(
                 run_id, kind=kind, request=request, definitions=self._definitions_text,
-                timeout_s=timeout_s or definitions.defaults.timeout_s, max_attempts=definitions.defaults.max_attempts,
+                timeout_s=allowed.seconds or definitions.defaults.timeout_s, timeout_by=allowed.by if allowed.seconds else "defaults.timeout_s",
+                max_attempts=definitions.defaults.max_attempts,
                 max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
                 session=place,
             )  # fmt: skip

@@ -10,8 +10,10 @@ from orchestrator.formats import langswarm
 from orchestrator.formats.a2e import is_request, load_request
 from orchestrator.formats.diskurs import folder as diskurs
 from orchestrator.formats.documents import Document, parse
+from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.native import load_definitions
 from orchestrator.models.definitions import Agent, Defaults, Definitions
+from orchestrator.models.wire import ChainRequest
 from orchestrator.settings import settings
 
 DEFAULT_FILE = Path("configs/default.yaml")
@@ -84,6 +86,28 @@ def read(path: Path) -> Document:
     except OSError as error:
         raise ConfigError(f"this file cannot be read: {error.strerror}", source=str(path)) from error
     return parse(text, source=str(path))
+
+
+def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Document]:
+    """The chain request in the file of this name, or the chain of the configuration that is called so, and the document it stands in.
+
+    Raises ConfigError.
+    """
+    if _is_file(name):
+        document = read(Path(name))
+        return load_request(document), document
+    chain = definitions.chains.get(name)
+    if chain is None:
+        known = did_you_mean(name, definitions.chains)
+        raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
+    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs), Document(None, name)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long, or what no path can hold: a text that is no name of a file
+        return False
 
 
 def check_file(path: Path) -> list[Fault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import cast
 
@@ -22,6 +23,7 @@ from orchestrator.models.wire import (
 )
 from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
 from orchestrator.state.records import RunRecord, StepRecord
+from orchestrator.state.summaries import state_of
 
 ERROR_CODES = {"timed_out": "timeout", "cancelled": "cancelled"}
 REFUSALS = frozenset({"bad_entry", "bad_request", "chain_cycle"})
@@ -38,6 +40,7 @@ def turn_result(run: RunRecord) -> RunResult:
     return RunResult(
         run_id=run.run_id,
         status=run.status,
+        state=state_of(run.status, run.failures),
         output=last.output if last and last.state == "done" else told.get("last_output"),
         error=run.error,
         usage=run.usage,
@@ -57,7 +60,8 @@ def chain_response(run: RunRecord) -> ChainResponse:
     answers = {node.node_id: run.answering(node.node_id) for node in request.nodes}
     outputs = {name: step.output for name, step in answers.items() if step is not None and step.state in ("done", "failed")}
     outputs |= {body: outputs[owner] for owner, body in bodies.items() if owner in outputs}
-    finals = {name: outputs[name] for name in run.terminals if (step := answers[name]) is not None and step.state == "done"}
+    ends = run.terminals if run.status == "succeeded" else ()  # of one that failed, the end of a branch is no answer
+    finals = {name: outputs[name] for name in ends if (step := answers[name]) is not None and step.state == "done"}
     failed = _failed(run, request, bodies)
     ran = [node_of(step_id) for step_id, step in run.steps.items() if step_id != START and _was_executed(step)]
     return ChainResponse(
@@ -66,7 +70,8 @@ def chain_response(run: RunRecord) -> ChainResponse:
         correlation_id=request.correlation_id,
         run_id=run.run_id,
         status=run.status,
-        success=run.status == "succeeded" and not failed,
+        state=state_of(run.status, run.failures),
+        success=state_of(run.status, run.failures) == "succeeded",
         outputs=outputs,
         final_output=next(iter(finals.values())) if len(finals) == 1 else (dict(finals) or None),
         duration_ms=_duration_ms(run),
@@ -84,14 +89,14 @@ def refused_chain(error: ConfigError) -> ChainResponse:
     chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("chain_id", "session_id", "correlation_id"))
     faults = [FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults]
     return ChainResponse(
-        chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed", success=False, outputs={},
+        chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed", state="failed", success=False, outputs={},
         final_output=None, duration_ms=0, nodes_run=0, error=ChainError(code=error.code, message=_utf8(str(error)), faults=faults),
     )  # fmt: skip
 
 
 def refused_turn(error: ConfigError) -> RunResult:
     """The result of a turn that was refused: nothing of it ran."""
-    return RunResult(run_id="", status="failed", error=ErrorInfo(code=error.code, message=_utf8(str(error))))
+    return RunResult(run_id="", status="failed", state="failed", error=ErrorInfo(code=error.code, message=_utf8(str(error))))
 
 
 def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], step: StepRecord | None) -> ChainEvent | None:
@@ -141,9 +146,16 @@ def _was_executed(step: StepRecord) -> bool:
 
 
 def _failed(run: RunRecord, request: ChainRequest, bodies: Mapping[str, str]) -> list[str]:
-    steps = [step for step_id, step in run.steps.items() if step.state == "failed" and step_id != START]
-    failed = {_node_id(node_of(step.step_id), bodies) for step in steps if _is_nodes_own(step)}
-    return [node.node_id for node in request.nodes if node.node_id in failed]
+    """The nodes that failed, in the order of the request; each item of a map by its number."""
+    steps = [step for step_id, step in run.steps.items() if step.state == "failed" and step_id != START and _is_nodes_own(step)]
+    failed = defaultdict(set)
+    for place in (node_of(step.step_id) for step in steps):
+        failed[_node_id(place, bodies)].add(-1 if place.index is None else place.index)
+    return [_item_of(node.node_id, index) for node in request.nodes for index in sorted(failed.get(node.node_id, ()))]
+
+
+def _item_of(node_id: str, index: int) -> str:
+    return node_id if index < 0 else f"{node_id}[{index}]"
 
 
 def _chain_error(run: RunRecord, bodies: Mapping[str, str]) -> ChainError | None:
@@ -156,8 +168,10 @@ def _chain_error(run: RunRecord, bodies: Mapping[str, str]) -> ChainError | None
         return ChainError(code=error.code, message=error.message)
     if error.step is None or error.step == START:
         return ChainError(code="chain_error", message=error.message)
-    node_id = _node_id(node_of(error.step), bodies)
-    return ChainError(code="chain_node_error", message=f"node {node_id!r} failed: {error.message}", node_id=node_id)
+    place = node_of(error.step)
+    node_id = _node_id(place, bodies)
+    name = _item_of(node_id, -1 if place.index is None else place.index)
+    return ChainError(code="chain_node_error", message=f"node {name!r} failed: {error.message}", node_id=node_id, index=place.index)
 
 
 def _steps_run(run: RunRecord) -> int:

@@ -20,6 +20,11 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", _SEQUENCES.sub("", text.replace("\r\n", "\n")))
 
 
+def spoken(state: str) -> str:
+    """A state of a run or a step in words: 'timed out', 'succeeded with failures'."""
+    return state.replace("_", " ")
+
+
 def line(text: str, most: int = 100) -> str:
     """Clean text in one line, cut to `most` characters."""
     flat = " ".join(clean(text).split())

@@ -198,12 +198,12 @@ def _show(result: RunResult | ChainResponse) -> None:
         tell(f"error: {_why(result.error)}")
     if isinstance(result, ChainResponse) and result.failed:
         tell(f"failed: {', '.join(result.failed)}")
-    tell(_footer(result.run_id, result.status, result.duration_ms, result.usage))
+    tell(_footer(result.run_id, words.spoken(result.state), result.duration_ms, result.usage))
 
 
 def _why(error: ErrorInfo | ChainError) -> str:
     return f"{words.clean(error.message)} ({error.code})"
 
 
-def _footer(run_id: str, status: str, duration_ms: int, usage: Usage) -> str:
-    return " · ".join(part for part in (f"run {run_id}", status, words.duration(duration_ms), words.usage(usage)) if part)
+def _footer(run_id: str, state: str, duration_ms: int, usage: Usage) -> str:
+    return " · ".join(part for part in (f"run {run_id}", state, words.duration(duration_ms), words.usage(usage)) if part)

@@ -27,7 +27,7 @@ def _run_said(before: View, after: View, event: RunEvent) -> str | None:
     if event.type == "accepted":
         return f"accepted {event.run_id}"
     if event.type == "closed":
-        return f"{after.status} {event.run_id}"
+        return f"{words.spoken(after.state)} {event.run_id}"
     if event.type == "failed":
         return f"failed to start: {_reason(event)}"
     return None
@@ -49,7 +49,8 @@ def _step_said(before: View, after: View, event: RunEvent) -> str | None:
             return f"started {step} (attempt {event.attempt})"
         case "done":
             took_ms = after.steps[step].took_ms if step in after.steps else None
-            return f"done {step}{f' ({words.duration(took_ms)})' if took_ms is not None else ''}"
+            word = "timed out" if event.detail.get("timed_out") else "done"
+            return f"{word} {step}{f' ({words.duration(took_ms)})' if took_ms is not None else ''}"
         case "failed" | "late":
             return f"{event.type} {step}: {_reason(event)}"
         case "retry":

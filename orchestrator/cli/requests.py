@@ -12,7 +12,6 @@ from orchestrator import config as configuration
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.a2e import load_request
 from orchestrator.formats.documents import Document, parse
-from orchestrator.formats.faults import did_you_mean
 from orchestrator.formats.marks import KeyPath, place, step
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
@@ -48,11 +47,11 @@ def request_of(
 
     A draft without an input may be given one yet.
     """
-    if file != "-" and not Path(file).exists():
-        document, request = Document(None, file), _named(file, definitions)
-    else:
+    if file == "-":
         document = document_of(file)
         request = load_request(document)
+    else:
+        request, document = configuration.request_named(file, definitions)
     request = _changed(request, given=given, timeout_s=timeout_s)
     faults, code = chains.check(request, definitions, is_draft=is_draft)
     if faults:
@@ -90,11 +89,3 @@ def _path(where: str, data: JsonValue) -> KeyPath:
     path: KeyPath = ("nodes", int(node.group(1)))
     field = rest.removeprefix(place(path, data)).removeprefix(".")
     return (*start, *path, *(field.split(".") if field else ()))
-
-
-def _named(name: str, definitions: Definitions) -> ChainRequest:
-    chain = definitions.chains.get(name)
-    if chain is None:
-        known = did_you_mean(name, definitions.chains)
-        raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
-    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs)

@@ -32,6 +32,7 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "done": ("✓", "green"),
     "failed": ("✗", "red"),
     "skipped": ("-", "dim"),
+    "timed_out": ("✗", "yellow"),
     "stopped": ("-", "dim"),
 }
 """State of a step → its sign and style; what runs turns."""
@@ -71,7 +72,7 @@ def paint(view: View, now_ms: float, *, most: int = MOST_ROWS) -> RenderableType
 def _title(view: View, now_ms: float) -> Text:
     end_ms = view.at_ms if view.status in RUN_OVER else now_ms
     took = words.duration(max(0.0, end_ms - view.began_ms)) if view.began_ms else ""
-    return Text(" · ".join(part for part in (f"run {view.run_id}", view.status, took) if part), style="bold")
+    return Text(" · ".join(part for part in (f"run {view.run_id}", words.spoken(view.state), took) if part), style="bold")
 
 
 def _cells(row: Row, view: View, now_ms: float) -> tuple[RenderableType, RenderableType, RenderableType]:
@@ -92,7 +93,7 @@ def _time(seen: Seen, now_ms: float) -> str:
 
 def _note(seen: Seen) -> Text:
     parts = [f"attempt {seen.attempt}" if seen.attempt > 1 else "", seen.model, words.tokens(seen.tokens_in, seen.tokens_out)]
-    note = {"asking": "waits for a signal", "stopped": "stopped"}.get(seen.word, words.line(seen.note, 200))
+    note = {"asking": "waiting for a signal", "stopped": "stopped", "timed_out": "timed out"}.get(seen.word, words.line(seen.note, 200))
     if seen.word == "running" and seen.said:
         note = _tail(seen.said)
     style = "red" if seen.word == "failed" else "yellow" if seen.word in ("retry", "lost") else "dim"

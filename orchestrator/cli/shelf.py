@@ -14,7 +14,7 @@ from rich.console import Console
 from orchestrator import words
 from orchestrator.cli import logs as log_lines
 from orchestrator.cli import screen
-from orchestrator.cli.desk import Desk, result_of, tell
+from orchestrator.cli.desk import Desk, has_succeeded, result_of, tell
 from orchestrator.cli.main import FAILED, INTERRUPTED, WRONG
 from orchestrator.cli.view import apply, learn, unknown
 from orchestrator.client import ChainRun, TurnRun
@@ -25,7 +25,7 @@ from orchestrator.results import describe_turn
 from orchestrator.state import events, listing, logs
 from orchestrator.state.listing import Wanted
 from orchestrator.state.records import RunRecord, StepRecord
-from orchestrator.state.summaries import RunSummary
+from orchestrator.state.summaries import RunSummary, shown_state, state_of
 
 MOST_ROWS = 1000  # of a tree that is painted once
 WIDTH = 160  # where no terminal says how wide it is
@@ -55,7 +55,7 @@ class Shelf(Desk):
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = words.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
             asked = words.line(run.title, 60)
-            click.echo(f"{run.run_id:19}  {run.status:9}  {began}  {took:>8}  {asked}  {words.usage(run.usage)}".rstrip())
+            click.echo(f"{run.run_id:19}  {words.spoken(run.state):9}  {began}  {took:>8}  {asked}  {words.usage(run.usage)}".rstrip())
         return 0
 
     def show(self, run_id: str) -> int:
@@ -94,7 +94,7 @@ class Shelf(Desk):
         except KeyboardInterrupt:
             self._leave(run_id, "interrupted")
             return INTERRUPTED
-        return 0 if run.status() == "succeeded" else FAILED
+        return 0 if has_succeeded(result_of(run)) else FAILED
 
     def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
         """Print what was logged for a run."""
@@ -162,6 +162,8 @@ def _summary(run: RunSummary) -> dict[str, JsonValue]:
     return {
         "run_id": run.run_id,
         "status": run.status,
+        "state": run.state,
+        "failures": run.failures,
         "kind": run.kind,
         "asked": run.title,
         "created_at_ms": created_at_ms,
@@ -175,6 +177,8 @@ def _listed(record: RunRecord) -> dict[str, JsonValue]:
     return {
         "run_id": record.run_id,
         "status": record.status,
+        "state": state_of(record.status, record.failures),
+        "failures": record.failures,
         "kind": record.kind,
         "asked": describe_turn(record),
         "created_at_ms": record.created_at_ms,
@@ -188,7 +192,7 @@ def _step(step: StepRecord) -> dict[str, JsonValue]:
     return {
         **step.info,
         "step": step.step_id,
-        "state": step.state,
+        "state": shown_state(step.state, step.info),
         "kind": step.spec.kind,
         "work": step.spec.work,
         "queue": step.spec.queue,

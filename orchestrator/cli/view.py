@@ -8,11 +8,12 @@ from typing import Literal, cast
 
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent
+from orchestrator.models.wire import RunEvent, RunStatus
 from orchestrator.planning.strategies.chain_ids import END, GATHER
+from orchestrator.state.summaries import state_of
 
-Word = Literal["waiting", "running", "grown", "retry", "lost", "asking", "done", "failed", "skipped", "stopped"]
-OVER: frozenset[Word] = frozenset({"done", "failed", "skipped", "stopped"})
+Word = Literal["waiting", "running", "grown", "retry", "lost", "asking", "done", "failed", "skipped", "timed_out", "stopped"]
+OVER: frozenset[Word] = frozenset({"done", "failed", "skipped", "timed_out", "stopped"})
 
 ENDS: Mapping[str, Word] = {"done": "done", "failed": "failed", "late": "failed", "skipped": "skipped"}
 """Events after which a step is over."""
@@ -75,6 +76,8 @@ class View:
     steps: Mapping[str, Seen] = field(default_factory=dict)
     """By id, in the order of the plan, then as they came."""
     status: str = "accepted"
+    state: str = "accepted"
+    """How people are told that it stands."""
     began_ms: int = 0
     at_ms: int = 0
     """When the last event was, by Redis's clock."""
@@ -116,14 +119,22 @@ def learn(view: View, infos: Mapping[str, Mapping[str, JsonValue]]) -> View:
 
 def _run_level(view: View, event: RunEvent) -> View:
     status, warnings = view.status, view.warnings
+    state = status
     if event.type == "closed":
         status = str(event.detail["status"])
+        state = state_of(cast(RunStatus, status), int(cast(int, event.detail.get("failures", 0))))
     elif event.type == "started" and status == "accepted":
-        status = "running"
+        status = state = "running"
     elif event.type in ("warning", "unserved") and event.detail["message"] not in warnings:
         warnings = (*warnings, str(event.detail["message"]))
     return replace(
-        view, status=status, warnings=warnings, seq=event.seq, at_ms=max(view.at_ms, event.at_ms), began_ms=view.began_ms or event.at_ms
+        view,
+        status=status,
+        state=state,
+        warnings=warnings,
+        seq=event.seq,
+        at_ms=max(view.at_ms, event.at_ms),
+        began_ms=view.began_ms or event.at_ms,
     )
 
 
@@ -159,7 +170,8 @@ def _waits(seen: Seen, event: RunEvent) -> Seen:
 
 def _ended(seen: Seen, event: RunEvent) -> Seen:
     took_ms = event.at_ms - seen.since_ms if seen.since_ms else None
-    return replace(seen, word=ENDS[event.type], took_ms=took_ms, note=_error(event) if event.type in ("failed", "late") else "")
+    word: Word = "timed_out" if event.detail.get("timed_out") else ENDS[event.type]
+    return replace(seen, word=word, took_ms=took_ms, note=_error(event) if event.type in ("failed", "late") else "")
 
 
 def _ended_with_run(seen: Seen, at_ms: int) -> Seen:

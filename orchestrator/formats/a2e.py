@@ -8,8 +8,12 @@ from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import Document
 from orchestrator.formats.faults import faults_of
 from orchestrator.formats.marks import step
+from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest
+
+CONFIGURES = frozenset({*Definitions.model_fields, "workflows", "firstContact", "first_contact"}) - {"folder"}
+"""What files begin with that configure, whoever's they are."""
 
 
 def is_request(document: Document) -> bool:
@@ -19,11 +23,9 @@ def is_request(document: Document) -> bool:
 
 def load_request(document: Document) -> ChainRequest:
     """The request; a ConfigError lists all that is wrong with the form of it. What its nodes name is checked when it is planned."""
-    chains = step(document.data, "chains")
-    if isinstance(chains, dict) and not is_request(document):
-        names = ", ".join(map(repr, chains)) or "none"
-        message = f"this is a configuration, not a chain request, which has 'nodes'; a node of kind 'chain' runs its chains: {names}"
-        raise ConfigError([Fault(message, line=document.line(("chains",)))], source=document.source, asked=document.data)
+    if not is_request(document) and isinstance(document.data, dict) and not CONFIGURES.isdisjoint(document.data):
+        fault = Fault(_configuration_message(document), line=document.line(("chains",)))
+        raise ConfigError([fault], source=document.source, asked=document.data)
     if isinstance(step(document.data, "nodes"), dict):
         faults = [document.fault(("nodes",), "expected a list of nodes, each with its 'node_id', found a mapping")]
         raise ConfigError(faults, source=document.source, asked=document.data)
@@ -31,6 +33,14 @@ def load_request(document: Document) -> ChainRequest:
         return ChainRequest.model_validate(document.data)
     except ValidationError as error:
         raise ConfigError(faults_of(error, document, ChainRequest), source=document.source, asked=document.data) from error
+
+
+def _configuration_message(document: Document) -> str:
+    chains = step(document.data, "chains")
+    run = "`submit turn TEXT --config FILE` asks those it names"
+    if isinstance(chains, dict) and chains:
+        run = f"name it with --config, and one of its chains in place of this file: {', '.join(map(repr, chains))}"
+    return f"this is a configuration, not a chain request, which has 'nodes'; {run}"
 
 
 def request_from(data: JsonValue) -> ChainRequest:

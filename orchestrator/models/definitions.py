@@ -404,7 +404,9 @@ class Defaults(Value):
     model: str = Field(default="local/smollm2", description="model of agents that name none")
     team: str | None = Field(default=None, description="team of turns that name none")
     agent: str | None = Field(default=None, description="agent of turns that name none, if there is no default team")
-    timeout_s: float = Field(default=300.0, gt=0, le=30 * 86400, description="seconds a whole run may take")
+    timeout_s: float = Field(
+        default=300.0, gt=0, le=30 * 86400, description="seconds a whole run may take, without those in which it only waits for a person"
+    )
     retention_s: float = Field(default=86_400.0, gt=0, le=30 * 86400, description="seconds a finished run can be read")
     max_attempts: int = Field(default=3, ge=1, le=100, description="workers a step may take down before it is failed as poison")
     max_concurrency: int = Field(

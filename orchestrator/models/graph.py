@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, SkipValidation
 from orchestrator.models.values import ErrorInfo, Usage, Value
 
 StepState = Literal["waiting", "ready", "sent", "running", "waiting_signal", "done", "failed", "skipped"]
+ShownState = StepState | Literal["timed_out"]
 STEP_OVER: frozenset[StepState] = frozenset({"done", "failed", "skipped"})
 
 START = "@start"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, JsonValue
 
+from orchestrator.errors import RunError
 from orchestrator.models.values import ErrorInfo, Usage, Value
 
 RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
+RunState = RunStatus | Literal["succeeded_with_failures"]
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
 
 NodeKind = Literal["tool", "skill", "agent", "chain", "proc", "branch", "map", "wait"]
@@ -100,6 +102,7 @@ class ChainError(Value):
     code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
     message: str = Field(description="for people: which node, what, what to do")
     node_id: str | None = Field(default=None, description="the node it failed at")
+    index: int | None = Field(default=None, description="the position of the map item it failed at")
     faults: list[FaultInfo] = Field(default_factory=list, description="everything that is wrong with a chain that was refused")
 
 
@@ -119,22 +122,43 @@ class ChainEvent(Value):
     index: int | None = Field(default=None, description="position of the map item")
 
 
-class ChainResponse(Value):
+class Ending(Value):
+    """How a run stands, or ended."""
+
+    run_id: str = Field(description="the run; empty if a chain or turn was refused")
+    status: RunStatus = Field(description="how the run stands")
+    state: RunState = Field(default="accepted", description="how people are told that it stands: `succeeded_with_failures` if steps failed")
+    error: ErrorInfo | ChainError | None = Field(default=None, description="why it failed")
+
+    def raise_for_status(self) -> Self:
+        """Return this result, if the run succeeded. Raises RunError with the reason if it did not."""
+        if self.status == "succeeded":
+            return self
+        error = self.error
+        if error is None:
+            raise RunError(
+                f"run {self.run_id} has no answer yet: it is {self.status}", run_id=self.run_id, status=self.status, code="not_over"
+            )
+        said = f"run {self.run_id} is {self.status}: {error.message}" if self.run_id else error.message
+        raise RunError(said, run_id=self.run_id, status=self.status, code=error.code)
+
+
+class ChainResponse(Ending):
     """How a chain ended."""
 
     type: Literal["chain/resp"] = "chain/resp"
     chain_id: str = Field(description="as in the request, or made up")
     session_id: str = Field(default="", description="as in the request")
     correlation_id: str = Field(default="", description="as in the request")
-    run_id: str = Field(description="the run; empty if the chain was refused")
-    status: RunStatus = Field(description="how the run stands")
     success: bool = Field(description="no node failed")
     outputs: dict[str, JsonValue] = Field(description="node id → output; kept whatever happened")
-    final_output: JsonValue = Field(description="output of the one terminal that ran, or an object of several")
+    final_output: JsonValue = Field(
+        description="output of the one terminal that ran, or an object of several; null unless the run succeeded"
+    )
     duration_ms: int = Field(description="from acceptance to the end, or to now")
     nodes_run: int = Field(description="nodes executed, branches and maps among them; not the skipped ones, nor map items")
     items_run: int = Field(default=0, description="map items executed")
-    failed: list[str] = Field(default_factory=list, description="nodes that failed")
+    failed: list[str] = Field(default_factory=list, description="nodes that failed; of an item of a map, `node[index]`")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     error: ChainError | None = Field(default=None, description="why it failed")
 
@@ -152,11 +176,9 @@ class RunEvent(Value):
     detail: dict[str, JsonValue] = Field(default_factory=dict, description="what else is known, by type")
 
 
-class RunResult(Value):
+class RunResult(Ending):
     """How a run ended, or how far it is."""
 
-    run_id: str = Field(description="the run")
-    status: RunStatus = Field(description="how the run stands")
     output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
     error: ErrorInfo | None = Field(default=None, description="why it failed")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from orchestrator.models.graph import START, STEP_OVER, StepState
+from orchestrator.models.graph import START, STEP_OVER
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.pages.folding import Folded, Items
 from orchestrator.pages.names import name_of
@@ -15,6 +15,7 @@ from orchestrator.pages.views import EdgeView, MapView, StepView
 from orchestrator.planning.strategies.chain_ids import GATHER
 from orchestrator.state.forks import takes_of
 from orchestrator.state.story import NEVER, Moments, Parts, Snapshot
+from orchestrator.state.summaries import shown_state
 
 GROWN = "grown"
 """The label of an edge that is none of the run's: from a step to what it grew."""
@@ -56,7 +57,7 @@ class Drawing:
             kind=str(spec["kind"]),
             work=work,
             queue=str(spec.get("queue", "coordinator")),
-            state=cast(StepState, cell.word),
+            state=shown_state(cell.word, info),
             attempt=cell.attempt,
             failures=cell.failures,
             crashes=cell.crashes,

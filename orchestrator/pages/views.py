@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.models.graph import StepState
+from orchestrator.models.graph import ShownState
 from orchestrator.models.values import ErrorInfo, Usage, Value
 from orchestrator.runlog.lines import Line
 from orchestrator.state.summaries import RunSummary
@@ -32,7 +32,7 @@ class StepView(Value):
     kind: str = Field(description="which handler does it")
     work: str = Field(description="the agent or tool, such as `agents:writer`")
     queue: str = Field(description="whose workers may do it")
-    state: StepState = Field(description="how it stands")
+    state: ShownState = Field(description="how it stands; `timed_out`: it waited for a value until its own time was over")
     attempt: int = Field(description="how often it was begun")
     failures: int = Field(description="attempts that failed")
     crashes: int = Field(description="attempts whose worker died")

@@ -153,6 +153,7 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
         ),
         count=int(meta["count"]),
         left=int(meta["left"]),
+        failures=int(meta.get("failures", 0)),
         terminals=tuple(json.loads(meta.get("terminals", "[]"))),
         labels=json.loads(meta.get("labels", "{}")),
         names=names,

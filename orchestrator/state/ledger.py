@@ -88,8 +88,11 @@ class Ledger:
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
         queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S, session: Place | None = None,
+        timeout_by: str = "",
     ) -> Accepted:  # fmt: skip
         """Take a run in; its first step waits on `queue`. Told again with the same id it changes nothing.
+
+        `timeout_by` is the setting that `timeout_s` comes from, for people.
 
         The label `tenant` says whose run it is. The runs of a session, which lie in its shard, have their turns one after the other.
         """
@@ -97,7 +100,7 @@ class Ledger:
         digest, call = definitions_digest(definitions), token_hex(4)
         fields = {
             "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
-            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)),
+            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)), "timeout_by": timeout_by,
         }  # fmt: skip
         queueing: tuple[str | int, ...] = ("", 0, 0)
         if session is not None:

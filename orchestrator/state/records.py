@@ -169,6 +169,7 @@ class RunRecord:
     usage: Usage
     count: int
     left: int
+    failures: int
     terminals: tuple[str, ...]
     labels: Mapping[str, str]
     names: Mapping[str, str]

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import cast
 from urllib.parse import unquote
 
 from pydantic import Field
 
+from orchestrator.models.graph import ShownState, StepState
 from orchestrator.models.values import JsonValue, Usage, Value
-from orchestrator.models.wire import RunStatus
+from orchestrator.models.wire import RunState, RunStatus
 
 LONGEST_ESCAPE = 6  # characters, such as \u00e4
 REQUEST_BYTES = 600  # of a request that are read: a title is in them
 LONGEST_TITLE = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
-    "labels", "session", "count", "left",
+    "labels", "session", "count", "left", "failures",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
@@ -34,6 +35,8 @@ class RunSummary(Value):
     run_id: str = Field(description="the run")
     kind: str = Field(description="turn or chain")
     status: RunStatus = Field(description="how it stands")
+    failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
+    state: RunState = Field(default="accepted", description="how people are told that it stands")
     created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
     closed_at: float | None = Field(default=None, description="when it ended")
     now: float = Field(default=0.0, description="Redis's clock when it was read")
@@ -49,10 +52,13 @@ class RunSummary(Value):
 def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
     """A run of which FIELDS, and the beginning of its request, were read."""
     row = dict(zip(FIELDS, values, strict=True))
+    status, failures = cast(RunStatus, row["status"]), int(row["failures"] or 0)
     return RunSummary(
         run_id=run_id,
         kind=row["kind"] or "",
-        status=cast(RunStatus, row["status"]),
+        status=status,
+        failures=failures,
+        state=state_of(status, failures),
         created_at=int(row["created_at"] or 0) / 1000,
         closed_at=int(row["closed_at"]) / 1000 if row["closed_at"] else None,
         now=now,
@@ -70,6 +76,16 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
         count=int(row["count"] or 0),
         left=int(row["left"] or 0),
     )
+
+
+def state_of(status: RunStatus, failures: int) -> RunState:
+    """How people are told that a run stands: one that went to its end though steps of it failed is not all well."""
+    return "succeeded_with_failures" if status == "succeeded" and failures else status
+
+
+def shown_state(word: str, info: Mapping[str, JsonValue]) -> ShownState:
+    """How people are told that a step stands: one that waited until its own time was over has not simply been done."""
+    return "timed_out" if word == "done" and info.get("timed_out") else cast(StepState, word)
 
 
 def title_of(kind: str, request: str) -> str:

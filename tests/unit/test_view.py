@@ -287,6 +287,23 @@ def test_a_waiting_step_says_how_to_answer_it() -> None:
 # Paint
 
 
+def test_a_step_whose_wait_ran_out_of_time_is_not_told_as_done() -> None:
+    story = begun().add("waiting", "ask").add("done", "ask", timed_out=True)
+
+    assert story.view("ask").steps["ask"].word == "timed_out"
+    assert story.lines("ask")[-1].startswith("timed out ask")
+    assert "timed out" in painted(story.view("ask"))
+    assert "waiting for a signal" in painted(begun().add("waiting", "ask").view("ask"))
+
+
+def test_a_run_that_went_to_its_end_with_failures_is_told_so() -> None:
+    story = begun().failed("a").add("closed", status="succeeded", failures=1)
+
+    assert story.lines("a")[-1] == "succeeded with failures r1"
+    assert "succeeded with failures" in painted(story.view("a"))
+    assert begun().add("closed", status="succeeded", failures=0).lines()[-1] == "succeeded r1"
+
+
 def test_text_of_a_model_is_painted_as_it_is_without_its_control_characters() -> None:
     text = painted(begun().start("a").failed("a", "\x1b[31mred\x1b[0m [bold]not bold[/bold] \x07\x9b2J").view())
 

@@ -24,17 +24,19 @@ hold_definitions(digest)
 local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
 local priority = open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
 
-redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'deadline_at', now + tonumber(timeout_ms), 'definitions', digest,
+redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'timeout_ms', timeout_ms, 'definitions', digest,
   'left', 1, 'count', 1, 'tenant', of_tenant, 'priority', priority, 'accepted_by', call, unpack(ARGV, 13))
 redis.call('HSET', R .. ':steps', step, spec)
-redis.call('ZADD', S .. ':due', now + tonumber(timeout_ms), 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
 tally('accepted')
 event('accepted')
 if queue and join_queue(of_session, tonumber(keep_session_ms)) > 1 then
   redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
+  redis.call('HSET', R, 'time_left', timeout_ms) -- its time begins with its turn
   return {'queued', priority}
 end
+redis.call('HSET', R, 'deadline_at', string.format('%d', now + tonumber(timeout_ms)), 'working', 1)
+redis.call('ZADD', S .. ':due', now + tonumber(timeout_ms), 'deadline|' .. run .. '|')
 redis.call('HSET', R .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
 redis.call('ZADD', S .. ':ready', now + tonumber(resend_ms), run .. '|' .. step)
 return {'new', priority}

@@ -3,7 +3,7 @@
 -- Replies {word, priority, sends {step, spec, ...}}; word: new, known, gone (the source), open (the source), undefined (its definitions).
 use(ARGV[2])
 local source, RS = run, R
-local past = redis.call('HMGET', RS, 'status', 'created_at', 'deadline_at', 'definitions', 'kind', 'tenant', 'max_attempts', 'max_steps',
+local past = redis.call('HMGET', RS, 'status', 'timeout_ms', 'timeout_by', 'definitions', 'kind', 'tenant', 'max_attempts', 'max_steps',
   'retention_ms', 'session', 'session_keep_ms', 'session_entries', 'closed_at')
 use(ARGV[1])
 local fork = cjson.decode(ARGV[8])
@@ -23,7 +23,7 @@ if not past[1] then return {'gone', 0, {}} end
 if not past[13] then return {'open', 0, {}} end
 if redis.call('HEXISTS', S .. ':definitions:' .. past[4], 'text') == 0 then return {'undefined', 0, {}} end
 hold_definitions(past[4])
-local timeout_ms = past[3] - past[2]
+local timeout_ms = tonumber(past[2])
 
 local function hdel_all(key, fields)
   for i = 1, #fields, 1000 do redis.call('HDEL', key, unpack(fields, i, math.min(i + 999, #fields))) end
@@ -45,8 +45,8 @@ local open = redis.call('HINCRBY', S .. ':tenants', tenant, 1)
 local priority = open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
 redis.call('HSET', R, 'status', status, 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', now + timeout_ms),
   'definitions', definitions, 'kind', kind_of_run, 'tenant', tenant, 'priority', priority, 'accepted_by', ARGV[3], 'request', ARGV[4],
-  'labels', ARGV[6], 'max_attempts', past[7], 'max_steps', past[8], 'retention_ms', past[9], 'left', fork.left, 'count', fork.count,
-  'terminals', fork.terminals)
+  'labels', ARGV[6], 'timeout_ms', past[2], 'timeout_by', past[3] or '', 'max_attempts', past[7], 'max_steps', past[8],
+  'retention_ms', past[9], 'left', fork.left, 'count', fork.count, 'terminals', fork.terminals)
 if session then redis.call('HSET', R, 'session', session, 'session_keep_ms', past[11], 'session_entries', past[12]) end
 redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
@@ -76,14 +76,16 @@ for _, digest in ipairs(redis.call('HKEYS', R .. ':blobs')) do
 end
 
 -- What is taken over ended, though in no attempt of this run.
-local cells, states = redis.call('HGETALL', RS .. ':state'), {}
+local cells, states, failures = redis.call('HGETALL', RS .. ':state'), {}, 0
 for i = 1, #cells, 2 do
   if not anew[cells[i]] then
     local s = parse(cells[i], cells[i + 1])
     states[#states + 1] = s.id; states[#states + 1] = s.word .. ' 0 0 ' .. s.taken .. ' 0 0 0 -'
+    if s.word == 'failed' and is_of_the_plan(select(3, spec_of(s.id))) then failures = failures + 1 end
   end
 end
 hset_all(R .. ':state', states)
+if failures > 0 then redis.call('HSET', R, 'failures', failures) end
 local told = {}
 local ENDINGS = {done = true, failed = true, skipped = true, grown = true, late = true}
 for _, entry in ipairs(redis.call('XRANGE', RS .. ':log', '-', '+')) do

@@ -21,6 +21,8 @@
 --   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: its trace has its root;
 --                      used:<attempt>|<step>: the usage of an attempt that was stopped is counted;
 --                      parts: how many of the keys below it had when it ended, without the logs
+--                      deadline_at, or time_left (ms) while its clock stands still; working, asking: steps under way, steps that wait for a person;
+--                      failures: steps of its plan, and items, that failed
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
@@ -39,7 +41,7 @@
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run, session
+local R, run, status, definitions, tenant, kind_of_run, session, asking, time_left
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -69,10 +71,14 @@ local over_now = {}   -- runs that ended in this call
 local following = {}  -- first steps of runs whose turn came in this call: run, priority, step, spec text, ...
 local specs = {}      -- decoded specs of this call, by text
 
+local moved = {working = 0, asking = 0}  -- by how much this call changed these counts of the run
+
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session')
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left')
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
+  asking, time_left = tonumber(known[6] or 0), tonumber(known[7] or nil)
+  moved.working, moved.asking = 0, 0
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -103,11 +109,19 @@ local function add_usage_once(step, attempt, text)
   if text ~= '' and redis.call('HSETNX', R, 'used:' .. attempt .. '|' .. step, 1) == 1 then add_usage(text) end
 end
 
+-- What a step is to the clock of its run; nil if it only waits for others, or is over.
+local function role(s)
+  if s.word == 'waiting_signal' then return 'asking' end
+  if s.word == 'sent' or s.word == 'running' or (s.word == 'waiting' and s.attempt > 0) then return 'working' end
+end
+
 local function parse(id, packed)
   local word, attempt, pending, taken, failures, crashes, quorum, owner =
     string.match(packed, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  return {id = id, word = word, attempt = tonumber(attempt), pending = tonumber(pending), taken = tonumber(taken),
-          failures = tonumber(failures), crashes = tonumber(crashes), quorum = tonumber(quorum), owner = owner}
+  local s = {id = id, word = word, attempt = tonumber(attempt), pending = tonumber(pending), taken = tonumber(taken),
+             failures = tonumber(failures), crashes = tonumber(crashes), quorum = tonumber(quorum), owner = owner}
+  s.role = role(s)
+  return s
 end
 
 local function get(id)
@@ -116,6 +130,12 @@ local function get(id)
 end
 
 local function put(s)
+  local new_role = role(s)
+  if new_role ~= s.role then
+    if s.role then moved[s.role] = moved[s.role] - 1 end
+    if new_role then moved[new_role] = moved[new_role] + 1 end
+    s.role = new_role
+  end
   redis.call('HSET', R .. ':state', s.id, s.word .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' ..
     s.failures .. ' ' .. s.crashes .. ' ' .. s.quorum .. ' ' .. s.owner)
 end
@@ -220,6 +240,29 @@ local function mark_sent(s, resend_ms)
   redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
 end
 
+-- A run's clock stands still while a step waits for a person and none is under way, and while the run waits for its turn in a session.
+-- Called at the end of whatever changes steps.
+local function keep_time()
+  if not OPEN[status] then return end
+  if moved.working ~= 0 then redis.call('HINCRBY', R, 'working', moved.working) end
+  if moved.asking ~= 0 then asking = redis.call('HINCRBY', R, 'asking', moved.asking) end
+  local has_moved = moved.working ~= 0 or moved.asking ~= 0
+  moved.working, moved.asking = 0, 0
+  if not has_moved or (asking == 0 and not time_left) then return end
+  local timer = 'deadline|' .. run .. '|'
+  local is_parked = asking > 0 and tonumber(meta('working') or 0) == 0
+  if is_parked and not time_left then
+    time_left = tonumber(meta('deadline_at')) - now
+    redis.call('HSET', R, 'time_left', string.format('%d', time_left))
+    redis.call('ZREM', S .. ':due', timer)
+  elseif time_left and not is_parked then
+    redis.call('HSET', R, 'deadline_at', string.format('%d', now + time_left))
+    redis.call('HDEL', R, 'time_left')
+    redis.call('ZADD', S .. ':due', now + time_left, timer)
+    time_left = nil
+  end
+end
+
 -- Gives the first run in the queue of a session its turn.
 local function start_next(queue)
   local id = redis.call('LINDEX', queue, 0)
@@ -228,6 +271,7 @@ local function start_next(queue)
   use(id)
   if status ~= 'accepted' then return use(ended_run) end
   mark_sent(get('@start'), SOON)
+  keep_time()
   for _, item in ipairs({run, tonumber(meta('priority')), '@start', (spec_of('@start'))}) do following[#following + 1] = item end
   use(ended_run)
 end
@@ -297,7 +341,7 @@ local function close(word, error_json)
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
   if redis.call('HINCRBY', S .. ':tenants', tenant, -1) <= 0 then redis.call('HDEL', S .. ':tenants', tenant) end
   tally('closed:' .. word)
-  event('closed', nil, nil, nil, '{"status":"' .. word .. '"}')
+  event('closed', nil, nil, nil, '{"status":"' .. word .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
   local keep_ms = tonumber(meta('retention_ms'))
@@ -531,6 +575,9 @@ local function give_up(scope)
   end
 end
 
+-- Whether a step's failure is one of the run's own plan, or of an item of its maps: not one inside a team, an agent or a nested chain.
+local function is_of_the_plan(spec) return not spec.scope or (spec.window and not string.find(spec.window, '/', 1, true)) end
+
 -- A step failed for good. Its on_error says who feels it: the next step, the edges for failure, its scope, or the run.
 fail = function(s, kind, info)
   local _, _, spec = spec_of(s.id)
@@ -542,6 +589,7 @@ fail = function(s, kind, info)
     return close('exhausted', info)
   end
   local on_error = spec.on_error or 'abort'
+  if kind ~= 'late' and is_of_the_plan(spec) then redis.call('HINCRBY', R, 'failures', 1) end
   if on_error == 'skip' or kind == 'late' then return resolve(s, 'failed', {done = true}, 'null') end
   if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
   finish(s, 'failed')
@@ -593,6 +641,7 @@ local function park(s, owner)
   forget(s)
   event('uncertain', s.id, s.attempt, owner)
   move(s, 'waiting_signal'); s.owner = '-'; put(s)
+  keep_time()
 end
 
 -- Sends what this call made ready, save one step that the caller does at once: a decision, or the only one if it is cheap on his queue.
@@ -614,5 +663,6 @@ local function dispatch(resend_ms, ahead)
     end
   end
   fresh = {}
+  keep_time()
   return sends, begun
 end

@@ -56,6 +56,11 @@ for _, member in ipairs(due(':leases')) do
   end
 end
 
+local function late_message()
+  local by = meta('timeout_by')
+  return string.format('the run did not end within its %g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '')
+end
+
 -- What a timer waits for, and what it does.
 local TIMERS = {
   retry = {waits_to_try, make_ready},
@@ -65,10 +70,12 @@ local TIMERS = {
   end},
   join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force},
   wait = {function(s) return s and s.word == 'waiting_signal' end, function(s)
-    event('done', s.id)
+    local info = '{"timed_out":true}'
+    redis.call('HSET', R .. ':info', s.id, info)
+    event('done', s.id, nil, nil, info)
     resolve(s, 'done', {done = true}, redis.call('HGET', R .. ':given', s.id) or 'null')
   end},
-  deadline = {function() return true end, function() close('timed_out', '{"error":{"code":"timeout","message":"the run did not end within its time"}}') end},
+  deadline = {function() return true end, function() close('timed_out', cjson.encode({error = {code = 'timeout', message = late_message()}})) end},
 }
 
 for _, member in ipairs(due(':due')) do

@@ -13,6 +13,8 @@ from orchestrator.client import Client, EmbeddedClient
 from orchestrator.errors import ConfigError, UnknownRunError
 from orchestrator.models.definitions import Tool
 from orchestrator.models.wire import ChainResponse
+from orchestrator.state import listing
+from orchestrator.state.listing import Wanted
 from tests.integration.fleet.conftest import Journal, ask, tool
 from tests.waiting import at_best, until
 
@@ -108,6 +110,7 @@ def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: Embedded
     assert (response.status, response.success, response.outputs) == ("timed_out", False, {"quick": 2})
     assert response.error is not None
     assert response.error.code == "timeout"
+    assert response.error.message == "the run did not end within its 5 s (timeout of the request)"
     assert ask(client, tool("n", "add", a=1)).success, "the tools worker is free again"
 
 
@@ -129,6 +132,37 @@ def test_an_expression_that_multiplies_its_data_fails_its_node(client: EmbeddedC
     assert "node 'n' failed" in message
     assert "[@,@] | [@,@]" in message
     assert "it makes more than 64 MB (limits.expression_bytes)" in message
+
+
+@pytest.mark.parametrize(("on_error", "state"), [("skip", "succeeded_with_failures"), ("abort", "failed")])
+def test_a_failed_item_is_told_by_its_number_and_a_run_with_failures_as_one(client: EmbeddedClient, on_error: str, state: str) -> None:
+    mapping = {"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "w", "on_error": on_error}
+    each = {"node_id": "w", "kind": "tool", "name": "add", "input_map": {"a": "_item"}}
+
+    run = client.submit_chain({"nodes": [mapping, each], "entry_node": "m", "initial_input": {"items": [1, 2, 3, "x"]}})
+    response = run.result(40)
+
+    assert response.failed == (["w[3]"] if on_error == "skip" else ["m", "w[3]"])
+    assert (response.state, response.success) == (state, False)
+    if on_error == "abort":
+        assert response.error is not None
+        assert response.error.message.startswith("node 'w[3]' failed: ")
+        assert (response.error.node_id, response.error.index) == ("w", 3)
+    listed = next(each for each in listing.every(client.ledger, Wanted()) if each.run_id == run.run_id)
+    assert listed.state == state
+    assert [event.detail["failures"] for event in run.log() if event.type == "closed"] == [listed.failures]
+
+
+def test_a_chain_is_submitted_by_its_file_with_an_input_of_the_callers(client: EmbeddedClient, tmp_path: Path) -> None:
+    file = tmp_path / "sum.yaml"
+    file.write_text("entry_node: n\ninputs: {a: number}\nnodes: [{node_id: n, kind: tool, name: add, input_map: {a: a}}]")
+
+    for named in (file, str(file)):
+        assert client.submit_chain(named, initial_input={"a": 2}).result(40).raise_for_status().final_output == 3
+    with pytest.raises(ConfigError, match=r"initial_input.a: is missing"):
+        client.submit_chain(file)
+    with pytest.raises(ConfigError, match="not as 'int'"):
+        client.submit_chain(5)  # type: ignore[arg-type]  # what programs may do
 
 
 def test_cancel_stops_the_running_tool(client: EmbeddedClient, journal: Journal) -> None:

@@ -129,6 +129,7 @@ def check(run: Picture) -> None:
         assert left > 0, "a run with nothing left is closed"
         _check_edges(run)
         _check_windows(run)
+        _check_clock(run)
     assert int(run.meta["count"]) == len(run.cells)
 
 
@@ -137,7 +138,7 @@ def _check_places(run: Picture) -> None:
     leases = {f"{run.run_id}|{cell.attempt}|{cell.owner}|{step}" for step, cell in _cells(run, "running")}
     assert run.leases == leases, "a step runs if and only if it is leased"
     assert run.ready == {f"{run.run_id}|{step}" for step, _ in _cells(run, "sent")}, "a step is sent if and only if it will be sent again"
-    due = set() if run.status in RUN_OVER else {f"deadline|{run.run_id}|"}
+    due = set() if run.status in RUN_OVER or _stands_still(run) else {f"deadline|{run.run_id}|"}
     for step, cell in _cells(run, "waiting"):
         if cell.attempt:
             permit = f"permit|{run.run_id}|{step}"
@@ -147,6 +148,22 @@ def _check_places(run: Picture) -> None:
     due |= {f"wait|{run.run_id}|{step}" for step, _ in _cells(run, "waiting_signal") if "timeout_s" in run.spec(step)}
     assert run.due == due, "each timer has a step that waits for it, and the other way round"
     assert all(cell.owner == "-" for cell in run.cells.values() if cell.word != "running"), "only a running step has an owner"
+
+
+def _working(run: Picture) -> int:
+    return sum(cell.word in ("sent", "running") or (cell.word == "waiting" and cell.attempt > 0) for cell in run.cells.values())
+
+
+def _stands_still(run: Picture) -> bool:
+    """Whether the time of a run does not pass: it waits for a person and nothing else, or for its turn."""
+    return _working(run) == 0
+
+
+def _check_clock(run: Picture) -> None:
+    """The steps that work and those that wait for a person are counted, and the clock goes by that."""
+    assert int(run.meta.get("working", 0)) == _working(run), "`working` counts the steps under way"
+    assert int(run.meta.get("asking", 0)) == len(list(_cells(run, "waiting_signal"))), "`asking` counts the steps that wait for a person"
+    assert ("time_left" in run.meta) == _stands_still(run), "a clock stands still while nothing but a person is waited for"
 
 
 def _check_log(run: Picture) -> None:

@@ -76,6 +76,11 @@ class Reference:
     def is_over(self) -> bool:
         return self.status in RUN_OVER
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether no time of it passes: no step is under way."""
+        return not any(cell.word in ("sent", "running") or (cell.word == "waiting" and cell.attempt > 0) for cell in self.cells.values())
+
     def answering(self, name: str) -> str:
         """The step that answers to a name."""
         while name in self.names:

@@ -159,7 +159,7 @@ class Runs(RuleBasedStateMachine):
         if chance(data, 8):
             self.model.cancel()
             assert self.ledger.cancel(RUN) == self.model.status
-        elif chance(data, 8) and not self.model.is_over:
+        elif chance(data, 8) and not self.model.is_over and not self.model.stands_still:
             self.hurry("due", f"deadline|{RUN}|")
             self.sweep(self.model.ring("deadline", ""))
 

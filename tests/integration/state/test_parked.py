@@ -10,7 +10,7 @@ from redis import Redis
 from orchestrator.coordinator import start
 from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.models.graph import START, Outcome
-from orchestrator.models.values import JsonValue
+from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.state.encoding import to_json
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Begun
@@ -72,3 +72,108 @@ def test_events_go_on_over_parking(ledger: Ledger) -> None:
 
     assert told[0][1]["t"] == "started"
     assert play.events("w") == ["waiting", "signal", "done"]
+
+
+# The time of a run
+
+
+def deadline(play: Play) -> float | None:
+    """When the time of a run is over, on Redis's clock; None while its clock stands still."""
+    at = play.ledger.redis.zscore(f"{play.shard}:due", f"deadline|{play.run_id}|")
+    return None if at is None else float(str(at)) / 1000
+
+
+def left(play: Play) -> float:
+    """The seconds that a run has left while its clock stands still."""
+    return int(cast(str, play.ledger.redis.hget(f"{play.shard}:run:{play.run_id}", "time_left"))) / 1000
+
+
+def now(play: Play) -> float:
+    seconds, micros = play.ledger.redis.time()
+    return seconds + micros / 1e6
+
+
+def test_the_clock_of_a_run_stands_still_while_it_waits_for_a_person_only(ledger: Ledger) -> None:
+    play = Play(ledger, timeout_s=60)
+    accepted_at = now(play)
+    play.plan(work("a"), wait("w"), work("b"), edges=row("a", "w", "b"))
+    assert deadline(play) is not None
+    play.do("a")
+
+    assert deadline(play) is None
+    assert 50 < left(play) <= 60
+    ledger.redis.hset(f"{play.shard}:run:run", "time_left", 7000)  # as if 53 s had passed before it waited
+    assert play.sweep().ended == ()
+    ledger.signal("run", "w", True)
+
+    assert 0 <= (deadline(play) or 0) - accepted_at - 7 < 5
+    play.come_due("deadline")
+    assert play.status == "timed_out"
+
+
+def test_time_passes_while_anything_else_of_the_run_works(ledger: Ledger) -> None:
+    play = Play(ledger, timeout_s=60)
+    play.plan(wait("w"), work("a"), work("b"))
+    a, b = play.begin("a"), play.begin("b")
+    play.commit(a)
+    assert deadline(play) is not None
+    play.commit(b, outcome=Outcome(status="retry", retry_in_s=9, error=ErrorInfo(code="broke", message="it broke")))
+    assert deadline(play) is not None, "a step that is tried again is under way"
+    play.come_due("retry", "b")
+    assert deadline(play) is not None
+    play.do("b")
+
+    assert deadline(play) is None
+
+
+def test_a_run_that_waits_twice_at_once_goes_on_with_the_first_signal(ledger: Ledger) -> None:
+    play = Play(ledger, timeout_s=60)
+    play.plan(wait("v"), wait("w"), work("a"), work("b"), edges=(*row("v", "a"), *row("w", "b")))
+    assert deadline(play) is None
+
+    ledger.signal("run", "v", 1)
+    assert deadline(play) is not None
+    play.do("a")
+    assert deadline(play) is None
+    ledger.signal("run", "w", 1)
+
+    assert deadline(play) is not None
+
+
+def test_a_step_that_a_person_must_judge_stops_the_clock(ledger: Ledger) -> None:
+    play = Play(ledger, timeout_s=60)
+    play.plan(work("pay", at_most_once=True))
+
+    play.lose_lease(play.begin("pay"))
+
+    assert play.step("pay").state == "waiting_signal"
+    assert deadline(play) is None
+
+
+def test_a_wait_ends_by_its_own_time_though_the_clock_of_the_run_stands_still(ledger: Ledger) -> None:
+    play = Play(ledger, timeout_s=60)
+    play.plan(wait("w", timeout_s=9), work("b"), edges=row("w", "b"))
+
+    play.come_due("wait", "w")
+
+    assert (play.step("w").state, play.step("w").info) == ("done", {"timed_out": True})
+    assert deadline(play) is not None
+
+
+def test_a_parked_run_can_be_cancelled(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(wait("w"))
+
+    assert ledger.cancel("run") == "cancelled"
+
+
+def test_a_run_that_is_late_says_what_its_time_was_and_who_set_it(ledger: Ledger) -> None:
+    ledger.accept(
+        "late", kind="turn", request="{}", definitions="{}", timeout_s=1.5, max_attempts=1, max_steps=9, timeout_by="defaults.timeout_s"
+    )
+
+    Play(ledger, "late").come_due("deadline")
+
+    error = ledger.read("late").error
+    assert error is not None
+    assert error.message == "the run did not end within its 1.5 s (defaults.timeout_s)"

@@ -14,7 +14,7 @@ from orchestrator.state.keys import shard_key, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Place
 from orchestrator.state.sessions import Sessions
-from tests.integration.state.play import Play, sent, work
+from tests.integration.state.play import Play, sent, wait, work
 from tests.waiting import until
 
 
@@ -94,6 +94,17 @@ def test_a_turn_whose_time_is_over_lets_the_next_have_its_turn(ledger: Ledger) -
     swept = first.come_due("deadline")
     assert [run_id for run_id, _ in swept.sends] == [second.run_id]
     assert sent(swept) == ["@start"]
+
+
+def test_the_time_of_a_turn_begins_with_its_turn(ledger: Ledger) -> None:
+    first, second = turns(ledger, ["one", "two"])
+    timer = f"deadline|{second.run_id}|"
+    first.plan(wait("w"), terminals=("w",))
+    assert ledger.redis.zscore(f"{second.shard}:due", timer) is None
+
+    ledger.signal(first.run_id, "w", "yes")
+
+    assert ledger.redis.zscore(f"{second.shard}:due", timer) is not None
 
 
 def test_a_message_lost_with_the_worker_that_ended_a_turn_is_sent_again(ledger: Ledger) -> None:

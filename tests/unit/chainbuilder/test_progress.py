@@ -15,7 +15,7 @@ ERROR = ErrorInfo(code="cancelled", message="the run was cancelled")
 
 def run(status: RunStatus) -> RunRecord:
     step = StepRecord("a", "waiting", 0, 0, 0, "", Spec(kind="agent"), None, {})
-    return RunRecord("r", status, "chain", "{}", "{}", 0, 1, 1, ERROR, Usage(), 1, 1, ("a",), {}, {}, {"a": step})
+    return RunRecord("r", status, "chain", "{}", "{}", 0, 1, 1, ERROR, Usage(), 1, 1, 0, ("a",), {}, {}, {"a": step})
 
 
 @pytest.mark.parametrize("status", ["cancelled", "timed_out"])

@@ -64,7 +64,11 @@ def test_all_forms_of_a_request_are_one() -> None:
         (
             "version: 1\nchains: {report: {}, digest: {}}",
             "line 2: this is a configuration, not a chain request, which has 'nodes'; "
-            "a node of kind 'chain' runs its chains: 'report', 'digest'",
+            "name it with --config, and one of its chains in place of this file: 'report', 'digest'",
+        ),
+        (
+            "agents: {a: {}}",
+            "line 1: this is a configuration, not a chain request, which has 'nodes'; `submit turn TEXT --config FILE` asks those it names",
         ),
     ],
 )

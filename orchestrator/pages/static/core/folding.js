@@ -83,7 +83,7 @@ export function columnsOf(count) {
 
 function counted(steps) {
   const counts = { waiting: 0, running: 0, done: 0, failed: 0, skipped: 0 };
-  for (const { state } of steps) counts[state in counts ? state : "waiting"] += 1;
+  for (const { state } of steps) counts[state === "timed_out" ? "done" : state in counts ? state : "waiting"] += 1;
   return counts;
 }
 

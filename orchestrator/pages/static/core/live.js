@@ -9,7 +9,7 @@ const CHANGES = {
   started: (event, at, step) => ({
     state: "running", attempt: event.attempt, worker: event.worker, first_at: step.first_at ?? at, started_at: at, ended_at: null, error: null,
   }),
-  done: (event, at) => ({ state: "done", ended_at: at }),
+  done: (event, at) => ({ state: event.detail?.timed_out ? "timed_out" : "done", ended_at: at }),
   grown: (event, at) => ({ state: "done", ended_at: at }),
   failed: (event, at) => ({ state: "failed", ended_at: at, error: event.detail?.error ?? null }),
   late: (event, at) => ({ state: "failed", ended_at: at, error: event.detail?.error ?? null }),
@@ -38,7 +38,7 @@ export function applied(view, events) {
   let run = view.run;
   for (const event of events.filter((each) => each.seq > view.offset)) {
     if (event.type === "closed") {
-      run = { ...run, status: event.detail?.status ?? run.status, closed_at: event.at_ms / 1000 };
+      run = { ...run, status: event.detail?.status ?? run.status, failures: event.detail?.failures ?? 0, closed_at: event.at_ms / 1000 };
       need("now");
     } else if (!TOLD_ONLY.has(event.type)) {
       need(changeStep(steps, event));

@@ -1,7 +1,7 @@
 /** The states of runs and steps: their word, their tone (what colour they have) and their icon (what shape). Pure. */
 
 const RUN = {
-  accepted: { word: "Waiting", tone: "idle", icon: "ring" },
+  accepted: { word: "Pending", tone: "idle", icon: "ring" },
   running: { word: "Running", tone: "busy", icon: "run" },
   succeeded: { word: "Succeeded", tone: "good", icon: "check" },
   failed: { word: "Failed", tone: "bad", icon: "cross" },
@@ -11,22 +11,27 @@ const RUN = {
 };
 
 const STEP = {
-  waiting: { word: "Waiting", tone: "idle", icon: "ring" },
+  waiting: { word: "Pending", tone: "idle", icon: "ring" },
   ready: { word: "Ready", tone: "wait", icon: "dot" },
   sent: { word: "In queue", tone: "wait", icon: "dot" },
   running: { word: "Running", tone: "busy", icon: "run" },
-  waiting_signal: { word: "Needs a value", tone: "wait", icon: "hand" },
+  waiting_signal: { word: "Waiting", tone: "wait", icon: "hand" },
   done: { word: "Done", tone: "good", icon: "check" },
   failed: { word: "Failed", tone: "bad", icon: "cross" },
   skipped: { word: "Skipped", tone: "idle", icon: "dash" },
+  timed_out: { word: "Timed out", tone: "wait", icon: "clock" },
 };
+
+/** What a run is shown as that went to its end though steps of it failed. */
+const WITH_FAILURES = { word: "Succeeded with failures", tone: "wait", icon: "check" };
 
 export const RUN_STATUSES = Object.keys(RUN);
 
 const RUN_OVER = new Set(["succeeded", "failed", "cancelled", "timed_out", "exhausted"]);
 
 /** How a run's status is shown; a word of a newer Cantata as it is. */
-export function ofRun(status) {
+export function ofRun(status, failures = 0) {
+  if (status === "succeeded" && failures) return WITH_FAILURES;
   return RUN[status] ?? { word: String(status), tone: "idle", icon: "ring" };
 }
 

@@ -20,7 +20,7 @@ export function Head({ run, now, connection, fault, reload, go }) {
     <p class="back"><a href=${`${places.base}/`}>All runs</a></p>
     <div class="head-line"><h1>${clip(run.title || run.run_id, 120)}</h1><${Buttons} run=${run} reload=${reload} go=${go} /></div>
     <div class="facts">
-      <span aria-live="polite" class="run-state"><${State} is=${stateOfRun(run.status)} /></span>
+      <span aria-live="polite" class="run-state"><${State} is=${stateOfRun(run.status, run.failures)} /></span>
       <${Fact} name="Age" title=${moment(run.created_at)}>${age(now - run.created_at)}<//>
       <${Fact} name="Duration">${duration((run.closed_at ?? now) - run.created_at)}<//>
       <${Fact} name="Tokens" title=${`${plural(run.usage.input_tokens, "token")} in, ${plural(run.usage.output_tokens, "token")} out`}>${tokens(run.usage)}<//>

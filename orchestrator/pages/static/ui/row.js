@@ -13,7 +13,7 @@ const MOST_LABELS = 4;
 export function RunRow({ run, now, number }) {
   const until = run.closed_at ?? now;
   return html`<tr aria-rowindex=${number} class=${runIsOver(run.status) ? "" : "is-open"}>
-    <td class="cell-status"><${State} is=${ofRun(run.status)} /></td>
+    <td class="cell-status"><${State} is=${ofRun(run.status, run.failures)} /></td>
     <td class="cell-title"><a class="row-link" href=${runAddress(places.base, run.run_id)}>${clip(run.title || run.run_id, 120)}</a>
       <span class="row-more"><bdi class="id">${clip(run.run_id, 60)}</bdi><${Labels} labels=${run.labels} />
         ${run.error && html`<bdi class="row-error">${clip(messageOf(run.error), 120)}</bdi>`}</span></td>

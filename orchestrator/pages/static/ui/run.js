@@ -84,7 +84,7 @@ function toggled(known, id) {
 }
 
 function useTitle(view, runId) {
-  const word = view ? `${ofRun(view.run.status).word}: ` : "";
+  const word = view ? `${ofRun(view.run.status, view.run.failures).word}: ` : "";
   const title = `${word}${clip(view?.run.title || runId, 60)} · Cantata`;
   useEffect(() => {
     document.title = title;

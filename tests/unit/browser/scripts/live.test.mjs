@@ -22,6 +22,13 @@ test("a step that ends takes its edge, and figures are asked for later", () => {
   assert.equal(after.offset, 11);
 });
 
+test("a wait that ran out of time is told as that, and so are the failures that a run went past", () => {
+  const ends = [event(11, "done", { detail: { timed_out: true } }), event(12, "closed", { step: null, detail: { status: "succeeded", failures: 2 } })];
+  const { view: after } = applied(view(), ends);
+  assert.equal(after.steps.get("a").state, "timed_out");
+  assert.deepEqual([after.run.status, after.run.failures], ["succeeded", 2]);
+});
+
 test("what the view accounts for already changes nothing", () => {
   const before = view();
   const { view: after, stale } = applied(before, [event(9, "failed"), event(10, "done")]);

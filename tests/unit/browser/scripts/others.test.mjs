@@ -31,6 +31,8 @@ test("addresses lead to what they were made of", () => {
 });
 
 test("a state of a newer version is shown as its word", () => {
+  assert.deepEqual([ofRun("succeeded", 1).word, ofRun("succeeded", 0).word], ["Succeeded with failures", "Succeeded"]);
+  assert.deepEqual([ofStep("waiting").word, ofStep("waiting_signal").word, ofStep("timed_out").word], ["Pending", "Waiting", "Timed out"]);
   assert.deepEqual([ofRun("paused").word, ofStep("napping").word], ["paused", "napping"]);
   assert.deepEqual([runIsOver("exhausted"), runIsOver("accepted")], [true, false]);
 });
