@@ -347,7 +347,8 @@ class Client:
         with tracing.submitting(kind, __version__) as submission:
             accepted = self.ledger.accept(
                 run_id, kind=kind, request=request, definitions=self._definitions_text,
-                timeout_s=allowed.seconds or definitions.defaults.timeout_s, timeout_by=allowed.by if allowed.seconds else "defaults.timeout_s",
+                timeout_s=allowed.seconds or definitions.defaults.timeout_s,
+                timeout_by=allowed.by if allowed.seconds else "defaults.timeout_s",
                 max_attempts=definitions.defaults.max_attempts,
                 max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
                 session=place,

@@ -89,8 +89,9 @@ def refused_chain(error: ConfigError) -> ChainResponse:
     chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("chain_id", "session_id", "correlation_id"))
     faults = [FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults]
     return ChainResponse(
-        chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed", state="failed", success=False, outputs={},
-        final_output=None, duration_ms=0, nodes_run=0, error=ChainError(code=error.code, message=_utf8(str(error)), faults=faults),
+        chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed", state="failed",
+        success=False, outputs={}, final_output=None, duration_ms=0, nodes_run=0,
+        error=ChainError(code=error.code, message=_utf8(str(error)), faults=faults),
     )  # fmt: skip
 
 
