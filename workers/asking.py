@@ -13,7 +13,7 @@ from orchestrator.models.definitions import Model
 from workers import llm
 from workers.deltas import Deltas
 from workers.dialects.messages import Message
-from workers.leave import leave_to_ask
+from workers.leave import Leave, leave_to_ask
 from workers.llm.caching import Options
 from workers.work import Work
 
@@ -41,6 +41,12 @@ async def ask(
                 if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
                     return known  # it takes nothing of the limits
                 async with leave_to_ask(work, model, messages) as leave:
+
+                    def add(text: str, leave: Leave = leave) -> None:
+                        leave.streamed += len(text)
+                        deltas.add(text)
+
+                    options["on_delta"] = add if stream else None
                     leave.reply = await llm.cached(redis, model, messages, fresh=True, **options)
                     return leave.reply
         except ModelError as error:

@@ -9,14 +9,19 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
+import structlog
+
 from orchestrator import faultpoints, metrics, permits
-from orchestrator.errors import ModelError, MustWait, StepError
+from orchestrator.errors import CantataError, ModelError, MustWait, StepError
 from orchestrator.models.definitions import Budgets, Model
 from orchestrator.models.values import Usage
+from orchestrator.state.connection import RedisFailure
 from orchestrator.state.limits import Ask, Exhausted, Wait
 from workers import llm
 from workers.dialects.messages import Message
 from workers.work import Work
+
+log = structlog.get_logger(__name__)
 
 CHARACTERS_A_TOKEN = 4  # of English; the true count comes with the reply
 FRESH_S = 0.5  # a request that leaves later than this after it was counted is counted anew; the limiter has a margin of a second
@@ -26,8 +31,12 @@ USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the paramet
 class Leave:
     """Leave for one model call; `reply` tells what it used."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, model: str, asked: int) -> None:
+        """`asked` tokens are sent."""
         self.reply: llm.Reply | None = None
+        self.streamed = 0
+        """Characters of the reply that came so far."""
+        self._model, self._asked = model, asked
         self._work = work
         self._counted_at = time.monotonic()  # or a little later, since the limiter was not asked yet
         self._has_left = False
@@ -37,6 +46,14 @@ class Leave:
         self._has_left = True
         if time.monotonic() - self._counted_at > FRESH_S:
             await asyncio.to_thread(self._work.process.limiter.redate, self._work.begun.lease)
+
+    def cut_off(self) -> Usage:
+        """Return about what a call used that was stopped: providers bill it, and tell nothing more. Nothing if it never left."""
+        if not self._has_left:
+            return Usage()
+        answered = -(-self.streamed // CHARACTERS_A_TOKEN)
+        cost = llm.most_usd(self._model, self._asked, answered)
+        return Usage(input_tokens=self._asked, output_tokens=answered, cost_usd=cost, model_calls=1)
 
     async def is_over(self) -> None:
         """Where nobody told when its request left, it left by now."""
@@ -50,8 +67,8 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    ask = _ask(work, model, messages)
-    leave = Leave(work)
+    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+    ask, leave, stopped = _ask(work, model, asked), Leave(work, model.model, asked), Usage()
     match await asyncio.to_thread(work.process.limiter.take, ask, work.definitions.limits):
         case Wait() as wait:
             metrics.limit_waited(model.model, wait.reason, wait.seconds)
@@ -68,8 +85,11 @@ async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) ->
         if error.code == "rate_limited" and error.retry_after_s:
             await asyncio.to_thread(work.process.limiter.pause, model.model, error.retry_after_s)
         raise
+    except asyncio.CancelledError:
+        stopped = leave.cut_off()
+        raise
     finally:
-        await asyncio.shield(_settle(work, ask, leave))
+        await asyncio.shield(_settle(work, ask, leave, stopped))
 
 
 def _told(wait: Wait) -> str:
@@ -81,12 +101,17 @@ def _told(wait: Wait) -> str:
     return f"the {wait.reason} of the {wait.of} is used up"
 
 
-async def _settle(work: Work, ask: Ask, leave: Leave) -> None:
-    """Tell what a call used, and those whose turn comes sooner by that."""
-    await leave.is_over()
-    work.process.drop_leave(work.begun.lease)
-    usage = leave.reply.usage if leave.reply else Usage()
-    await asyncio.to_thread(_pay, work, ask, usage)
+async def _settle(work: Work, ask: Ask, leave: Leave, stopped: Usage) -> None:
+    """Tell what a call used, and those whose turn comes sooner by that. A reply is worth more than its account: it is not lost with it."""
+    try:
+        await leave.is_over()
+        work.process.drop_leave(work.begun.lease)
+        await asyncio.to_thread(_pay, work, ask, leave.reply.usage if leave.reply else stopped)
+        if leave.reply is None and stopped.model_calls:
+            await asyncio.to_thread(work.process.ledger.used, work.begun, stopped)
+    except (CantataError, RedisFailure) as error:
+        work.process.drop_leave(work.begun.lease)
+        log.warning("permit_not_settled", run=work.begun.run_id, step=work.begun.step_id, error=str(error))
 
 
 def _pay(work: Work, ask: Ask, usage: Usage) -> None:
@@ -96,8 +121,7 @@ def _pay(work: Work, ask: Ask, usage: Usage) -> None:
     faultpoints.at("budget-settled")
 
 
-def _ask(work: Work, model: Model, messages: Sequence[Message]) -> Ask:
-    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+def _ask(work: Work, model: Model, asked: int) -> Ask:
     bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
     answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
     usd = llm.most_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None

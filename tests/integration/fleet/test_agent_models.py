@@ -246,6 +246,22 @@ def test_cancelling_a_run_stops_a_stream(desk: Desk) -> None:
     assert [event.type for event in run.log()][-1] == "closed"
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_a_call_used_that_was_cut_off_counts_for_its_run(desk: Desk, streamed: bool) -> None:
+    desk.script({"reply": "word " * 200, "chunk_delay_s": 0.1} if streamed else {"reply": "one", "delay_s": 30})
+    run = desk.start(agent(stream=streamed))
+    until(lambda: desk.requests(), "the request")
+    if streamed:
+        next(event for event in run.events() if event.type == "delta")
+
+    run.cancel()
+
+    used = until(lambda: (usage := run.result(PATIENCE_S).usage).model_calls and usage, "the usage of the call")
+    assert used.model_calls == 1
+    assert used.input_tokens > 0
+    assert (used.output_tokens > 0) == streamed
+
+
 def test_no_secret_in_the_words_of_a_tool_or_a_provider_reaches_a_record(desk: Desk) -> None:
     desk.script(
         {"after_tools": 0, "tool_calls": [call("leak")]},
