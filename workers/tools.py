@@ -18,9 +18,11 @@ import structlog
 
 from orchestrator import faultpoints
 from orchestrator.errors import StepError
+from orchestrator.formats.clashes import clash_of
 from orchestrator.models.definitions import Tool
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, Usage
+from orchestrator.packages import OURS
 from workers import memory, schemas, scripts
 from workers.folders import folder_here
 from workers.remembering import Context
@@ -30,7 +32,6 @@ from workers.work import Work
 
 log = structlog.get_logger(__name__)
 
-OURS = {"orchestrator", "workers"}
 _INSTALLED = {"site-packages", "dist-packages"}  # of a virtual environment that lies in the folder
 
 _importing = threading.RLock()
@@ -73,6 +74,8 @@ def load(name: str, folder: str | None) -> Function:
 
 def _load(name: str, folder: str | None) -> Function:
     module_name, _, attribute = name.partition(":")
+    if clash := clash_of(module_name, Path(folder) if folder else None):
+        raise StepError(f"module {module_name!r} cannot be imported: {clash}", code="tool_import")
     with _importing:
         try:
             module = _import(module_name, folder)

@@ -19,6 +19,7 @@ from orchestrator.cli.options import as_json, configured, metrics_port
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.metrics.place import place, port_after
 from orchestrator.models.names import checked_name
+from orchestrator.packages import check_workers
 
 OWN_PROCESS = ("coordinator", "agents")
 """Queues with a process of their own; all others share one, whose children can be killed."""
@@ -48,6 +49,7 @@ def worker(
     The queues are those on REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each, all others
     share one. Several show their metrics on ports that follow each other.
     """
+    check_workers()
     url = service_url()
     if url is None:
         raise UnavailableError("a worker needs to know its Redis: set REDIS_URL, or start a stack in this folder with `submit up`")

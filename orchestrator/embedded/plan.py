@@ -13,6 +13,7 @@ from orchestrator.embedded.home import Home
 from orchestrator.embedded.ports import Port
 from orchestrator.embedded.record import SERVER
 from orchestrator.embedded.valkey import find_server, server_command, server_url
+from orchestrator.packages import check_workers
 
 COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
 AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
@@ -71,6 +72,7 @@ class Plan:
 
 def make_plan(home: Home, *, agents: int, tools: int, ports: Mapping[str, Port], config: str | Path | None, command: WorkerCommand) -> Plan:
     """Plan a server, a coordinator, `agents` workers for model turns, one with `tools` processes, and the services that have a port."""
+    check_workers()
     socket_path = home.make_socket()
     url = server_url(socket_path)
     flower_url = ports["flower"].url if "flower" in ports else None

@@ -21,7 +21,7 @@ from orchestrator.models.values import JsonValue
 SETTINGS = ("name", "description", "queue", "timeout_s", "retries", "cheap", "at_most_once", "hidden")
 """What a decorator may say; all but the name are options of a tool in a configuration."""
 
-_OURS = ("orchestrator.tool", "orchestrator.tooling.tool")
+_OURS = ("cantata.tool", "orchestrator.tool", "orchestrator.tooling.tool")
 _GIVEN_BY_US = "context"
 _SECTIONS = ("tools", "skills")
 

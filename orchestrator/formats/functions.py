@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import pkgutil
-import sys
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from orchestrator.formats.clashes import clash_of
 from orchestrator.formats.faults import did_you_mean, nearest
+from orchestrator.formats.modules import spec_of, tree_of
 
 _ANYTHING = "*"  # among a module's names: it has names that its text does not tell
 _MOST_IMPORTS = 5  # that a name is followed through
@@ -25,7 +23,9 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
     What a module without a text of its own (a compiled one) defines is taken on trust.
     """
     module, _, name = function.partition(":")
-    spec = _spec(module, folder)
+    if clash := clash_of(module, folder):
+        return f"module {module!r} cannot be imported: {clash}"
+    spec = spec_of(module, folder)
     if spec is None:
         near = nearest(module, _modules_in(folder)) if folder else None
         return f"module {module!r} is not {f'in {folder} nor ' if folder else ''}installed{f'; did you mean {near!r}?' if near else ''}"
@@ -59,12 +59,12 @@ def definition_of(function: str, *, folder: Path | None) -> Definition | None:
     """The statement that makes `module:name`, in that module or in one that it imports the name from; None if no text tells."""
     module, _, name = function.partition(":")
     for _ in range(_MOST_IMPORTS):
-        spec = _spec(module, folder)
+        spec = spec_of(module, folder)
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             return None
         file = Path(spec.origin)
         try:
-            tree = _tree_of(file, file.stat().st_mtime_ns)
+            tree = tree_of(file, file.stat().st_mtime_ns)
             node = dict(bindings(tree)).get(name)  # the last one counts
             if not isinstance(node, ast.ImportFrom):
                 return Definition(node, file, tree) if node else None
@@ -89,27 +89,6 @@ def bindings(node: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
                 yield from bindings(child)
 
 
-def _spec(module: str, folder: Path | None) -> ModuleSpec | None:
-    """How Python would import the module, found out without importing the packages it is in, as its own `find_spec` would."""
-    top, *rest = module.split(".")
-    here = _find(top, [str(folder)]) if folder else None
-    try:
-        if module in sys.modules and not (here and here.origin):
-            return sys.modules[module].__spec__
-        spec = here if here and here.origin else importlib.util.find_spec(top) or here  # a folder without __init__.py comes last
-    except (ImportError, ValueError):
-        return None
-    for part in rest:
-        spec = _find(f"{spec.name}.{part}", spec.submodule_search_locations or ()) if spec else None
-    return spec
-
-
-def _find(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    finders = filter(None, map(pkgutil.get_importer, folders))
-    specs = [spec for finder in finders if (spec := finder.find_spec(name))]
-    return next((spec for spec in specs if spec.origin), specs[0] if specs else None)
-
-
 def _modules_in(folder: Path) -> Iterator[str]:
     yield from (file.stem for file in folder.glob("*.py"))
     yield from (file.parent.name for file in folder.glob("*/__init__.py"))
@@ -118,15 +97,7 @@ def _modules_in(folder: Path) -> Iterator[str]:
 @lru_cache(maxsize=64)
 def _names_in(file: Path, mtime_ns: int) -> frozenset[str]:
     """The names that a module's text defines."""
-    return frozenset(_names(_tree_of(file, mtime_ns)))
-
-
-@lru_cache(maxsize=8)
-def _tree_of(file: Path, mtime_ns: int) -> ast.Module:
-    """A module's text. A configuration often names many functions of one module: it is read once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the style of other people's code
-        return ast.parse(file.read_bytes(), str(file))
+    return frozenset(_names(tree_of(file, mtime_ns)))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

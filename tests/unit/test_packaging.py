@@ -86,7 +86,7 @@ def test_submit_is_a_function_that_exists() -> None:
 def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
     kept = {
         str(file.relative_to(TOP))
-        for package in ("orchestrator", "workers")
+        for package in ("cantata", "orchestrator", "workers")
         for pattern in ("*.py", "*.lua", "*.yaml", "py.typed", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.md")
         for file in (TOP / package).rglob(pattern)
     }
@@ -100,7 +100,7 @@ def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
 
     (wheel,) = tmp_path.glob("cantata-*.whl")
     assert kept <= set(zipfile.ZipFile(wheel).namelist())
-    assert {"orchestrator/py.typed", "workers/py.typed", "orchestrator/pages/static/vendor/htm.LICENSE.txt"} <= kept
+    assert {"cantata/py.typed", "orchestrator/py.typed", "workers/py.typed", "orchestrator/pages/static/vendor/htm.LICENSE.txt"} <= kept
 
 
 class Machine:

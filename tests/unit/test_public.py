@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import cantata
 import orchestrator
 from orchestrator.models import definitions, wire
 from orchestrator.models.values import Value
@@ -46,6 +50,24 @@ def test_public_names_are_those_that_have_a_home() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
         _ = orchestrator.Cleint
+
+
+def test_cantata_is_the_name_that_people_import() -> None:
+    assert sorted(cantata.__all__) == sorted([*orchestrator.__all__, "__version__"])
+    assert {name for name in cantata.__all__ if getattr(cantata, name) is not getattr(orchestrator, name)} == set()
+    with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
+        _ = cantata.Cleint
+
+
+def test_its_import_loads_nothing_and_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "orchestrator.py").write_text("")
+    light = "import sys, cantata; print(sorted({'celery', 'pydantic', 'orchestrator'} & set(sys.modules)))"
+    hidden = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom cantata import Client"
+
+    first, second = (subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False) for code in (light, hidden))
+
+    assert first.stdout == "[]\n"
+    assert "hides the one of Cantata; rename yours" in second.stderr
 
 
 @pytest.mark.parametrize("model", list(public_models()), ids=lambda model: model.__name__)
