@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from orchestrator.settings import DEFAULT_NAMESPACE, namespace_named
 from orchestrator.state import clock
 from orchestrator.state.address import celery_url, parse, shown
 from orchestrator.state.reasons import reason
+from orchestrator.transport import FIRST
 
 log = structlog.get_logger(__name__)
 
@@ -156,6 +157,7 @@ class App(Celery):
         if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
             return super().send_task(name, args, kwargs, producer=producer, **options)
         options = {option: value for option, value in options.items() if value is not None}
+        options.setdefault("headers", {"sent_at": clock.now()})  # of a link or a join, which Celery sends long after it was written
         task_id, queue, headers, priority = (options.pop(option, None) for option in ("task_id", "queue", "headers", "priority"))
         task_id = task_id or uuid()
         if (parent := self.current_worker_task) is not None:
@@ -179,9 +181,28 @@ class App(Celery):
         return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 
 
-def send(app: App, run_id: str, canvases: Iterable[Canvas], priority: int = 0) -> None:
-    """Send canvases to the broker, 0 before 9. Raises UnavailableError; what was not sent the sweep sends later."""
-    messages = [message for canvas in canvases for message in _messages(app, run_id, canvas, priority)]
+def send(app: App, run_id: str, canvases: Iterable[Canvas], priority: int = 0, *, sent_at: float | None = None) -> None:
+    """Send canvases of one run to the broker, 0 before 9; see `send_all`."""
+    send_all(app, ((run_id, priority, canvas) for canvas in canvases), sent_at=sent_at)
+
+
+def send_all(
+    app: App, canvases: Iterable[tuple[str, int, Canvas]], *, first: bool = False, sent_at: float | None = None
+) -> None:  # fmt: skip
+    """Send canvases of several runs, each with its priority. Raises UnavailableError; what was not sent the sweep sends later.
+
+    With `first` they go before all that waits with their priority. `sent_at` is a time before the ledger marked their steps as sent; now
+    if None. Thousands of steps take seconds from there to the broker, and their messages must not look younger than they are.
+    """
+    messages = [message for run_id, priority, canvas in canvases for message in _messages(app, run_id, canvas, priority)]
+    if first:
+        _send(app, messages[::-1], {FIRST: True})  # each goes before those that were sent before it
+    else:
+        _send(app, messages, {"sent_at": clock.now() if sent_at is None else sent_at})
+
+
+def _send(app: App, messages: Iterable[_Sent], headers: Mapping[str, object]) -> None:
+    messages = [(kind, args, {**options, "headers": headers}) for kind, args, options in messages]
     try:
         with app.producer_or_acquire() as producer:
             if len(messages) < 2 or not _send_at_once(app, messages, producer):
@@ -238,12 +259,7 @@ def _signature(app: App, run_id: str, message: Message, priority: int) -> Signat
 
 def _options(app: App, run_id: str, message: Message, priority: int) -> dict[str, Any]:
     place = f"{run_id}:{','.join(message.steps[:8])}{'…' if len(message.steps) > 8 else ''}"
-    options: dict[str, Any] = {
-        "queue": app.broker_queue(message.queue),
-        "argsrepr": place,
-        "kwargsrepr": "",
-        "headers": {"sent_at": clock.now()},
-    }
+    options: dict[str, Any] = {"queue": app.broker_queue(message.queue), "argsrepr": place, "kwargsrepr": ""}
     if priority:
         options["priority"] = priority
     if message.limit_s is not None:

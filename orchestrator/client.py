@@ -299,10 +299,11 @@ class Client:
         run_id = _in_shard(shard_of(source), _new_id() if key is None else _owned_id(f"{source}\n{key}"))
         labels = {**forking.labels_of(past, from_step), **(own or {})}
         with tracing.submitting("fork", __version__) as submission:
+            since = clock.now()
             ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
             submission.run_id, submission.source = run_id if ready else "", source
         faultpoints.at("accepted")
-        send_ready(self.app, ((run_id, step) for step in ready))
+        send_ready(self.app, ((run_id, step) for step in ready), sent_at=since)
         return self.run(run_id)
 
     def runs(self, *, most: int = 20) -> list[RunRecord]:

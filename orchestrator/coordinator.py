@@ -6,13 +6,13 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
 
 from orchestrator import faultpoints, permits, tracing
-from orchestrator.celeryapp import App, send
+from orchestrator.celeryapp import App, send, send_all
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import START, Outcome, Spec
@@ -20,14 +20,14 @@ from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
 from orchestrator.planning.strategies import chain_specs, chains, turns
-from orchestrator.queues import oldest_waiting_s
-from orchestrator.state import fleet, load, outages, traces
+from orchestrator.queues import heads_sent_at
+from orchestrator.state import clock, fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.costs import CHEAP_MS
 from orchestrator.state.keys import key_of
-from orchestrator.state.ledger import RESEND_S, SWEEP_S, Ledger
+from orchestrator.state.ledger import SWEEP_S, Ledger
 from orchestrator.state.limits import Limiter
-from orchestrator.state.records import Ready, owner_of
+from orchestrator.state.records import Overdue, Ready, owner_of
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +35,8 @@ COORDINATOR = "coordinator"  # the queue of decisions
 SWEEP_LOCK = "sweep"  # string: the name of the process that sweeps; expires when it dies
 SWEEP_LOCK_MS = 2000
 GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
+SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
+SENT_AT_ONCE = 500  # lost messages: between looking whether each is still wanted and sending them, no more than a moment shall pass
 DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
 
 
@@ -131,32 +133,28 @@ def _owner(lease: str) -> str:
 
 
 def sweep_once(app: App, ledger: Ledger) -> bool:
-    """Mend every shard and send what that made ready; answers whether no shard had to be left out."""
-    is_whole = True
-    now: list[tuple[str, Ready]] = []
-    overdue: list[tuple[str, Ready, float]] = []
-    waiting: list[str] = []
-    left: list[str] = []
-    for swept in ledger.sweep_all():
-        now += swept.sends
+    """Recover what every shard lost; answers whether no shard had to be left out.
+
+    What is known to be due is sent before anything is asked about what may be lost.
+    """
+    since = clock.now()
+    found = ledger.sweep_all()
+    for swept in found:
         faultpoints.at("swept")
         if swept.fired:
             faultpoints.at("timer-fired")
-        overdue += swept.overdue
-        waiting += swept.waiting
-        left += swept.left
         if swept.lost:
             log.info("leases_lost", count=swept.lost)
-        for run_id in swept.ended:
-            _tell_of_end(ledger, run_id)
         if swept.fault:
-            is_whole = False
             log.error("shard_not_swept", error=swept.fault)
-    send_ready(app, now)
+    send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
+    waiting, left = [ticket for swept in found for ticket in swept.waiting], [ticket for swept in found for ticket in swept.left]
     if waiting or left:
-        send_ready(app, permits.look(ledger, Limiter(ledger), waiting, left))
-    send_ready(app, _lost_messages(app, ledger, overdue))
-    return is_whole
+        send_ready(app, permits.look(ledger, Limiter(ledger), waiting, left), sent_at=since)
+    for run_id in (run_id for swept in found for run_id in swept.ended):
+        _tell_of_end(ledger, run_id)
+    _send_lost(app, ledger, [step for swept in found for step in swept.overdue])
+    return not any(swept.fault for swept in found)
 
 
 def _tell_of_end(ledger: Ledger, run_id: str) -> None:
@@ -166,34 +164,46 @@ def _tell_of_end(ledger: Ledger, run_id: str) -> None:
         traces.end(tracing.active(), ledger, run_id)
 
 
-def send_ready(app: App, ready: Iterable[tuple[str, Ready]]) -> None:
-    """Send steps of any runs, without carrying anything."""
-    by_run: dict[tuple[str, int], list[tuple[str, Spec]]] = defaultdict(list)
+def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
+    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send_all`."""
+    by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
     for run_id, step in ready:
-        by_run[run_id, step.priority].append((step.step_id, step.spec))
-    for (run_id, priority), steps in by_run.items():
-        send(app, run_id, canvas.build(steps), priority)
+        by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
+    for first, runs in by_run.items():
+        if runs:
+            send_all(app, [(*run, each) for run, steps in runs.items() for each in canvas.build(steps)], first=first, sent_at=sent_at)
 
 
-def _lost_messages(app: App, ledger: Ledger, overdue: list[tuple[str, Ready, float]]) -> list[tuple[str, Ready]]:
-    """Of the steps nobody began in time, those whose message is not simply waiting its turn.
+def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
+    """Send the steps whose message is lost; those whose message waits its turn are left alone."""
+    if not overdue:
+        return
+    heads = heads_sent_at(app, {(step.queue, step.priority) for step in overdue})
+    _note_unserved(ledger, [step for step in overdue if step.is_first_look])
+    lost = sorted((step for step in overdue if is_lost(step, heads[step.queue, step.priority])), key=lambda step: step.sent_at)
+    for start in range(0, len(lost), SENT_AT_ONCE):
+        send_ready(app, ledger.still_waiting(lost[start : start + SENT_AT_ONCE]))
+
+
+def is_lost(step: Overdue, head_sent_at: float | None) -> bool:
+    """Whether the message of a step that nobody began is lost, by when the one at the head of its queue was sent; None: it is empty.
 
     A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or held by a busy worker, and then a
     second one does no harm).
     """
-    if not overdue:
-        return []
-    waiting = oldest_waiting_s(app, {(step.spec.queue, step.priority) for _, step, _ in overdue})
-    served = fleet.slots(ledger.redis)
-    lost = []
-    for run_id, step, age_s in overdue:
-        queue = step.spec.queue
-        if queue not in served and age_s < 2 * RESEND_S:
-            ledger.note(run_id, "unserved", step_id=step.step_id, detail={"queue": queue, "message": fleet.unserved(queue)})
-        head_s = waiting[queue, step.priority]
-        if (head_s is None or head_s < age_s) and ledger.sent_again(run_id, step.step_id):
-            lost.append((run_id, step))
-    return lost
+    return head_sent_at is None or head_sent_at > step.sent_at + SPREAD_S
+
+
+def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:
+    """Tell runs of queues that nobody serves, once for all steps of a run that a sweep found in one."""
+    by_queue = {(step.run_id, step.queue): step.step_id for step in overdue}
+    served = fleet.slots(ledger.redis) if by_queue else {}
+    notes = [
+        (run_id, step_id, {"queue": queue, "message": fleet.unserved(queue)})
+        for (run_id, queue), step_id in by_queue.items() if queue not in served
+    ]  # fmt: skip
+    if notes:
+        ledger.note_each("unserved", notes)
 
 
 def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:

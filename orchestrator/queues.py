@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from kombu import Connection
 from kombu.exceptions import OperationalError
@@ -15,22 +15,48 @@ from orchestrator.state import clock
 from orchestrator.state.connection import RedisRefusal
 from orchestrator.state.load import Waiting
 
+UNTOLD = -inf  # as old as any
 WAITING_S = 3  # to reach the broker, for those who only ask what waits there
 
 
-def oldest_waiting_s(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
-    """For each queue and priority, how long the message to be consumed next has waited; None if there is none.
+def heads_sent_at(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
+    """When the message to be consumed next of each queue and priority was sent; None if there is none.
 
-    Only a Redis broker shows its messages; of another it is only known whether there are any, and then they count as older than all.
+    Of one that does not tell, as it is foreign or was sent before all others, it is `UNTOLD`. Raises UnavailableError.
     """
+    wanted = {(queue, priority): app.broker_queue(queue) for queue, priority in queues}
     with app.connection_for_read() as connection:
-        if connection.transport.driver_type != "redis":
-            return {(queue, priority): inf if _is_waiting(connection, app.broker_queue(queue)) else None for queue, priority in queues}
-        channel: Any = connection.default_channel
-        return {
-            (queue, priority): _age_s(channel.client.lindex(channel._q_for_pri(app.broker_queue(queue), priority), -1))
-            for queue, priority in queues
-        }
+        lost: Any = (OperationalError, *connection.connection_errors)
+        try:
+            if connection.transport.driver_type == "redis":
+                return _heads_in_redis(connection.default_channel, wanted)
+            heads = {name: _head(connection, name) for name in set(wanted.values())}
+            return {queue: heads[name] for queue, name in wanted.items()}
+        except lost as error:
+            raise unavailable(app, error) from error
+
+
+def _heads_in_redis(channel: Any, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], float | None]:
+    with channel.client.pipeline(transaction=False) as pipe:
+        for (_, priority), name in wanted.items():
+            pipe.lindex(channel._q_for_pri(name, priority), -1)
+        heads = pipe.execute(raise_on_error=False)
+    if lost := next((head for head in heads if isinstance(head, Exception) and not isinstance(head, RedisRefusal)), None):
+        raise lost
+    return {queue: None if head is None else _sent_at(head) for queue, head in zip(wanted, heads, strict=True)}
+
+
+def _head(connection: Connection, queue: str) -> float | None:
+    """When the first message of a queue was sent: it is received, and put back to where it was."""
+    with connection.channel() as channel:
+        try:
+            raw = channel.basic_get(queue)  # type: ignore[attr-defined]  # of every channel
+            if raw is None:
+                return None
+            channel.basic_reject(raw.delivery_tag, requeue=True)  # type: ignore[attr-defined]  # as above
+            return _number((raw.headers or {}).get("sent_at"))
+        except connection.channel_errors:  # there is no such queue yet
+            return None
 
 
 def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
@@ -67,10 +93,6 @@ def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]
     return {queue: Waiting(count, oldest.get(queue)) for queue, count in counts.items()}
 
 
-def _is_waiting(connection: Connection, queue: str) -> bool:
-    return bool(_waiting(connection, queue))
-
-
 def _waiting(connection: Connection, queue: str) -> int:
     with connection.channel() as channel:
         try:
@@ -80,7 +102,18 @@ def _waiting(connection: Connection, queue: str) -> int:
 
 
 def _age_s(raw: bytes | None) -> float | None:
-    if raw is None:
+    if raw is None or (sent_at := _sent_at(raw)) == UNTOLD:
         return None
-    sent_at = json.loads(raw).get("headers", {}).get("sent_at")
-    return clock.now() - sent_at if sent_at else 0.0
+    return max(0.0, clock.now() - sent_at)
+
+
+def _sent_at(raw: object) -> float:
+    """When a message in a Redis list was sent, or what is there in place of one."""
+    try:
+        return _number(json.loads(cast(bytes, raw))["headers"]["sent_at"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return UNTOLD
+
+
+def _number(sent_at: object) -> float:
+    return float(sent_at) if isinstance(sent_at, int | float) else UNTOLD

@@ -18,7 +18,7 @@ from orchestrator.errors import StepError, UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
 from orchestrator.results import is_over
-from orchestrator.state import outages, traces
+from orchestrator.state import clock, outages, traces
 from orchestrator.state.records import Ahead, Begun, Committed, Ready
 from workers import outcomes, shown
 from workers.kinds import HANDLERS
@@ -91,6 +91,7 @@ class Loop:
         if record is None:
             self._count(DROPPED)
             return None
+        since = clock.now()
         committed = self._recorded(begun, record)
         self._count(record.outcome.status if committed.word in ("ok", "again") else DROPPED)
         faultpoints.at("committed")
@@ -100,7 +101,7 @@ class Loop:
             faultpoints.at("run-closed")
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
-        self._send(committed.sends, record.outcome.fragment)
+        self._send(committed.sends, record.outcome.fragment, since)
         self._give_turn(committed.following)
         faultpoints.at("successors-sent")
         if is_over(committed.run_status):
@@ -142,14 +143,14 @@ class Loop:
             return None
         return Ahead(self._place.queue, self._process.costs.cheap_names(self._definitions), self._todo[0] if self._todo else "")
 
-    def _send(self, ready: Sequence[Ready], grown: Graph | None) -> None:
+    def _send(self, ready: Sequence[Ready], grown: Graph | None, since: float) -> None:
         own = []
         for step in ready:
             if step.step_id in self._carried.steps:
                 self._held_back[step.step_id] = step
             else:
                 own.append((step.step_id, step.spec))
-        self._out(own, grown)
+        self._out(own, grown, since)
 
     def _give_turn(self, following: Sequence[tuple[str, Ready]]) -> None:
         """Have the next turn of the session begin."""
@@ -158,11 +159,12 @@ class Loop:
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(following), error=str(error), note="the sweep sends them later")
 
-    def _out(self, steps: Sequence[tuple[str, Spec]], grown: Graph | None = None) -> None:
+    def _out(self, steps: Sequence[tuple[str, Spec]], grown: Graph | None = None, since: float | None = None) -> None:
         if not steps:
             return
         try:
-            send(self._app, self._run_id, canvas.build(steps, grown, self._process.pace(self._definitions)), self._place.priority)
+            canvases = canvas.build(steps, grown, self._process.pace(self._definitions))
+            send(self._app, self._run_id, canvases, self._place.priority, sent_at=since)
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
 

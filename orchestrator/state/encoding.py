@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from orchestrator.models.graph import Graph, Spec, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RunStatus
-from orchestrator.state.records import Ready, RunRecord, StepRecord, Swept
+from orchestrator.state.records import Overdue, Ready, RunRecord, StepRecord, Swept
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 
@@ -84,21 +84,21 @@ def ready_of(flat: Sequence[str]) -> tuple[Ready, ...]:
     return tuple(Ready(flat[i], spec_of(flat[i + 1])) for i in range(0, len(flat), 2))
 
 
-def _ready_in(rows: Sequence[str], i: int) -> Ready:
-    return Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]))
-
-
-def ready_of_runs(rows: Sequence[str]) -> tuple[tuple[str, Ready], ...]:
+def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tuple[str, Ready], ...]:
     """Steps of several runs that may be sent, from `{run, priority, id, spec, ...}`."""
-    return tuple((rows[i], _ready_in(rows, i)) for i in range(0, len(rows), 4))
+    return tuple((rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited)) for i in range(0, len(rows), 4))
 
 
 def swept_of(answer: Sequence[list[str]]) -> Swept:
     """What `sweep` replies."""
-    sends, overdue, lost, fired, fault, ended, waiting, left = answer
+    recovered, sends, overdue, lost, fired, fault, ended, waiting, left = answer
+    rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
     return Swept(
-        ready_of_runs(sends),
-        tuple((overdue[i], _ready_in(overdue, i), float(overdue[i + 4]) / 1000) for i in range(0, len(overdue), 5)),
+        (*ready_of_runs(recovered, has_waited=True), *ready_of_runs(sends)),
+        tuple(
+            Overdue(run_id, step_id, queue, int(priority), int(sent_at_ms) / 1000, bool(int(is_first)))
+            for run_id, priority, step_id, queue, sent_at_ms, is_first in rows
+        ),
         int(cast(int, lost)),
         int(cast(int, fired)),
         str(fault),

@@ -36,6 +36,7 @@ from orchestrator.state.encoding import (
     ready_of,
     ready_of_runs,
     run_record,
+    spec_of,
     step_record,
     step_text,
     storable,
@@ -46,7 +47,20 @@ from orchestrator.state.encoding import (
 )
 from orchestrator.state.keys import SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
 from orchestrator.state.reasons import Unconfirmed, passes, reason
-from orchestrator.state.records import Accepted, Ahead, Begun, Committed, Place, Ready, Refusal, RunRecord, StepRecord, Swept, owner_of
+from orchestrator.state.records import (
+    Accepted,
+    Ahead,
+    Begun,
+    Committed,
+    Overdue,
+    Place,
+    Ready,
+    Refusal,
+    RunRecord,
+    StepRecord,
+    Swept,
+    owner_of,
+)
 
 LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
 RENEW_S = 1.0  # five chances to renew before a lease runs out
@@ -56,6 +70,7 @@ RETENTION_S = 86_400.0  # how long a finished run can be read
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is told again
 CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
 """What replicas confirm, if so many are named: what is promised to somebody, or need not be done again."""
+CALLS_AT_ONCE = 200  # in one round trip, for which a server turns to nobody else
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
 log = structlog.get_logger(__name__)
@@ -196,9 +211,14 @@ class Ledger:
         next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
         return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))
 
-    def sent_again(self, run_id: str, step_id: str) -> bool:
-        """Note that a step nobody began gets a new message; False if somebody began it meanwhile."""
-        return bool(self._call("sent", run_id, run_id, step_id, self._resend_ms))
+    def still_waiting(self, overdue: Iterable[Overdue]) -> list[tuple[str, Ready]]:
+        """Return those of some steps that nobody has begun yet, to be sent again."""
+        steps = list(overdue)
+        specs = self._call_each("waiting", [(step.run_id, step.step_id) for step in steps])
+        return [
+            (step.run_id, Ready(step.step_id, spec_of(text), step.priority, has_waited=True))
+            for step, text in zip(steps, specs, strict=True) if text
+        ]  # fmt: skip
 
     def renew(self, leases: Iterable[str]) -> set[str]:
         """Keep leases alive; answers those that are lost, because a sweep or the end of the run took them."""
@@ -233,16 +253,22 @@ class Ledger:
 
     def expire(self, leases: Iterable[str]) -> None:
         """Let leases run out now, because their owner is known to be dead."""
-        for lease in leases:
-            key = f"{shard_key(self.redis, shard_of(lease.split('|', 1)[0]))}:leases"
-            self.patiently(partial(self.redis.zadd, key, {lease: 0.0}, xx=True))
+
+        def call() -> None:
+            with self.redis.pipeline(transaction=False) as pipe:
+                for lease in known:
+                    pipe.zadd(f"{shard_key(self.redis, shard_of(lease.split('|', 1)[0]))}:leases", {lease: 0.0}, xx=True)
+                pipe.execute()
+
+        known = list(leases)
+        self.patiently(call)
 
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
-        """Mend one shard: leases that ran out, timers that are due, messages that got lost, runs that expired."""
+        """Recover what one shard lost: leases that ran out, timers that are due, messages that got lost, runs that expired."""
         return swept_of(self._call_shard("sweep", shard, self._resend_ms, str(most)))
 
     def sweep_all(self) -> list[Swept]:
-        """Mend every shard, in one round trip; answers those in which something was found."""
+        """Recover what every shard lost, in one round trip; answers those in which something was found."""
         swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in range(SHARDS)], failed=_not_swept)
         return [swept_of(answer) for answer in swept if any(answer)]
 
@@ -255,6 +281,11 @@ class Ledger:
         noted = bool(self._call("note", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
         faultpoints.at("event-appended")
         return noted
+
+    def note_each(self, kind: str, notes: Iterable[tuple[str, str, Mapping[str, JsonValue]]]) -> None:
+        """Add an event to each of several runs that are not over: (run, step, detail)."""
+        self._call_each("note", [(run_id, kind, step_id, to_json(dict(detail))) for run_id, step_id, detail in notes])
+        faultpoints.at("event-appended")
 
     def log(self, run_id: str, lines: Sequence[str], *, most: int, most_bytes: int) -> None:
         """Add lines to the log of a run, which holds so many at most; a run that is gone has none."""
@@ -408,6 +439,11 @@ class Ledger:
     def _call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         return self._call_shard(name, shard_of(run_id), *args)
 
+    def _call_each(self, name: str, calls: Sequence[tuple[str, ...]]) -> list[Any]:
+        """A script for many runs, told with its other arguments; so many in one round trip."""
+        parts = (calls[start : start + CALLS_AT_ONCE] for start in range(0, len(calls), CALLS_AT_ONCE))
+        return [reply for part in parts for reply in self._call_all(name, [(shard_of(words[0]), words) for words in part])]
+
     def _call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         sha, text = self._script(name)
         key = shard_key(self.redis, shard)
@@ -496,4 +532,4 @@ class Ledger:
 
 def _not_swept(error: ResponseError) -> list[Any]:
     """The answer of a sweep that failed in one shard; the others are swept."""
-    return [[], [], 0, 0, str(error), [], [], []]
+    return [[], [], [], 0, 0, str(error), [], [], []]

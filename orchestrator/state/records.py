@@ -18,6 +18,8 @@ class Ready:
     step_id: str
     spec: Spec
     priority: int = 0
+    has_waited: bool = False
+    """Whether it waited its turn before, and now goes before all that waits with its priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +108,29 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """A step that nobody began in time: its message is lost, or waits in a long queue."""
+
+    run_id: str
+    step_id: str
+    queue: str
+    priority: int
+    sent_at: float
+    """When it was first sent, in seconds by Redis's clock."""
+    is_first_look: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep of one shard found.
+    """What a sweep of one shard found."""
 
-    Steps to send now; steps that nobody began in time, and how many seconds ago they were sent; how many leases were lost, and how many
-    timers fired.
-    """
-
-    sends: tuple[tuple[str, Ready], ...]
-    overdue: tuple[tuple[str, Ready, float], ...]
-    lost: int
+    sends: tuple[tuple[str, Ready], ...] = ()
+    """Steps to send now."""
+    overdue: tuple[Overdue, ...] = ()
+    lost: int = 0
+    """How many leases were lost."""
     fired: int = 0
+    """How many timers fired."""
     fault: str = ""
     """Why this shard could not be swept, if so; the others were."""
     ended: tuple[str, ...] = ()

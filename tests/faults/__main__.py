@@ -23,6 +23,7 @@ from tests.faults.stage import stage
 
 ROUND_S = 40.0  # of chaos: short, so that what a seed did can be read
 KILLS = 30
+BEHIND_KILLS, WAITING = 10, 50_000
 LONG_STEP_S, BLOCKS_S = 60.0, 10.0
 
 
@@ -65,11 +66,16 @@ def wreak_chaos(folder: Path, seed: int, seconds: float) -> Result:
 
 
 def measure_recovery(folder: Path, seed: int, seconds: float) -> Result:
-    """Kills, and a step of a minute whose worker lives."""
+    """Kills, and a step of a minute whose worker lives; then kills while many steps wait."""
     with stage(folder) as world:
         with recovery.blocked(world, LONG_STEP_S, BLOCKS_S):
             found = recovery.measure(world, KILLS)
-        return Result(str(found), [*found.violations(), *history.check(world.journal, world.client.redis)])
+        violations = [*found.violations(), *history.check(world.journal, world.client.redis)]
+    own = folder / "backlog"
+    own.mkdir()
+    with stage(own) as world:
+        behind = recovery.measure_behind(world, BEHIND_KILLS, WAITING)
+    return Result(f"{found}; with {WAITING:,} waiting {behind}", [*violations, *behind.violations()])
 
 
 def roll_out(folder: Path, seed: int, seconds: float) -> Result:

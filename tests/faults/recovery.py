@@ -6,21 +6,23 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 
+from orchestrator import queues
 from tests.faults.journal import Line
 from tests.faults.past import Violation
 from tests.faults.processes import children
-from tests.faults.shapes import blocking, lone
+from tests.faults.shapes import backlog, blocking, lone
 from tests.faults.stage import Stage, end
 from tests.waiting import until
 
 QUEUE = "recovery"
 CREW = 3  # workers, so that two are left while a third starts
 STEPS_S = (0.1, 0.5, 2.0, 10.0, 60.0)
+AT_ONCE = 10_000  # steps of one run that may wait in a queue
 BOUND_S, WISH_S = 6.0, 2.0  # of the 99th and of the 50th percentile
 PATIENCE_S = 200.0  # a step of a minute that is struck twice
 
@@ -75,6 +77,10 @@ class Crew:
         self._workers[self._workers.index(victim)] = self._stage.start_worker(QUEUE)
         return killed_at, pids
 
+    def children(self) -> set[int]:
+        """The processes that do steps."""
+        return {pid for worker in self._workers for pid in children(worker.pid)}
+
     def end(self) -> None:
         """Leave none."""
         for worker in self._workers:
@@ -90,13 +96,29 @@ def measure(stage: Stage, kills: int, steps_s: Sequence[float] = STEPS_S, *, lab
             crew.wait_whole()
             run = stage.submit(lone(QUEUE), f"{label}.{number}", linger_s=seconds)
             runs.append(run)
-            killed_at, pids = crew.kill_worker_of(_started(stage, run.run_id, 1).pid)
-            cut = _cut(stage, pids)
-            samples_s += [_started(stage, line.run_id, line.attempt + 1).at - killed_at for line in cut]
+            samples_s += _kill(stage, crew, _started(stage, run.run_id, "only", 1).pid)
         for run in runs:
             run.wait(PATIENCE_S)
     finally:
         crew.end()
+    return Recovery(samples_s)
+
+
+def measure_behind(stage: Stage, kills: int, waiting: int) -> Recovery:
+    """Kill a whole worker so often while so many steps wait in its queue; how long each of the steps it was doing then waited."""
+    crew, samples_s = Crew(stage), list[float]()
+    runs = [stage.client.submit_chain(backlog(QUEUE, stage.journal.path, AT_ONCE)) for _ in range(waiting // AT_ONCE)]
+    try:
+        until(lambda: queues.waiting(stage.client.app, [QUEUE])[QUEUE].count > waiting - 2 * AT_ONCE, "the backlog", PATIENCE_S)
+        for _ in range(kills):
+            crew.wait_whole()
+            samples_s += _kill(stage, crew, until(lambda: _busy(stage, crew), "a step of the backlog", PATIENCE_S))
+        left = queues.waiting(stage.client.app, [QUEUE])[QUEUE].count
+        assert waiting // 2 < left <= 1.05 * waiting, f"{left} messages for {waiting} steps: most wait, and few are copied"
+    finally:
+        crew.end()
+        for run in runs:
+            run.cancel()
     return Recovery(samples_s)
 
 
@@ -109,17 +131,30 @@ def blocked(stage: Stage, seconds: float, blocks_s: float) -> Iterator[None]:
         assert run.wait(seconds + PATIENCE_S).steps["only"].attempt == 1, f"the step of {run} has a live worker"
 
 
-def _cut(stage: Stage, pids: Sequence[int]) -> list[Line]:
+def _kill(stage: Stage, crew: Crew, pid: int) -> list[float]:
+    """Kill the worker of a process; how long each of its steps waited to run again."""
+    killed_at, pids = crew.kill_worker_of(pid)
+    return [_started(stage, line.run_id, line.step_id, line.attempt + 1).at - killed_at for line in _cut(stage, pids)]
+
+
+def _busy(stage: Stage, crew: Crew) -> int | None:
+    """A process that does a step."""
+    return next((line.pid for line in _cut(stage, crew.children())), None)
+
+
+def _cut(stage: Stage, pids: Collection[int]) -> list[Line]:
     """The starts in these processes that have no finish."""
-    finished = {(line.run_id, line.attempt) for line in stage.journal.of("finish")}
-    return [line for line in stage.journal.of("start") if line.pid in pids and (line.run_id, line.attempt) not in finished]
+    finished = {(line.run_id, line.step_id, line.attempt) for line in stage.journal.of("finish")}
+    starts = (line for line in stage.journal.of("start") if line.pid in pids)
+    return [line for line in starts if (line.run_id, line.step_id, line.attempt) not in finished]
 
 
-def _started(stage: Stage, run_id: str, attempt: int) -> Line:
-    """The start of an attempt of a run's one step."""
+def _started(stage: Stage, run_id: str, step_id: str, attempt: int) -> Line:
+    """The start of an attempt of a step."""
 
     def found() -> Line | None:
-        return next((line for line in stage.journal.of("start", run_id) if line.attempt == attempt), None)
+        lines = stage.journal.of("start", run_id)
+        return next((line for line in lines if (line.step_id, line.attempt) == (step_id, attempt)), None)
 
-    line: Line = until(found, f"attempt {attempt} of run {run_id}", PATIENCE_S)
+    line: Line = until(found, f"attempt {attempt} of step {step_id} of run {run_id}", PATIENCE_S)
     return line

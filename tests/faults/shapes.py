@@ -277,6 +277,13 @@ def lone(queue: str) -> Shape:
     return Shape("lone", (tool("only", queue, **LINGERS),), 1)
 
 
+def backlog(queue: str, journal: Path, steps: int) -> ChainRequest:
+    """So many steps at once, of two seconds each."""
+    every = ChainNode(node_id="every", kind="map", items_path="input.items", map_node="item", max_concurrency=steps)
+    given: dict[str, JsonValue] = {"journal": str(journal), "linger_s": 2.0, "items": list(range(steps))}
+    return ChainRequest(nodes=[every, tool("item", queue, **LINGERS)], entry_node="every", initial_input=given)
+
+
 def blocking(blocks_s: float) -> Shape:
     """One step that lingers as a coroutine, after it kept the event loop to itself for a while."""
     return Shape("blocking", (tool("only", "block", blocks_s=f"`{blocks_s}`", **LINGERS),), "done")

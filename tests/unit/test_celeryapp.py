@@ -15,6 +15,7 @@ from orchestrator.celeryapp import App, Carried, make_app, send
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.planning.canvas import Canvas, Fan, Message, Row
 from orchestrator.queues import waiting
+from orchestrator.state import clock
 
 
 @pytest.mark.parametrize("url", ["carrier://u:geheim@host", "amqp://u:geheim@host:port:1//"])
@@ -112,7 +113,7 @@ def test_members_with_a_join_are_a_chord(app: App) -> None:
     assert [carried(member).join for member in members] == [{"c"}, {"c"}]
 
 
-def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App) -> None:
+def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     class Call(Task):  # type: ignore[type-arg]  # never runs
         name = "tool.call"
         ignore_result = True
@@ -121,9 +122,11 @@ def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App) -> None
     [first] = sent(app, Row((message("a"), message("b"), message("c"))))
     *later, following = first.decode()[2]["chain"]
 
+    monkeypatch.setattr(clock, "now", lambda: first.headers["sent_at"] + 500.0)
     app.signature(following).apply_async((None,), chain=later, parent_id="parent", root_id="root")
 
     [second] = sent(app)
+    assert second.headers["sent_at"] == first.headers["sent_at"] + 500.0, "when it was sent, not when its canvas was built"
     assert second.decode()[0] == ["r", ["b"]]
     assert carried(second).steps == {"c"}
     assert (second.headers["parent_id"], second.headers["root_id"]) == ("parent", "root")

@@ -3,7 +3,7 @@
 --
 -- Of a shard S:
 --   S:leases    zset  run|attempt|owner|step -> when the lease runs out (ms)   lives while steps run
---   S:ready     zset  run|step -> when to send it again if nobody began it     lives while steps wait for a worker
+--   S:ready     zset  run|step -> when to look after it if nobody began it; 0: it has no message   lives while steps wait for a worker
 --   S:due       zset  what|run|step -> when (retry, wait, deadline, join,     lives until it fires or its run ends
 --                     permit: to look for one that waits for a model's limits)
 --   S:left      list  run|step of those that wait for limits no more           entries go with the next sweep
@@ -45,6 +45,8 @@ local R, run, status, definitions, tenant, kind_of_run, session, asking, time_le
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+local MAX_RESEND_MS = 60000 -- until a sweep looks again after a step in a long queue: a broker may have lost all its messages
+local UNSENT = 0 -- in S:ready: nobody sends this step but the next sweep
 local SOON = 1000 -- ms until a sweep looks whether a run whose turn came was begun: not everyone who ends a run sends what follows
 
 local TRIMMED = 20 -- old sessions that a turn looks through for those of which nothing is kept

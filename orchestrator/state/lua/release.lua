@@ -1,5 +1,5 @@
 -- Hands a step back undone: a worker that stops gives others what it cannot finish, one that is too old what it does not know. It is not counted
--- against the step. ARGV: run, step, attempt, owner, resend_ms, why it is refused (JSON) or "". Replies {step, spec} to send, or {}.
+-- against the step. ARGV: run, step, attempt, owner, resend_ms (0: the next sweep sends it), why it is refused (JSON) or "". Replies {step, spec} to send, or {}.
 use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])
@@ -11,5 +11,6 @@ if spec.at_most_once and ARGV[6] == '' then
 end
 forget(s)
 mark_sent(s, tonumber(ARGV[5]))
+if ARGV[5] == '0' then redis.call('ZADD', S .. ':ready', UNSENT, run .. '|' .. s.id) end
 event(ARGV[6] == '' and 'released' or 'refused', s.id, s.attempt, ARGV[4], ARGV[6])
 return {s.id, text}

@@ -1,9 +1,10 @@
--- Mends what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {sends, overdue, lost, fired, fault, ended, waiting, left}: flat lists of run, priority, step, spec to send now; of these and the ms since it was
--- sent, which nobody began in time; how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of those that
--- wait for limits and are to be looked for, and of those that wait no more.
+-- Recovers what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left}: run, priority, step, spec, ... of steps that were begun before, to send before
+-- all that waits; the same of others to send now; run, priority, step, queue, when it was sent (ms), 1 at the first look, ... of steps that nobody began in
+-- time; how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of those that wait for limits and are to be
+-- looked for, and of those that wait no more.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local sends, overdue, lost, fired, waiting = {}, {}, 0, 0, {}
+local recovered, sends, overdue, lost, fired, waiting = {}, {}, {}, 0, 0, {}
 local LOOK_AGAIN = 30000 -- ms until one that waits for limits is looked for again, if nobody says when
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
@@ -49,7 +50,7 @@ for _, member in ipairs(due(':leases')) do
     else
       redis.call('HSET', R .. ':info', step, cjson.encode(info))
       mark_sent(s, resend_ms)
-      add(sends, step, text)
+      add(recovered, step, text)
       tally('recovered')
     end
     flush()
@@ -93,14 +94,24 @@ for _, member in ipairs(due(':due')) do
   end
 end
 
-for _, member in ipairs(due(':ready')) do
+-- The longer a step has waited, the longer until it is looked at again: it is in a long queue, and so are others.
+local unbegun = redis.call('ZRANGEBYSCORE', S .. ':ready', '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+for i = 1, #unbegun, 2 do
+  local member, look_at = unbegun[i], tonumber(unbegun[i + 1])
   local id, step = string.match(member, '^([^|]*)|(.*)$')
   use(id)
   local s = get(step)
-  if s and s.word == 'sent' and not OVER[s.word] then
-    redis.call('ZADD', S .. ':ready', now + resend_ms, member)
-    add(overdue, step, (spec_of(step)))
-    overdue[#overdue + 1] = now - tonumber(s.owner)
+  if s and s.word == 'sent' then
+    local sent_at = tonumber(s.owner)
+    redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
+    local text, _, spec = spec_of(step)
+    if look_at == UNSENT then
+      add(recovered, step, text)
+    else
+      add(overdue, step, spec.queue or 'coordinator')
+      overdue[#overdue + 1] = sent_at
+      overdue[#overdue + 1] = look_at - sent_at <= resend_ms and 1 or 0
+    end
   else
     redis.call('ZREM', S .. ':ready', member)
   end
@@ -110,4 +121,4 @@ for _, id in ipairs(due(':finished')) do
   redis.call('ZREM', S .. ':finished', id)
   redis.call('ZREM', S .. ':runs', id)
 end
-return {sends, overdue, lost, fired, '', over_now, waiting, redis.call('LPOP', S .. ':left', most) or {}}
+return {recovered, sends, overdue, lost, fired, '', over_now, waiting, redis.call('LPOP', S .. ':left', most) or {}}

@@ -105,7 +105,7 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
 def test_a_fork_whose_maker_died_is_swept(ledger: Ledger) -> None:
     anew = Anew(diamond(ledger), "b")
 
-    assert [step.step_id for _, step, _ in anew.lose_message("b").overdue] == ["b"]
+    assert [step.step_id for step in anew.lose_message("b").overdue] == ["b"]
 
 
 def test_nothing_is_made_of_a_run_that_expired_meanwhile(ledger: Ledger) -> None:

@@ -17,7 +17,7 @@ from orchestrator.models.values import ErrorInfo, Usage
 from orchestrator.state import events
 from orchestrator.state.keys import SHARDS, run_key, shard_key, shard_of
 from orchestrator.state.ledger import BLOB_BYTES, Ledger
-from orchestrator.state.records import Ahead, Begun, Swept
+from orchestrator.state.records import Ahead, Begun, Overdue, Ready, Swept
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 
@@ -481,7 +481,7 @@ def test_a_lease_that_was_left_over_does_nothing(ledger: Ledger) -> None:
     play.begin("a")
     ledger.redis.zadd(f"{play.shard}:leases", {lost.lease: 1.0})
 
-    assert play.sweep() == Swept((), (), 0)
+    assert play.sweep() == Swept()
     assert (play.words("a"), play.step("a").attempt) == ("running", 2)
 
 
@@ -496,7 +496,7 @@ def test_a_timer_that_was_left_over_does_nothing(ledger: Ledger, step_id: str) -
     before = invariants.take(ledger.redis, "run")
     ledger.redis.zadd(f"{play.shard}:due", {f"{kind}|run|{step_id}": 1.0 for kind in kinds})
 
-    assert play.sweep() == Swept((), (), 0)
+    assert play.sweep() == Swept()
     assert invariants.take(ledger.redis, "run") == before
 
 
@@ -539,11 +539,25 @@ def test_all_shards_are_swept_in_one_call(ledger: Ledger) -> None:
 
 
 def test_a_run_whose_first_message_got_lost_is_sent_again(ledger: Ledger) -> None:
-    Play(ledger)
+    overdue = Play(ledger).lose_message(START).overdue
 
-    assert ledger.sent_again("run", START)
+    assert [(run_id, ready.step_id) for run_id, ready in ledger.still_waiting(overdue)] == [("run", START)]
     ledger.cancel("run")
-    assert not ledger.sent_again("run", START)
+    assert ledger.still_waiting(overdue) == []
+
+
+def test_only_steps_that_nobody_has_begun_meanwhile_are_sent_again(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a", params={"x": 1}), work("b"), work("c"))
+    play.lose_message("a")
+    steps = [Overdue("run", step_id, "tools", 3, 0.0, False) for step_id in ("a", "b", "c", "nothing")]
+    steps.append(Overdue("nowhere", "a", "tools", 3, 0.0, False))
+    ledger.redis.script_flush()
+    play.do("b")
+
+    assert ledger.still_waiting(steps) == [
+        ("run", Ready(step_id, play.step(step_id).spec, 3, has_waited=True)) for step_id in ("a", "c")
+    ]  # fmt: skip
 
 
 def test_a_shard_that_cannot_be_swept_does_not_stop_the_others(ledger: Ledger) -> None:
@@ -596,8 +610,8 @@ def test_a_step_whose_message_got_lost_is_found(ledger: Ledger) -> None:
 
     overdue = play.lose_message("a").overdue
 
-    assert [(run_id, ready.step_id) for run_id, ready, _ in overdue] == [("run", "a")]
-    assert 0 <= overdue[0][2] < 60
+    assert [(step.run_id, step.step_id, step.queue, step.priority) for step in overdue] == [("run", "a", "tools", 0)]
+    assert 0 <= ledger.redis.time()[0] + 1 - overdue[0].sent_at < 60
     assert play.sweep().overdue == ()
     assert play.begin("a").attempt == 1
 
@@ -716,7 +730,7 @@ def test_cancelling_stops_everything_and_is_told_to_workers(ledger: Ledger) -> N
 
     assert ledger.renew([held.lease]) == {held.lease}
     assert play.commit(held).word == "closed"
-    assert play.sweep() == Swept((), (), 0)
+    assert play.sweep() == Swept()
     assert ledger.read("run").error == ErrorInfo(code="cancelled", message="the run was cancelled")
 
 
@@ -801,7 +815,7 @@ def test_a_message_for_an_expired_run_is_forgotten(ledger: Ledger, valkey: Redis
     valkey.zadd(f"{play.shard}:ready", {"run|a": 1.0})
     valkey.zadd(f"{play.shard}:leases", {begun.lease: 1.0})
 
-    assert play.sweep() == Swept((), (), 0)
+    assert play.sweep() == Swept()
     assert play.commit(begun).word == "gone"
     assert ledger.redis.zcard(f"{play.shard}:ready") == 0
     valkey.flushdb()

@@ -56,6 +56,7 @@ class Runs(RuleBasedStateMachine):
         self.model = Reference(data.draw(st.integers(1, 3)), data.draw(st.integers(SIZE // 2, 2 * SIZE)))
         self.mail = [START]
         self.held: list[Begun] = []
+        self.handed_back: set[str] = set()
         self.told: dict[str, Outcome] = {}
         self.outcomes: dict[str, tuple[str | None, str | None]] = {}
         self.grown = self.outputs = 0
@@ -147,6 +148,7 @@ class Runs(RuleBasedStateMachine):
         begun = data.draw(st.sampled_from(self.held))
         ready = self.ledger.release(begun)
         assert ids(ready) == self.model.release(begun.step_id, begun.attempt, begun.owner)
+        self.handed_back |= ids(ready)
         self.mail += ids(ready)
 
     def renew(self, _: Data) -> None:
@@ -185,6 +187,7 @@ class Runs(RuleBasedStateMachine):
         cell = self.model.cells[begun.step_id]
         assert (begun.attempt, begun.failures, begun.owner) == (cell.attempt, cell.failures, cell.owner)
         self.held.append(begun)
+        self.handed_back.discard(begun.step_id)
 
     def commit(self, begun: Begun, outcome: Outcome, ahead: Ahead | None = None) -> None:
         self.outputs += 1
@@ -225,15 +228,17 @@ class Runs(RuleBasedStateMachine):
         swept = self.ledger.sweep(shard_of(RUN))
 
         assert {run_id for run_id, _ in swept.sends} <= {RUN}
-        assert sorted(step.step_id for _, step in swept.sends) == sorted(ready)
+        assert sorted(step.step_id for _, step in swept.sends) == sorted(ready | (self.handed_back & self.sent()))
+        self.handed_back.clear()
         assert swept.lost == lost
-        found = {step.step_id for run_id, step, _ in swept.overdue if run_id == RUN}
+        found = {step.step_id for step in swept.overdue if step.run_id == RUN}
         assert overdue <= found <= self.sent()
         self.mail += [*ready, *found]
 
     def miss(self, step_ids: list[str]) -> None:
         for step_id in step_ids:
             self.hurry("ready", f"{RUN}|{step_id}")
+            self.handed_back.discard(step_id)
         self.sweep(set(), overdue=frozenset(step_ids))
 
     def give(self, name: str) -> None:

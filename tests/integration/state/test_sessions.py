@@ -111,7 +111,7 @@ def test_a_message_lost_with_the_worker_that_ended_a_turn_is_sent_again(ledger: 
     first, second = turns(ledger, ["one", "two"])
     answer(first, "1")
     swept = second.lose_message("@start")
-    assert [(run_id, ready.step_id) for run_id, ready, _ in swept.overdue] == [(second.run_id, "@start")]
+    assert [(step.run_id, step.step_id) for step in swept.overdue] == [(second.run_id, "@start")]
 
 
 def test_a_turn_cancelled_while_it_waits_leaves_no_trace(ledger: Ledger) -> None:
