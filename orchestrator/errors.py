@@ -12,8 +12,14 @@ CantataError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+MAX_FAULTS = 100
+"""Faults that one refusal tells."""
+MAX_FAULT = 2000
+"""Characters of a fault's message, and of its place. A name that is quoted in it may be as long as a request."""
 
 
 class CantataError(Exception):
@@ -33,12 +39,25 @@ class Fault:
         return f"{place}: {self.message}" if place else self.message
 
 
+def first_of(faults: Iterable[Fault]) -> list[Fault]:
+    """The first faults, cut where they are long, and one that says so if there are more: a refusal must not outgrow what it refuses."""
+    found = [_cut(fault) for fault in islice(faults, MAX_FAULTS + 1)]
+    return found if len(found) <= MAX_FAULTS else [*found[:MAX_FAULTS], Fault(f"there are more faults; these are the first {MAX_FAULTS}")]
+
+
+def _cut(fault: Fault) -> Fault:
+    if len(fault.message) <= MAX_FAULT and len(fault.where) <= MAX_FAULT:
+        return fault
+    message, where = (text if len(text) <= MAX_FAULT else f"{text[:MAX_FAULT]}..." for text in (fault.message, fault.where))
+    return replace(fault, message=message, where=where)
+
+
 class ConfigError(CantataError):
     """The configuration or request has faults; each is listed. Mend them and submit again."""
 
     def __init__(self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request", asked: object = None) -> None:
         """`asked` is the document that is at fault, as plain data, where its sender is to be answered."""
-        self.faults = (Fault(faults),) if isinstance(faults, str) else tuple(faults)
+        self.faults = tuple(first_of([Fault(faults)] if isinstance(faults, str) else faults))
         self.source = source
         self.code = code
         self.asked = asked

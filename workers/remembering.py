@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
 from pydantic import PrivateAttr
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import ToolContext
 from orchestrator.planning import memory_commands, templates
@@ -16,6 +16,8 @@ from orchestrator.state.memory import MemoryBank
 from orchestrator.state.records import Begun
 from workers.work import Work, as_text, text_input
 
+MAX_COMMANDS = 1000
+"""Memory commands in one text."""
 MEMORY = "memory."
 """What a placeholder begins with that names a memory: `{memory.namespace.key}`."""
 
@@ -53,7 +55,21 @@ def agent_memory(work: Work) -> Outcome:
     """Does the memory commands in the text before it, in order; each is answered in its place."""
     bank, namespace = bank_of(work), work.text_param("namespace")
     lines = memory_commands.parse(text_input(work))
-    return Outcome(output="\n".join(line if isinstance(line, str) else _done(line, bank, namespace) for line in lines))
+    commands = len(lines) - sum(isinstance(line, str) for line in lines)
+    if commands > MAX_COMMANDS:
+        message = f"the text has {commands:,} memory commands, each of which asks Redis; {MAX_COMMANDS:,} are allowed"
+        raise StepError(message, code="too_many_commands")
+    return Outcome(output="\n".join(_answers(lines, bank, namespace, most=work.definitions.limits.output_bytes)))
+
+
+def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *, most: int) -> Iterator[str]:
+    """The lines with commands answered. Raises StepError before they outgrow an output: a LIST is short, its answer need not be."""
+    for line in lines:
+        answer = line if isinstance(line, str) else _done(line, bank, namespace)
+        most -= len(answer)
+        if most < 0:
+            raise StepError("the answers to its memory commands are too large (limits.output_bytes)", code="output_too_large")
+        yield answer
 
 
 def recall(work: Work, texts: Iterable[str]) -> dict[str, str | None]:

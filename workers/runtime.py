@@ -55,6 +55,8 @@ class Held:
     works: bool = False
     stop: Callable[[], object] | None = None
     give_up: float | None = None
+    late: str = ""
+    """The error past `give_up`, where it is a part of the work that may take only so long."""
     cancelled: bool = False
 
 
@@ -121,6 +123,21 @@ class Process:
         finally:
             with self._changed:
                 held.works, held.give_up = False, None
+
+    @contextmanager
+    def within(self, begun: Begun, seconds: float, part: str) -> Iterator[None]:
+        """Let a part of a step's work take only so long. Past it the step fails, and a prefork child is killed."""
+        with self._changed:
+            held = self._held[begun.lease]
+            before = held.give_up
+            until = time.monotonic() + seconds
+            if before is None or until < before:
+                held.give_up, held.late = until, f"{part} took longer than {seconds:g} s and was stopped"
+        try:
+            yield
+        finally:
+            with self._changed:
+                held.give_up, held.late = before, ""
 
     @property
     def is_draining(self) -> bool:
@@ -234,8 +251,8 @@ class Process:
         for held in self._cancelled(lambda held: held.give_up is not None and held.give_up < now):
             log.info("step_timed_out", worker=self.name, run=held.begun.run_id, step=held.begun.step_id)
             limit = f"{held.begun.spec.timeout_s:g} s" if held.begun.spec.timeout_s else "time"
-            error = StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True)
-            record = outcomes.failed(held.begun, error)
+            late = held.late or f"took longer than its {limit} and was stopped"
+            record = outcomes.failed(held.begun, StepError(late, code="timeout", retryable=not held.late))
             try:
                 committed = self._heart_ledger.commit(held.begun, record.outcome, output=record.output, info=record.info)
                 metrics.step_ended(held.begun.spec.kind, record.outcome.status, time.monotonic() - held.begun.asked_at)

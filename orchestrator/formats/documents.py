@@ -16,13 +16,14 @@ from functools import cached_property, partial
 import yaml
 
 from orchestrator.errors import ConfigError, Fault
-from orchestrator.formats.marks import DEEPEST, KeyPath, Mark, Marker, is_text, number, place
+from orchestrator.formats.marks import DEEPEST, MOST_VALUES, KeyPath, Mark, Marker, is_text, number, place
 from orchestrator.models.values import JsonValue
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast, but not in every build of PyYAML
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 _JSON_START = re.compile(r'\s*[{\["]')
-_JSON_TOKEN = re.compile(r'[{}\[\]:,]|"(?:[^"\\]|\\.)*"|[^\s{}\[\]:,"]+')
+_JSON_TOKEN = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}\[\]:,"]+')
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 
@@ -85,6 +86,7 @@ def _json_fault(error: json.JSONDecodeError) -> Fault:
 
 
 def _parse_json(text: str, source: str) -> Document:
+    _check_size(text, source)
     odd = []  # what the json library takes and we do not; the slow reading says where it is
 
     def pairs(entries: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
@@ -107,6 +109,17 @@ def _parse_json(text: str, source: str) -> Document:
     if odd or _is_deep(data) or (_SURROGATE.search(text) and not is_text(json.dumps(data, ensure_ascii=False))):
         _mark_json(text, source)
     return Document(data, source, partial(_mark_json, text, source))
+
+
+def _check_size(text: str, source: str) -> None:
+    """Refuse JSON with very many values before any is made: `[[],[],...]` takes fifty times its size in memory. Raises ConfigError."""
+    if _values_in(text) > MOST_VALUES and _values_in(_STRING.sub('""', text)) > MOST_VALUES:
+        raise ConfigError(f"it has more than {MOST_VALUES:,} values", source=source)
+
+
+def _values_in(text: str) -> int:
+    """At least how many values there are, if there are no texts with commas or brackets in it."""
+    return text.count(",") + text.count("[") + text.count("{")
 
 
 def _mark_json(text: str, source: str) -> Mark:

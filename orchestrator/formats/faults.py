@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from types import UnionType
 from typing import Annotated, Union, get_args, get_origin
 
@@ -17,6 +18,9 @@ from orchestrator.formats.documents import Document
 from orchestrator.formats.marks import KeyPath, step
 from orchestrator.models.values import JsonValue
 
+_LONGEST_GUESSED = 200  # characters of a word that is compared with those that are known
+_MOST_ERRORS = 1000  # that are told apart; a request of 16 MB may have a million, each of which takes 1 kB as Python has it
+_SAMPLE = 50  # keys of a mapping, and items of a list, that are looked at where there are more errors
 _LONGEST_SHOWN = 60  # characters of a value in a message
 
 _EXPECTED: Mapping[str, str] = {
@@ -46,6 +50,8 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
 
     Fields of the model that are `hidden` are not named to people, since no document may set them.
     """
+    if error.error_count() > _MOST_ERRORS:
+        return _of_sample(error.error_count(), document, model, hidden)
     details = (
         detail for detail in error.errors(include_url=False) if detail["type"] != "default_factory_not_called"
     )  # follows from others
@@ -64,6 +70,26 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
     return in_order(faults)
 
 
+def _of_sample(count: int, document: Document, model: type[BaseModel], hidden: Collection[str]) -> list[Fault]:
+    """The faults of a document's beginning, where there are too many for all to be told."""
+    sample = Document(_beginning(document.data), document.source)
+    found: list[Fault] = []
+    try:
+        model.model_validate(sample.data)
+    except ValidationError as error:
+        found = [fault for fault in faults_of(error, sample, model, hidden=hidden) if not fault.message.endswith("is missing")]
+    return [Fault(f"there are {count:,} faults; those at its beginning are told"), *found]
+
+
+def _beginning(value: JsonValue, most: int = _SAMPLE) -> JsonValue:
+    """A value without what comes late in it; what is nested is cut shorter, so that it stays small."""
+    if isinstance(value, list):
+        return [_beginning(each, most // 2) for each in value[:most]]
+    if isinstance(value, dict):
+        return {key: _beginning(each, most // 2) for key, each in islice(value.items(), most)}
+    return value
+
+
 def in_order(faults: Iterable[Fault]) -> list[Fault]:
     """By line; those without a line first, as they came."""
     return sorted(faults, key=lambda fault: fault.line or 0)
@@ -71,7 +97,7 @@ def in_order(faults: Iterable[Fault]) -> list[Fault]:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like this one, if one is like it at all."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None) if len(word) <= _LONGEST_GUESSED else None
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

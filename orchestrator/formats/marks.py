@@ -15,7 +15,8 @@ KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
 
 DEEPEST = 100  # levels; pydantic gives up at 255
-_MOST_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
+TEXT_VALUE = 64  # characters of a text that count as one value
+MOST_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
 
 _CONSTANTS: dict[str, JsonValue] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -149,12 +150,12 @@ class Marker:
         elif isinstance(into.value, dict) and isinstance(key, str):
             into.value[key] = value
         into.lines[key] = line
-        into.size += 1
+        into.size += 1 + (len(value) // TEXT_VALUE if isinstance(value, str) else 0)
         if mark is not None:
             into.inside[key] = mark
             into.size += mark.size
-        if into.size > _MOST_VALUES:
-            self.stop(f"it has more than {_MOST_VALUES:,} values, aliases counted as what they stand for", line)
+        if into.size > MOST_VALUES:
+            self.stop(f"it has more than {MOST_VALUES:,} values, aliases counted as what they stand for", line)
 
     def _key(self, key: JsonValue, line: int) -> str:
         if isinstance(key, str):

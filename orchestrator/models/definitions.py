@@ -461,6 +461,9 @@ class Limits(Value):
         default=2_000_000, ge=1, description="values that the expressions of one step may look at; 2 million take about 2 s"
     )
     expression_bytes: int = Field(default=64_000_000, ge=1, description="size of what the expressions of one step make, as JSON")
+    render_s: float = Field(
+        default=10.0, gt=0, description="seconds a Jinja template of a prompt may take; then the process that renders it is killed"
+    )
     models: dict[str, Rates] = Field(default_factory=dict, description="by LiteLLM name: how often a model may be asked")
     tenants: dict[str, Rates] = Field(
         default_factory=dict, description="by a run's label `tenant`: how often all models may be asked for it"

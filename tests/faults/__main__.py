@@ -1,4 +1,7 @@
-"""`./run faults [--minutes N] [--seed S]`: strikes, chaos, recovery and deploys; every violation a line, and 1 if there is any."""
+"""`./run faults [--minutes N] [--seed S]`: strikes, chaos, recovery and deploys; every violation a line, and 1 if there is any.
+
+With `--fuzz` other parts: the gateway, chats and chains are fed what nobody should send, and texts that are hardly texts are read.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from tests.faults import chaos, deploys, history, points, recovery
+from tests.faults.fuzz import parts as fuzz
 from tests.faults.past import Violation
 from tests.faults.shapes import SHAPES
 from tests.faults.stage import stage
@@ -24,6 +28,7 @@ from tests.faults.stage import stage
 ROUND_S = 40.0  # of chaos: short, so that what a seed did can be read
 KILLS = 30
 BEHIND_KILLS, WAITING = 10, 50_000
+MINUTES = 12.0
 LONG_STEP_S, BLOCKS_S = 60.0, 10.0
 
 
@@ -94,25 +99,55 @@ PARTS: dict[str, tuple[Part, float]] = {
 """The parts, and the share of each in the minutes; recovery takes the two or three that its kills need."""
 
 
+def fuzz_gateway(rounds: fuzz.Round) -> Part:
+    """Feed a stack's gateway."""
+
+    def part(folder: Path, seed: int, seconds: float) -> Result:
+        with fuzz.world(folder) as (desk, gateway):
+            fed = fuzz.feed(desk, gateway, random.Random(seed), seconds, rounds)
+        return Result(fed.summary, fed.violations)
+
+    return part
+
+
+def fuzz_readers(folder: Path, seed: int, seconds: float) -> Result:
+    """Read texts in this process."""
+    fed = fuzz.read(random.Random(seed), seconds)
+    return Result(fed.summary, fed.violations)
+
+
+FUZZ: dict[str, tuple[Part, float]] = {
+    "gateway": (fuzz_gateway(fuzz.by_schema), 0.25),
+    "chats": (fuzz_gateway(fuzz.by_chats), 0.25),
+    "chains": (fuzz_gateway(fuzz.by_chains), 0.25),
+    "readers": (fuzz_readers, 0.25),
+}
+"""The parts of `--fuzz`, ten minutes each if nothing is said."""
+FUZZ_MINUTES = 40.0
+
+
 def main() -> int:
     """Do the parts; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="./run faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--minutes", type=float, help=f"of all parts together; {MINUTES:g}, with --fuzz {FUZZ_MINUTES:g}")
+    parser.add_argument("--fuzz", action="store_true", help="feed it what nobody should send, in place of the other parts")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--only", choices=[*PARTS, *FUZZ])
     parser.add_argument("--shape", choices=SHAPES, action="append", default=[], help="of the points; may be told more than once")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"seed {options.seed}")
-    failed = [name for name in PARTS if options.only in (None, name) and not _do(name, options)]
+    chosen = FUZZ if options.fuzz or options.only in FUZZ else PARTS
+    options.minutes = options.minutes or (FUZZ_MINUTES if chosen is FUZZ else MINUTES)
+    failed = [name for name, part in chosen.items() if options.only in (None, name) and not _do(name, part, options)]
     if failed:
         print(f"violations in {', '.join(failed)}; seed {options.seed}")
     return 1 if failed else 0
 
 
-def _do(name: str, options: argparse.Namespace) -> bool:
+def _do(name: str, named: tuple[Part, float], options: argparse.Namespace) -> bool:
     """Do one part and tell; the folder of one that failed is kept."""
-    part, share = PARTS[name]
+    part, share = named
     if name == "points":
         part = partial(strike_points, shapes=options.shape)
     folder = Path(tempfile.mkdtemp(prefix=f"cantata-faults-{name}-"))

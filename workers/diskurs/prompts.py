@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from orchestrator.formats.faults import did_you_mean
 from orchestrator.models.conductors import Code, DiskursAgent, Forum
 from orchestrator.models.values import JsonValue, ToolSchema
 from orchestrator.planning import templates
+from workers import memory
 from workers.diskurs import calls, code, fields, plans
 from workers.diskurs.entities import LockedField, LongtermMemory, OutputField, PromptArgument
 from workers.diskurs.replies import ReplyError, check_made, read_reply
@@ -181,10 +183,16 @@ class Prompter:
 
     def _render(self, which: str, template: str | None, context: Mapping[str, JsonValue]) -> str:
         text = template if template is not None else DEFAULTS.get((self.agent.kind, which), "")
+        prompt = f"the {which} prompt of agent {self.name!r}"
+        limit_s = self.work.definitions.limits.render_s
         try:
-            return templates.render(text, context, self.agent.prompt.parts)
+            with self.work.process.within(self.work.begun, limit_s, f"{prompt}: its template (limits.render_s)"):
+                return templates.render(text, context, self.agent.prompt.parts)
         except templates.TemplateError as error:
-            raise StepError(f"the {which} prompt of agent {self.name!r}: {error}", code="bad_template") from error
+            raise StepError(f"{prompt}: {error}", code="bad_template") from error
+        except MemoryError as error:
+            traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
+            raise StepError(f"{prompt}: its template ran out of memory{memory.said()}", code="bad_template") from None
 
     def _shown_to_conductors(self) -> dict[str, JsonValue]:
         return {"agent_descriptions": self._descriptions()} if self.agent.kind == "conductor" else {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain as chain_of
+from itertools import islice
 
-from orchestrator.errors import Fault
+from orchestrator.errors import MAX_FAULTS, Fault, first_of
 from orchestrator.models.definitions import Chain, Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
@@ -12,7 +14,7 @@ from orchestrator.planning.expressions import ExpressionError, parse
 from orchestrator.planning.graphs import circles, reach, shortest_circle
 from orchestrator.planning.strategies import chain_inputs
 from orchestrator.planning.strategies.chain_calls import call_faults
-from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS, expressions, leads
+from orchestrator.planning.strategies.chain_links import MAX_LINKS, ON_ERROR_WORDS, expressions, leads
 from orchestrator.planning.strategies.chain_loops import DEEPEST
 from orchestrator.planning.strategies.chain_names import Names
 from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
@@ -37,7 +39,7 @@ def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = F
 
 def check_chains(definitions: Definitions) -> list[Fault]:
     """All that is wrong with the named chains."""
-    return [fault for _, fault in _named(definitions.chains, definitions)]
+    return first_of(fault for _, fault in _named(definitions.chains, definitions))
 
 
 def examine(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str, Outline]:
@@ -45,9 +47,10 @@ def examine(request: ChainRequest, definitions: Definitions, *, is_draft: bool =
     given = None if is_draft and not request.initial_input else request.initial_input
     chain = _Chain(request.nodes, request.entry_node, definitions, "", request.inputs, given)
     calls = {name: _called(named.nodes, definitions) for name, named in definitions.chains.items()}
-    found = [*chain.faults(), *_named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)]
+    named = _named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)
+    found = list(islice(chain_of(chain.faults(), named), MAX_FAULTS + 1))
     codes = {code for code, _ in found}
-    return [fault for _, fault in found], codes.pop() if len(codes) == 1 else "bad_request", chain.outline
+    return first_of(fault for _, fault in found), codes.pop() if len(codes) == 1 else "bad_request", chain.outline
 
 
 def _named(names: Iterable[str], definitions: Definitions) -> Found:
@@ -114,6 +117,9 @@ class _Chain:
         """All faults: of each node, then of the whole."""
         if not self._fits or not self._nodes:
             yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
+            return
+        if len(self.outline.nodes.links) > MAX_LINKS:
+            yield "bad_request", Fault(f"there are more than {MAX_LINKS:,} links between nodes; split the chain", f"{self._prefix}nodes")
             return
         yield from self._input_faults()
         unreadable = self.outline.nodes.unreadable

@@ -27,6 +27,7 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "branch": {"condition": 'an expression, such as "length(read.items) > `3`"'},
     "map": {"items_path": "an expression that gives a list, such as 'read.items'", "map_node": "the node to run for each item"},
 }
+_MOST_ODD = 5  # characters of an id that are told
 _MOST_GUESSES = 20  # each looks at every known id, and there may be 10,000 of both
 
 Faults = Iterator[tuple[str, str]]
@@ -42,7 +43,7 @@ class Nearest:
 
     def of(self, word: str) -> str | None:
         """The known word most like this one, if one is like it and not too much has been guessed already."""
-        if word not in self._guesses and len(self._guesses) < _MOST_GUESSES:
+        if word not in self._guesses and len(self._guesses) < _MOST_GUESSES and len(word) <= LONGEST_ID:
             self._guesses[word] = next(iter(difflib.get_close_matches(word, self._known, n=1)), None)
         return self._guesses.get(word)
 
@@ -68,9 +69,9 @@ def _id_faults(node_id: str) -> Faults:
         yield "node_id", "the id is empty"
     if len(node_id) > LONGEST_ID:
         yield "node_id", f"the id has {len(node_id)} characters; {LONGEST_ID} are allowed"
-    for character in sorted(set(node_id)):
-        if character in RESERVED or not character.isprintable():
-            yield "node_id", f"the id holds {character!r}, which ids may not: use letters, digits, '-', '_' and '.'"
+    odd = [character for character in sorted(set(node_id)) if character in RESERVED or not character.isprintable()]
+    for character in odd[:_MOST_ODD]:
+        yield "node_id", f"the id holds {character!r}, which ids may not: use letters, digits, '-', '_' and '.'"
 
 
 def _needless(node: ChainNode) -> Faults:

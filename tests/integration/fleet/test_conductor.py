@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import config
 from orchestrator.client import Client, EmbeddedClient
+from orchestrator.models.definitions import Limits
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
-from tests.integration.fleet.diskurs_stage import CONCEPTS, Stage
+from tests.integration.fleet.diskurs_stage import CONCEPTS, PATIENCE_S, Stage
 from tests.waiting import until
 from workers.diskurs.talk import Talk
 
@@ -388,6 +390,25 @@ def test_no_reply_changes_a_field_that_the_file_locks(stage: Stage) -> None:
     assert "The user's name is Ann." in stage.asked()[2]
     assert '"name"' not in stage.requests()[1]["body"]["messages"][0]["content"]
     assert not [step for step in stage.record(result.run_id).steps.values() if "step" in step.info]  # which is the id, where both are told
+
+
+def test_a_template_that_does_not_end_is_stopped_and_its_worker_goes_on(stage: Stage) -> None:
+    forever = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    stage.write({**CONCEPTS, "agents/helper/system_prompt.jinja2": forever})
+    stage.script(TO_HELPER, TO_HELPER)
+    impatient = config.load(stage.folder / "config.yml").model_copy(update={"limits": Limits(render_s=0.5)})
+
+    with Client(stage.url, config=impatient) as client:
+        result = client.submit_turn("hello").result(PATIENCE_S)
+    stage.write(CONCEPTS)
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    assert result.status == "failed"
+    assert result.error is not None
+    assert (
+        "the system prompt of agent 'helper': its template (limits.render_s) took longer than 0.5 s and was stopped" in result.error.message
+    )
+    assert stage.ask().status == "succeeded"
 
 
 def test_a_field_that_is_not_there_is_told_before_a_model_is_asked(stage: Stage) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from orchestrator import Client, MemoryBank, PromptChain, create_memory_chain, memory_function
 from orchestrator.cli.main import submit as commands
 from orchestrator.client import EmbeddedClient
-from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.errors import ConfigError, RunError, UnavailableError
 from orchestrator.models.definitions import Agent, Tool
 from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
@@ -250,6 +250,13 @@ def test_a_memory_chain_needs_no_models_and_remembers_in_the_next_run(bank: Memo
 
     assert create_memory_chain("c", "notes").process_prompt("MEMORY GET a\nMEMORY LIST x") == "a = b\nMemory keys: a"
     assert create_memory_chain("c").process_prompt("MEMORY GET a") == "a = Not found"
+
+
+def test_a_text_of_very_many_commands_is_refused_before_the_first(bank: MemoryBank) -> None:
+    with pytest.raises(RunError, match="has 1,002 memory commands, each of which asks Redis; 1,000 are allowed"):
+        create_memory_chain("c", "notes").process_prompt("MEMORY STORE a=b\n" + "MEMORY LIST\n" * 1001)
+
+    assert bank.list_memories("notes") == []
 
 
 def test_a_memory_function_stands_anywhere_in_a_chain(bank: MemoryBank) -> None:

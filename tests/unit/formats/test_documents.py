@@ -283,6 +283,25 @@ def test_aliases_cannot_blow_up_a_document() -> None:
     assert "more than 1,000,000 values" in fault
 
 
+def test_aliases_of_long_texts_count_as_what_they_stand_for() -> None:
+    text = f"a: &a {'x' * 1_000_000}\nb: [{', '.join(['*a'] * 1000)}]\n"
+
+    with pytest.raises(ConfigError, match="more than 1,000,000 values"):
+        parse(text)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1", '""'])
+def test_json_of_very_many_values_is_refused_before_they_are_made(value: str) -> None:
+    with pytest.raises(ConfigError, match="more than 1,000,000 values"):
+        parse_json(f"[{','.join([value] * 1_000_002)}]")
+
+
+def test_commas_and_brackets_in_a_text_of_json_are_no_values() -> None:
+    text = ',[{"\\' * 500_000
+
+    assert parse_json(json.dumps({"a": text})).data == {"a": text}
+
+
 def test_aliases_cannot_nest_deeper_than_brackets_may() -> None:
     (fault,) = faults_of("\n".join(["a0: &a0 []", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 200))]))
 

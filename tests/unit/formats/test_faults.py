@@ -112,3 +112,19 @@ def test_values_of_python_that_are_no_json_are_told_by_their_type() -> None:
     assert told_of(Document({"days": [{"name": "a", "extra": {"x": b""}}]})) == [  # type: ignore[dict-item] # a caller without a type checker
         "days[0].extra.x: expected a JSON value, found a bytes"
     ]
+
+
+def test_of_very_many_errors_those_at_the_beginning_are_told() -> None:
+    days: list[JsonValue] = [{"name": "a", "kind": "sup"}, *[1] * 100_000]
+
+    first, second, *_ = found = told_of(Document({"days": days}))
+
+    assert first == "there are 100,001 faults; those at its beginning are told"
+    assert second == "days[0].kind: expected 'soup', 'main' or 'sweet', found 'sup'; did you mean 'soup'?"
+    assert len(found) < 100
+
+
+def test_a_word_that_is_as_long_as_a_document_is_compared_with_nothing() -> None:
+    (fault,) = told_of(Document({"x" * 5_000_000: 1}))
+
+    assert "did you mean" not in fault

@@ -15,7 +15,7 @@ from orchestrator.models.graph import Graph, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.graphs import circles, reach
-from orchestrator.planning.strategies import chains
+from orchestrator.planning.strategies import chain_checks, chain_links, chains
 from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
 from tests.unit.planning.interpreter import Run, ToolFailure
 from tests.unit.planning.interpreter import Tool as Function
@@ -212,6 +212,27 @@ def test_a_misspelt_target_hides_no_other_fault_and_makes_none() -> None:
     messages, _ = faults(tool("start", next_node="summarize"), tool("summarise", next_node="report"), tool("report"), tool("lost"))
 
     assert [message.partition(":")[0] for message in messages] == ["nodes[0] 'start'.next_node", "nodes[3] 'lost'"]
+
+
+def test_a_refusal_does_not_outgrow_its_request() -> None:
+    odd = [tool("".join(chr(0xE000 + i) for i in range(6000)) + str(n)) for n in range(10)]
+    unknown = [ChainNode(node_id=f"n{n}", kind="tool", name=f"nope{n}", deps=["x" * 5000]) for n in range(5000)]
+
+    for nodes in (odd, unknown):
+        with pytest.raises(ConfigError) as caught:
+            chains.plan(request(*nodes), DEFINITIONS)
+
+        assert len(str(caught.value)) < 500_000
+        assert len(caught.value.faults) <= 101
+    assert caught.value.faults[-1].message == "there are more faults; these are the first 100"
+
+
+def test_too_many_links_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (chain_links, chain_checks):
+        monkeypatch.setattr(module, "MAX_LINKS", 1000)
+    nodes = [tool(f"n{n}", deps=[f"n{other}" for other in range(n)]) for n in range(50)]
+
+    assert faults(*nodes) == (["nodes: there are more than 1,000 links between nodes; split the chain"], "bad_request")
 
 
 def test_too_many_nodes_are_told_in_one_sentence() -> None:

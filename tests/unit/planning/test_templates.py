@@ -17,6 +17,10 @@ Agents: {agent_details}
 Reply with JSON: {"chosen_agent": "name", "refined_query": null}"""
 
 
+def test_a_check_of_a_template_does_not_work_its_constants_out() -> None:
+    assert check("{{ 'a' * 10 ** 12 }} {{ 10 ** 10 ** 10 }}") == []
+
+
 # fill
 
 

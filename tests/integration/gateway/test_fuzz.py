@@ -1,0 +1,27 @@
+"""The short form of `./run faults --fuzz`: a few seconds of each part, always the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults.fuzz import parts
+from tests.integration.gateway.conftest import Desk, Gateway
+
+SECONDS = 3.0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rounds", [parts.by_schema, parts.by_chats, parts.by_chains])
+def test_what_nobody_should_send_breaks_nothing(desk: Desk, gateway: Gateway, rounds: parts.Round) -> None:
+    fed = parts.feed(desk, gateway, random.Random(12), SECONDS, rounds)
+
+    assert fed.violations == []
+
+
+@pytest.mark.timeout(300)
+def test_what_reads_texts_gives_a_value_or_an_error_of_its_own() -> None:
+    fed = parts.read(random.Random(12), SECONDS)
+
+    assert fed.violations == []
