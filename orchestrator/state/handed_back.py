@@ -7,8 +7,9 @@ from typing import cast
 from redis import Redis
 
 from orchestrator.state import clock
+from orchestrator.state.keys import key_of
 
-KEY = "cantata:handed_back"  # sorted set: "run step: why" by Redis's clock; older ones go, and it expires
+KEY = "handed_back"  # sorted set: "run step: why" by Redis's clock; older ones go, and it expires
 FRESH_S = 60  # a step that is handed back comes again sooner
 MAX_KEPT = 100
 
@@ -20,13 +21,14 @@ def too_old(unknown: str) -> str:
 
 def note(redis: Redis, run_id: str, step_id: str, why: str) -> None:
     """Keep why a step was handed back, for a minute."""
+    key = key_of(redis, KEY)
     with redis.pipeline(transaction=False) as pipe:
-        pipe.zadd(KEY, {f"step {step_id!r} of run {run_id}: {why}": clock.now()})
-        pipe.zremrangebyrank(KEY, 0, -MAX_KEPT - 1)
-        pipe.expire(KEY, FRESH_S)
+        pipe.zadd(key, {f"step {step_id!r} of run {run_id}: {why}": clock.now()})
+        pipe.zremrangebyrank(key, 0, -MAX_KEPT - 1)
+        pipe.expire(key, FRESH_S)
         pipe.execute()
 
 
 def recent(redis: Redis) -> list[str]:
     """Return what was handed back in the last minute, the newest first."""
-    return cast("list[str]", redis.zrangebyscore(KEY, clock.learn(redis) - FRESH_S, "+inf"))[::-1]
+    return cast("list[str]", redis.zrangebyscore(key_of(redis, KEY), clock.learn(redis) - FRESH_S, "+inf"))[::-1]

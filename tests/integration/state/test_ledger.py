@@ -14,8 +14,8 @@ from orchestrator import faultpoints
 from orchestrator.errors import CantataError, UnknownRunError
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
-from orchestrator.state import events
-from orchestrator.state.keys import SHARDS, run_key, shard_key, shard_of
+from orchestrator.state import events, handed_back
+from orchestrator.state.keys import SHARDS, key_of, run_key, shard_key, shard_of
 from orchestrator.state.ledger import BLOB_BYTES, Ledger
 from orchestrator.state.records import Ahead, Begun, Overdue, Ready, Swept
 from tests.integration.state import invariants
@@ -199,6 +199,9 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
     refused = next(event for event in events.read(ledger.redis, "run") if event.type == "refused")
     assert refused.worker == "old"
     assert "does not know field invented_later" in str(refused.detail["message"])
+    (told,) = handed_back.recent(ledger.redis)
+    assert "step 'a' of run run: this worker does not know field invented_later" in told
+    assert 0 < int(str(ledger.redis.ttl(key_of(ledger.redis, handed_back.KEY)))) <= handed_back.FRESH_S
 
 
 # committing
