@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator, SchemaError
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.errors import StepError
+from orchestrator.formats.json_schemas import errors_in
 from orchestrator.models.definitions import OutputSchema
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import repair
@@ -66,7 +67,7 @@ class Shape:
                 return cast(JsonValue, self._model.model_validate(value).model_dump(mode="json"))
             except ValidationError as error:
                 _refuse([(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()])
-        faults = list(Draft202012Validator(self.schema).iter_errors(value))
+        faults = list(errors_in(value, self.schema))
         if faults:
             _refuse([(".".join(map(str, fault.absolute_path)), fault.message) for fault in faults])
         return value

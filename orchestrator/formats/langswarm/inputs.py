@@ -71,10 +71,9 @@ def read_schema(part: Part) -> Schema | None:
 
 def faults_in(value: JsonValue, schema: JsonValue) -> list[str]:
     """What is wrong with a value."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  # as above
+    from orchestrator.formats.json_schemas import errors_in  # noqa: PLC0415  # as above
 
-    errors = Draft202012Validator(cast(Schema, schema)).iter_errors(value)
-    return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in errors]
+    return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in errors_in(value, schema)]
 
 
 def _declared(part: Part) -> Iterator[tuple[str, JsonValue]]:

@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,14 +64,13 @@ def by_chains(requests: Requests, chance: random.Random) -> None:
 
 def feed(desk: Desk, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round) -> Fed:
     """Feed a gateway for some time, then see that all is as it was: the processes, their sizes, and a plain run."""
-    requests = Requests(gateway.url)
     watch = Watch({**_processes(desk.stack), "gateway": gateway.process.pid}, desk.folder)
-    _repeat(lambda: rounds(requests, chance), seconds, watch)
-    _wait_for_all(requests)
-    return Fed(
-        f"{requests.sent} sent, {len(requests.runs)} runs; {watch.told()}",
-        [*requests.violations, *watch.violations({**_processes(desk.stack), "gateway": gateway.process.pid}), *_plain_run(gateway)],
-    )
+    with closing(Requests(gateway.url)) as requests:
+        _repeat(lambda: rounds(requests, chance), seconds, watch)
+        _wait_for_all(requests)
+    now = {**_processes(desk.stack), "gateway": gateway.process.pid}
+    violations = [*requests.violations, *watch.violations(now), *_plain_run(gateway)]
+    return Fed(f"{requests.sent} sent, {len(requests.runs)} runs; {watch.told()}", violations)
 
 
 def read(chance: random.Random, seconds: float) -> Fed:

@@ -56,7 +56,7 @@ class Requests:
         self._http = httpx.Client(base_url=url, headers={"Content-Type": "application/json"}, timeout=PATIENCE_S)
         self._operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
-    def by_schema(self, number: int, *, count: int = 20) -> None:
+    def by_schema(self, number: int, *, count: int = 5) -> None:
         """Ask one operation as the document allows, and as it does not."""
         operation = self._operations[number % len(self._operations)]
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
@@ -83,6 +83,10 @@ class Requests:
             changed = {**changed, "timeout": RUN_S}
         body = json.dumps(changed) if chance.random() < 0.8 else text_of(json.dumps(CHAIN), chance)
         self._answered("POST /chains", body, self._http.post("/chains", content=body.encode("utf-8", "replace")))
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._http.close()
 
     def is_over(self, run_id: str) -> bool:
         """Whether a run has ended."""

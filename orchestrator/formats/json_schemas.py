@@ -1,0 +1,55 @@
+"""JSON schemas whose patterns give up in time. With some patterns, a text makes `re` search for years, and nothing else runs meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import extend
+
+PATIENCE_S = 1.0
+"""How long one pattern may take."""
+
+
+def errors_in(value: object, schema: object) -> Iterator[ValidationError]:
+    """All that a schema, which is one, finds wrong with a value."""
+    found: Iterator[ValidationError] = _Validator(schema).iter_errors(value)
+    return found
+
+
+def _is_in(pattern: str, text: str) -> bool:
+    """Whether a pattern is found. Raises ValidationError if that is not known in time."""
+    try:
+        return _compiled(pattern).search(text, timeout=PATIENCE_S, concurrent=True) is not None
+    except TimeoutError:
+        raise ValidationError(f"the pattern {pattern!r} searched this text for more than {PATIENCE_S:g} s") from None
+
+
+def _pattern(_validator: object, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
+    try:
+        if isinstance(instance, str) and not _is_in(pattern, instance):
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+    except ValidationError as late:
+        yield late
+
+
+def _pattern_properties(validator: Any, patterns: dict[str, object], instance: object, _schema: object) -> Iterator[ValidationError]:
+    entries = instance.items() if isinstance(instance, dict) else ()
+    for (pattern, subschema), (key, value) in product(patterns.items(), entries):
+        try:
+            if _is_in(pattern, key):
+                yield from validator.descend(value, subschema, path=key, schema_path=pattern)
+        except ValidationError as late:
+            yield late
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> Any:
+    return regex.compile(pattern)
+
+
+_Validator: Any = extend(Draft202012Validator, {"pattern": _pattern, "patternProperties": _pattern_properties})
