@@ -13,6 +13,7 @@ from celery.canvas import Signature
 from kombu import Connection
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
 from kombu.utils.uuid import uuid
+from redis import Redis
 from redis.exceptions import RedisError
 
 from orchestrator import faultpoints
@@ -140,6 +141,9 @@ class App(Celery):
 
     namespace = DEFAULT_NAMESPACE
     """The prefix of what is named in the broker."""
+
+    dead_letters: Redis
+    """Of a worker: the client that keeps messages which are no steps."""
 
     def broker_queue(self, queue: str) -> str:
         """Return the name that a queue of steps has in the broker: there it must not meet another application's."""

@@ -5,17 +5,24 @@ kombu 5.7 makes a new client object for every command and takes a connection fro
 
 from __future__ import annotations
 
+import base64
 from functools import cached_property
+from queue import Empty
 from typing import Any
 
+import structlog
 from kombu.transport import redis, virtual
-from kombu.utils.json import dumps
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+from kombu.utils.uuid import uuid
 
 from orchestrator.state.address import Address
 from orchestrator.state.connection import master_connection, sentinel_pool
 from orchestrator.state.refusals import patient
 
 FIRST = "first"  # header of a message that goes before all that waits in its queue with its priority
+
+log = structlog.get_logger(__name__)
 
 
 class Received(virtual.QoS):
@@ -30,6 +37,19 @@ class Received(virtual.QoS):
         """Put one back, if it came on the connection that is there now."""
         if delivery_tag in (self._delivered or ()):
             super().reject(delivery_tag, requeue)
+
+
+def envelope(item: bytes, queue: str) -> Any:
+    """Return the message in an item of a queue; around what is none, one whose content type nobody accepts."""
+    try:
+        found = loads(bytes_to_str(item))
+        if found["properties"]["delivery_tag"] and found["properties"]["delivery_info"]["routing_key"]:
+            return found
+    except (ValueError, TypeError, KeyError):
+        log.warning("no_message", queue=queue, bytes=len(item))
+    properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
+    body = base64.b64encode(item).decode()
+    return {"body": body, "content-type": "application/x-unknown", "content-encoding": "binary", "headers": {}, "properties": properties}
 
 
 class Channel(redis.Channel):
@@ -64,6 +84,24 @@ class Channel(redis.Channel):
             batch.add("rpush", key, dumps(message))
         else:
             self._kept_client.rpush(key, dumps(message))
+
+    def _brpop_read(self, **options: Any) -> bool:
+        """As kombu's, but what is no message at all arrives as one that cannot be decoded; with kombu it ends the worker."""
+        try:
+            try:
+                found = self.client.parse_response(self.client.connection, "BRPOP", **options)
+            except self.connection_errors:  # type: ignore[attr-defined]  # not in the stubs
+                self.client.connection.disconnect()
+                raise
+            if not found:
+                raise Empty
+            queue = bytes_to_str(found[0]).rsplit(self.sep, 1)[0]
+            self._queue_cycle.rotate(queue)  # type: ignore[attr-defined]  # as above
+            self.connection._deliver(envelope(found[1], queue), queue)
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()  # type: ignore[attr-defined]  # as above
 
     def _disconnect_pools(self) -> None:
         self.__dict__.pop("_kept_client", None)  # a forked child must not speak on its parent's connection

@@ -91,7 +91,7 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to stop."""
-        client = connect(self.redis_url)
+        client = self.app.dead_letters = connect(self.redis_url)
         for warning in check(client, url=self.redis_url).warnings:
             log.warning("redis", warning=warning)
         if self._shown is not None:

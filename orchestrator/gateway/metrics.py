@@ -162,6 +162,7 @@ def _of_queues(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
 def _of_redis(standing: Standing, own_bytes: float | None) -> Iterator[Metric]:
     if standing.sweep_age_s is not None:
         yield _single("cantata_sweep_age_seconds", standing.sweep_age_s)
+    yield _single("cantata_dead_letters", standing.dead_letters)
     yield _single("cantata_redis_memory_bytes", standing.memory_bytes)
     yield _single("cantata_redis_memory_limit_bytes", standing.memory_limit_bytes)
     if own_bytes is not None:

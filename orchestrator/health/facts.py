@@ -56,6 +56,8 @@ class Fleet:
     """Steps that workers handed back in the last minute, and why."""
     last_ended: Mapping[str, int] = field(default_factory=dict)
     """How the last runs that ended did: status → how many."""
+    dead_letters: int = 0
+    """Messages in our queues that were no steps."""
 
 
 @dataclass(frozen=True, slots=True)

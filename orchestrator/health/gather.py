@@ -121,7 +121,9 @@ def _asking(url: str) -> Iterator[Redis]:
 def _fleet(look: Look, messages: dict[str, load.Waiting] | Missing) -> Fleet:
     found = look.standing
     queues = messages if isinstance(messages, Missing) else load.queues(found, messages)
-    return Fleet(found.workers, found.sweep_age_s, found.runs_open, found.totals, queues, look.handed_back, look.last_ended)
+    return Fleet(
+        found.workers, found.sweep_age_s, found.runs_open, found.totals, queues, look.handed_back, look.last_ended, found.dead_letters
+    )
 
 
 def _door(found: Door | Missing, name: str, url: str) -> Door:

@@ -21,7 +21,8 @@ def of_fleet(fleet: Fleet | Missing, version: str, broker: str = "") -> list[Lin
     """A line for the workers, one for the sweep, one for each queue, one for the runs; one for a broker apart from Redis."""
     if isinstance(fleet, Missing):
         return [red("workers", f"who works is not known: {fleet.why}")]
-    return [_of_workers(fleet.workers, version), _of_sweep(fleet), *_of_queues(fleet, broker), *_of_steps(fleet), _of_runs(fleet)]
+    queues, letters = _of_queues(fleet, broker), _of_letters(fleet)
+    return [_of_workers(fleet.workers, version), _of_sweep(fleet), *queues, *letters, *_of_steps(fleet), _of_runs(fleet)]
 
 
 def _of_workers(workers: Sequence[Worker], version: str) -> Line:
@@ -82,6 +83,13 @@ def _of_queue(name: str, load: QueueLoad) -> Line:
     if load.oldest_wait_s is not None and load.oldest_wait_s > LONG_WAIT_S:
         return yellow(f"queue {name}", said, f"start more workers with `submit worker {name}`, or wait")
     return green(f"queue {name}", said)
+
+
+def _of_letters(fleet: Fleet) -> list[Line]:
+    if not fleet.dead_letters:
+        return []
+    said = f"{fleet.dead_letters:,} messages in our queues were no steps, and are kept"
+    return [yellow("dead letters", said, "find out who sent them, and drop them, as docs/redis.md says")]
 
 
 def _of_runs(fleet: Fleet) -> Line:

@@ -51,6 +51,7 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_queue_slots", "gauge", ("queue",), "Steps of a queue that its workers can do at once.", "gateway"),
     Family("cantata_queue_workers", "gauge", ("queue",), "Worker processes that serve a queue.", "gateway"),
     Family("cantata_queue_oldest_wait_seconds", "gauge", ("queue",), "Age of the message that waits longest; 0 if none waits.", "gateway"),
+    Family("cantata_dead_letters", "gauge", (), "Messages kept that came in our queues and were no steps.", "gateway"),
     Family("cantata_sweep_age_seconds", "gauge", (), "How long ago the last sweep for lost work ended.", "gateway"),
     Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses, for all that it holds.", "gateway"),
     Family("cantata_redis_memory_limit_bytes", "gauge", (), "Its maxmemory; 0 if it has none.", "gateway"),

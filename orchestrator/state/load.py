@@ -18,6 +18,7 @@ from redis import Redis
 from orchestrator.models.values import Value
 from orchestrator.state import clock, fleet
 from orchestrator.state.cluster import Cluster
+from orchestrator.state.dead_letters import LETTERS_KEY
 from orchestrator.state.keys import SHARDS, key_of, run_key, shard_key
 from orchestrator.state.records import owner_of
 
@@ -64,6 +65,8 @@ class Standing:
     """Since a sweep last ended; None if none ever did."""
     memory_bytes: int
     memory_limit_bytes: int
+    dead_letters: int = 0
+    """Messages in our queues that were no steps, and are kept."""
 
 
 def swept(redis: Redis) -> None:
@@ -81,7 +84,8 @@ def standing(redis: Redis) -> Standing:
             pipe.hgetall(f"{key}:totals")
             pipe.zrange(f"{key}:leases", 0, -1)
         pipe.get(key_of(redis, SWEPT_KEY))
-        *answers, swept_at = pipe.execute()
+        pipe.llen(key_of(redis, LETTERS_KEY))
+        *answers, swept_at, dead = pipe.execute()
     kept, finished, ready, totals, leases = (answers[i :: len(PARTS) + 2] for i in range(len(PARTS) + 2))
     memory = _memory(redis)
     return Standing(
@@ -94,6 +98,7 @@ def standing(redis: Redis) -> Standing:
         sweep_age_s=max(0.0, clock.now() - float(swept_at)) if swept_at else None,
         memory_bytes=sum(int(node["used_memory"]) for node in memory),
         memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
+        dead_letters=int(dead),
     )
 
 
