@@ -19,6 +19,7 @@ from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import COORDINATOR, announce_run, definitions_from, send_ready, starting_queue
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats import a2e
+from orchestrator.formats.faults import nearest
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
@@ -38,6 +39,7 @@ from orchestrator.state.sessions import Sessions
 CLIENT_PATIENCE_S = 5.0
 COSTS_FRESH_S = 2.0
 STEP_ENDS = frozenset({"done", "failed", "late", "skipped"})
+MOST_COMPARED = 1000  # ids of steps that a misspelt one is compared with
 LOOK_S = 5.0  # how often one who waits looks whether the run is still known
 
 
@@ -96,6 +98,11 @@ class Run:
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return word
+
+    def nearest_step(self, name: str) -> str | None:
+        """The step whose id, or the end of it, is most like this name, if one is like it."""
+        ids = self._client.ledger.step_ids(self.run_id)[:MOST_COMPARED]
+        return nearest(name, [*ids, *{step_id.rpartition("/")[2] for step_id in ids}])
 
     def _end_trace(self) -> None:
         """What we did may have ended the run, and then nobody else gives its trace a root."""

@@ -39,7 +39,7 @@ def request_of(past: Past, changes: Mapping[str, JsonValue], definitions: Defini
         text = _text(turn.text, changes)
         faults, code, given = turns.check(turn.model_copy(update={"text": text}), definitions), "bad_request", text
     if faults:
-        raise ConfigError(faults, source="fork", code=code)
+        raise ConfigError(faults, code=code)
     if not changes:
         return past.request, given
     changed = {"initial_input": given} if past.kind == "chain" else {"text": given}
@@ -79,4 +79,4 @@ def _text(text: str, changes: Mapping[str, JsonValue]) -> str:
 
 
 def _refused(message: str) -> ConfigError:
-    return ConfigError(message, source="fork")
+    return ConfigError(message)

@@ -45,7 +45,7 @@ def do(process: Process, begun: Begun) -> Record | None:
         took_ms = (time.perf_counter() - since) * 1000
         if begun.spec.work:
             process.costs.record(begun.definitions, begun.spec.work, took_ms)
-        return outcomes.of(begun, outcome, limit_bytes=work.definitions.limits.output_bytes, took_ms=took_ms)
+        return outcomes.of(begun, outcome, limit_bytes=work.definitions.limits.output_bytes, took_ms=took_ms, giver=_function_of(work))
     except (CancelledError, _Lost):
         return None
     except UnavailableError as error:  # Redis was away for longer than the step could wait: no fault of the step's
@@ -61,6 +61,13 @@ def do(process: Process, begun: Begun) -> Record | None:
     except Exception as error:  # the edge: a fault of ours must not tear the canvas
         log.exception("step_broke", run=begun.run_id, step=begun.step_id)
         return outcomes.failed(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
+
+
+def _function_of(work: Work) -> str:
+    """The function that a step calls, as the configuration names it; empty if it calls none by a tool's name."""
+    tools = getattr(work.definitions, str(work.params.get("section")), {})
+    tool = tools.get(work.params.get("tool")) if isinstance(tools, dict) else None
+    return str(tool.function or "") if tool is not None else ""
 
 
 class _Lost(Exception):

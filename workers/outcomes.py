@@ -33,12 +33,12 @@ class Record:
     info: Mapping[str, JsonValue]
 
 
-def of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float) -> Record:
-    """The record of a handler's outcome; an output that is no JSON or too large becomes a failure that says so."""
+def of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float, giver: str = "") -> Record:
+    """The record of a handler's outcome; an output that is no JSON or too large becomes a failure that says so, of its `giver`."""
     try:
         output = _output_text(outcome.output, limit_bytes)
     except StepError as error:
-        return failed(begun, error, took_ms=took_ms)
+        return failed(begun, StepError(f"{giver or begun.spec.work or begun.spec.kind} {error}", code=error.code), took_ms=took_ms)
     return Record(outcome.model_copy(update={"warnings": tuple(map(_told, outcome.warnings))}), output, _info(begun, outcome, took_ms))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from orchestrator import config as configuration
+from orchestrator.cli.imports import import_faults
 from orchestrator.cli.main import WRONG
 from orchestrator.cli.options import as_json, configured
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
@@ -105,7 +106,10 @@ def _checked_configuration(document: Document, path: Path) -> tuple[Sequence[Fau
         definitions = configuration.definitions_in(document, path)
     except ConfigError as error:
         return error.faults, ""
-    return with_lines(chains.check_chains(definitions), document), _counted(definitions)
+    faults = with_lines(chains.check_chains(definitions), document)
+    if definitions.diskurs is None:
+        faults += import_faults(document, Path(definitions.folder or "."))
+    return faults, _counted(definitions)
 
 
 def _counted(definitions: Definitions) -> str:

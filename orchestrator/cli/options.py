@@ -62,6 +62,11 @@ def json_object(ctx: click.Context, option: click.Parameter, text: str | None) -
             text = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise click.BadParameter(f"{text[1:]!r} cannot be read: {error}") from error
+    name, equals, given = (text or "").partition("=")
+    if equals and name.isidentifier():
+        raise click.BadParameter(
+            f"expected a JSON object, not {text!r}; write '{json.dumps({name: _json_or_text(given)}, ensure_ascii=False)}'"
+        )
     value = json_value(ctx, option, text)
     if text is not None and not isinstance(value, dict):
         raise click.BadParameter(f'expected a JSON object such as {{"key": "value"}}, not {text[:60]!r}')

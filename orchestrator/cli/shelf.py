@@ -35,7 +35,7 @@ SIGNALS = {
     "over": (FAILED, "step {step!r} has its value already"),
     "closed": (FAILED, "the run is over"),
     "unclear": (WRONG, "step {step!r} may be any of several of this run; say which"),
-    "unknown": (WRONG, "no step {step!r} of this run waits for a signal; `submit runs show {run_id}` shows its steps"),
+    "unknown": (WRONG, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
 }
 """What the ledger answers to a signal → the exit status, and what to say."""
 
@@ -147,13 +147,14 @@ class Shelf(Desk):
         word = run.signal(step, value)
         exit_status, said = SIGNALS[word]
         if word == "kept" and run.record().answering(step) is None:
-            said += "; so far the run has no such step: check the name"
+            said += "; so far the run has no such step{nearest}"
         elif word == "unclear":
             said += f": {', '.join(repr(each) for each in run.record().steps if each.endswith(f'/{step}'))}"
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
         else:
-            tell(said.format(step=step, run_id=run_id))
+            near = run.nearest_step(step) if word in ("unknown", "kept") else None
+            tell(said.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
         return exit_status
 
 

@@ -141,7 +141,7 @@ class Signal(Api):
     async def post(self, run_id: str, step: str) -> None:
         word = await self.desk.call(self._give, run_id, step)
         if word == "unknown":
-            raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
+            raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal; its page shows those that do")
         if word == "unclear":
             raise Refused(409, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id", code=word)
         if word not in ("taken", "kept"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import Document
-from orchestrator.formats.faults import faults_of
-from orchestrator.formats.marks import step
+from orchestrator.formats.faults import faults_of, in_order
+from orchestrator.formats.marks import find, step
 from orchestrator.models.definitions import Definitions
+from orchestrator.models.kinds import fault_of_kind
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest
 
@@ -32,7 +35,8 @@ def load_request(document: Document) -> ChainRequest:
     try:
         return ChainRequest.model_validate(document.data)
     except ValidationError as error:
-        raise ConfigError(faults_of(error, document, ChainRequest), source=document.source, asked=document.data) from error
+        faults = in_order([*faults_of(error, document, ChainRequest), *kind_faults(document, "nodes.*.kind")])
+        raise ConfigError(faults, source=document.source, asked=document.data) from error
 
 
 def _configuration_message(document: Document) -> str:
@@ -41,6 +45,13 @@ def _configuration_message(document: Document) -> str:
     if isinstance(chains, dict) and chains:
         run = f"name it with --config, and one of its chains in place of this file: {', '.join(map(repr, chains))}"
     return f"this is a configuration, not a chain request, which has 'nodes'; {run}"
+
+
+def kind_faults(document: Document, pattern: str) -> Iterator[Fault]:
+    """A fault for each kind of node that there is not; where the form of a document is sound, its check tells of them with all else."""
+    for path, kind in find(document.data, pattern):
+        if isinstance(kind, str) and (message := fault_of_kind(kind)):
+            yield document.fault(path, message)
 
 
 def request_from(data: JsonValue) -> ChainRequest:

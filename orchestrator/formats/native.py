@@ -9,11 +9,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Fault
+from orchestrator.formats.a2e import kind_faults
 from orchestrator.formats.decorators import check_parameters, read_decorators
 from orchestrator.formats.documents import Document
-from orchestrator.formats.faults import did_you_mean, faults_of, in_order
+from orchestrator.formats.faults import did_you_mean, faults_of, in_order, nearest
 from orchestrator.formats.functions import fault_of
 from orchestrator.formats.marks import KeyPath, find, step
+from orchestrator.formats.providers import PROVIDERS
 from orchestrator.formats.texts import read_texts
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
@@ -52,6 +54,9 @@ _FUNCTIONS = (
 _AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
 _ASKS = {"agents.*.instructions.*.agent": "agents", "agents.*.instructions.*.chain": "chains", "teams.*.agents.*": "agents"}
 _NODES_ASK = {"agent": ("agents", "teams"), "skill": ("agents", "teams", "chains"), "chain": ("chains",)}
+_OWN_SERVER = frozenset(
+    {"api_base", "base_url", "custom_llm_provider"}
+)  # parameters with which a model needs no provider that LiteLLM knows
 _DECISIONS = ("teams.*.router.decision_prompt_template", "teams.*.router.decision_prompt_templates.*")
 _ASKED = ("{user_input}", "{initial_user_request}", "{last_step_output}")  # one of them must be in a decision template
 _TEXTS = ("agents.*.system", "agents.*.instructions.*", "teams.*.synthesizer.prompt", *_DECISIONS)
@@ -66,6 +71,7 @@ def load_definitions(document: Document, *, folder: Path | None = None) -> Defin
     others = [*_model_faults(document), *(fault for check in _CHECKS for fault in check(document, folder))]
     faults = in_order([*unread, *(fault for fault in others if fault.where not in places)])
     if faults:
+        faults = in_order([*faults, *kind_faults(document, "chains.*.nodes.*.kind")])
         raise ConfigError(faults, source=document.source)
     return Definitions.model_validate(document.data).model_copy(update={"folder": str(folder) if folder else None})
 
@@ -201,13 +207,36 @@ def _check_models(document: Document, folder: Path | None) -> Iterator[Fault]:
         for path, name in _texts(document, pattern):
             if not name.strip():
                 yield document.fault(path, "the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out")
+            elif message := _provider_fault(document, path, name):
+                yield document.fault(path, message)
+
+
+def _provider_fault(document: Document, path: KeyPath, name: str) -> str | None:
+    """Why LiteLLM will find no provider for a model, as far as its name tells."""
+    provider, slash, _ = name.partition("/")
+    if not slash or provider in PROVIDERS or (path[0] != "models" and name in _names(document, "models")):
+        return None
+    params = step(step(step(document.data, "models"), path[1]), "params") if path[0] == "models" else None
+    if isinstance(params, dict) and not _OWN_SERVER.isdisjoint(params):
+        return None
+    near = nearest(provider, PROVIDERS)
+    return f"LiteLLM knows no provider {provider!r}" + (
+        f"; did you mean '{near}/{name.partition('/')[2]}'?"
+        if near
+        else "; a server of your own is 'openai/<model>' under 'models', with params.api_base"
+    )
+
+
+def functions_in(document: Document) -> Iterator[tuple[KeyPath, str]]:
+    """Where a configuration names functions and classes, and which."""
+    for pattern in _FUNCTIONS:
+        yield from ((path, name) for path, name in _texts(document, pattern) if re.fullmatch(r"[\w.]+:\w+", name))
 
 
 def _check_functions(document: Document, folder: Path | None) -> Iterator[Fault]:
-    for pattern in _FUNCTIONS:
-        for path, function in _texts(document, pattern):
-            if re.fullmatch(r"[\w.]+:\w+", function) and (message := fault_of(function, folder=folder)):
-                yield document.fault(path, message)
+    for path, function in functions_in(document):
+        if message := fault_of(function, folder=folder):
+            yield document.fault(path, message)
 
 
 _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (

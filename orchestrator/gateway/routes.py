@@ -179,7 +179,10 @@ async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, cal
     body = await bodies.read(request, bodies.SignalBody)
     word = await desk.signal(caller, run_id, step, body.value)
     if word == "unknown":
-        raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal")
+        near = await desk.call((await desk.run(caller.tenant, run_id)).nearest_step, step)
+        raise Refused(
+            404, f"no step {step!r} of run {run_id!r} waits for a signal{f'; did you mean {near!r}?' if near and near != step else ''}"
+        )
     if word == "unclear":
         raise Refused(409, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id", code=word)
     if word not in ("taken", "kept"):

@@ -7,20 +7,21 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue
 
 from orchestrator.errors import RunError
+from orchestrator.models.kinds import NODE_KINDS
 from orchestrator.models.values import ErrorInfo, Usage, Value
 
 RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
 
-NodeKind = Literal["tool", "skill", "agent", "chain", "proc", "branch", "map", "wait"]
-
 
 class ChainNode(Value):
     """One node of a chain request."""
 
     node_id: str = Field(description="unique node identifier")
-    kind: NodeKind = Field(description="what the node does")
+    kind: str = Field(
+        description="what the node does", json_schema_extra={"enum": list(NODE_KINDS)}
+    )  # checked with all else that is wrong with a node, so that no fault hides the others
     name: str = Field(default="", description="skill, tool, agent, chain or command to invoke")
     input: dict[str, JsonValue] = Field(default_factory=dict, description="static input")
     input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")

@@ -72,7 +72,8 @@ class Pages:
         snapshot = story.snapshot(self._ledger, run_id, tenant)
         record = self._ledger.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
         if record is None:
-            raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}")
+            near = self._client.run(run_id).nearest_step(step_id)
+            raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}" + (f"; did you mean {near!r}?" if near else ""))
         events = story.story(self._ledger, run_id, step_id, snapshot.offset)
         parts = story.parts(self._ledger, run_id, [step_id])
         drawing = Drawing(snapshot, fold(snapshot, ()), parts, {step_id: story.moments_in(events)}, {step_id})

@@ -76,7 +76,7 @@ def _whole(past: Past) -> Fork:
 
 
 def _refused(message: str) -> ConfigError:
-    return ConfigError(message, source="fork")
+    return ConfigError(message)
 
 
 def _unfinished(past: Past) -> Iterator[str]:

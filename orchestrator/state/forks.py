@@ -40,13 +40,13 @@ def read(ledger: Ledger, run_id: str) -> Past:
     if not meta:
         raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
     if meta["status"] not in RUN_OVER:
-        raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first", source="fork")
+        raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
     own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
     duties = {step_id: own[shared.get(step_id, step_id)] for step_id in cells}
     order = [fields["s"] for _, fields in events if fields["t"] == "grown" and fields["s"] != START]
     if not grown.keys() >= set(order):
-        raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs", source="fork")
+        raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
     return Past.model_validate({
         "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
         "definitions": meta["definitions"],

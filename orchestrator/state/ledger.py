@@ -158,6 +158,10 @@ class Ledger:
             raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
         return cast(RunStatus, status)
 
+    def step_ids(self, run_id: str) -> list[str]:
+        """The ids of a run's steps."""
+        return [str(step_id) for step_id in self.patiently(lambda: self.redis.hkeys(f"{run_key(self.redis, run_id)}:state"))]
+
     def is_over(self, run_id: str) -> bool:
         """Whether a run has ended, or is not known any more."""
         return self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status")) not in ("accepted", "running")

@@ -120,6 +120,7 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
         (["turn", "a", "--timeout", "0"], "not in the range"),
         (["chain", "a.yaml", "--input", "[1]"], 'expected a JSON object such as {"key": "value"}'),
         (["chain", "a.yaml", "--input", '{"a"'], "no JSON"),
+        (["chain", "a.yaml", "--input", "text=one"], """write '{"text": "one"}'"""),
         (["chain", "a.yaml", "--input", "@none.json"], "cannot be read"),
         (["plan"], "name the FILE of a chain request"),
         (["plan", "a.yaml", "--turn", "b"], "name the FILE of a chain request"),
@@ -387,6 +388,48 @@ def test_a_refused_chain_is_answered_with_its_code_and_all_faults(
     assert [fault.where for fault in response.error.faults] == faults
     assert all(fault.line for fault in response.error.faults)
     assert "submit: wrong.yaml: line " in result.stderr
+
+
+def test_an_unknown_kind_hides_no_other_fault(folder: Path) -> None:
+    nodes = "[{node_id: a, kind: tol, next_node: bb}, {node_id: b, kind: agent, name: nobody}]"
+    (folder / "wrong.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
+
+    told = run("check", "wrong.yaml").stdout
+
+    assert "nodes[0] 'a'.kind: expected 'tool'," in told
+    assert "found 'tol'; did you mean 'tool'?" in told
+    assert "nodes[0] 'a'.next_node: node 'bb' is not in the chain; did you mean 'b'?" in told
+    assert "'nobody' is not under" in told
+
+
+def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder: Path) -> None:
+    (folder / "good.py").write_text("print('hello')\ndef f(): ...")
+    (folder / "broken.py").write_text("import no_such_module_anywhere\ndef f(): ...")
+    (folder / "desk.yaml").write_text('tools:\n  a: {function: "good:f"}\n  b: {function: "broken:f"}')
+
+    result = run("check", "desk.yaml")
+
+    assert result.exit_code == 2
+    assert result.stdout == (
+        "desk.yaml: line 3: tools.b.function: module 'broken' cannot be imported here: "
+        "ModuleNotFoundError: No module named 'no_such_module_anywhere'\n"
+    )
+
+
+def test_a_module_that_ends_its_process_when_it_is_imported_is_told(folder: Path) -> None:
+    (folder / "leaves.py").write_text("import os\nos._exit(3)\ndef f(): ...")
+    (folder / "desk.yaml").write_text('tools: {a: {function: "leaves:f"}}')
+
+    assert "module 'leaves' cannot be imported here: the process that imports it ended with status 3" in run("check", "desk.yaml").stdout
+
+
+def test_a_configuration_in_place_of_a_request_is_told(folder: Path) -> None:
+    (folder / "desk.yaml").write_text("agents: {a: {}}")
+
+    result = run("chain", "desk.yaml")
+
+    assert result.exit_code == 2
+    assert "this is a configuration, not a chain request, which has 'nodes'" in result.stderr
 
 
 def test_a_refused_turn_is_answered_too() -> None:

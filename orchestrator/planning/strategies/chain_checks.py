@@ -8,6 +8,7 @@ from itertools import islice
 
 from orchestrator.errors import MAX_FAULTS, Fault, first_of
 from orchestrator.models.definitions import Chain, Definitions
+from orchestrator.models.kinds import NODE_KINDS
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.expressions import ExpressionError, parse
@@ -186,7 +187,7 @@ class _Chain:
         if owner != node.node_id:
             yield "map_node", f"node {target!r} is the map_node of {owner!r} already; give each map its own"
         body = self._nodes[self._places[target]] if target in self._places else None
-        if body and body.kind not in _BODY_KINDS:
+        if body and body.kind in NODE_KINDS and body.kind not in _BODY_KINDS:
             yield "map_node", f"node {target!r} is of kind {body.kind!r}; a map runs nodes of kind {', '.join(map(repr, _BODY_KINDS))}"
 
     def _needless_on_body(self, node: ChainNode) -> Faults:

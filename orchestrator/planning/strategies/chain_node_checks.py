@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from orchestrator.models.definitions import Definitions
+from orchestrator.models.kinds import fault_of_kind
 from orchestrator.models.wire import ChainNode
 from orchestrator.planning.strategies.chain_ids import LONGEST_ID, RESERVED
 from orchestrator.planning.strategies.chain_links import expressions
@@ -56,9 +57,12 @@ class Nearest:
 def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str, str]) -> Faults:
     """What is wrong with a node; `unreadable` says why of the expressions that cannot be read."""
     yield from _id_faults(node.node_id)
-    yield from _needless(node)
-    yield from _missing(node)
-    yield from _OF_KIND[node.kind](node, definitions)
+    if node.kind in _OF_KIND:
+        yield from _needless(node)
+        yield from _missing(node)
+        yield from _OF_KIND[node.kind](node, definitions)
+    else:
+        yield "kind", fault_of_kind(node.kind) or ""
     for field, text in expressions(node):
         if text in unreadable and (text or node.input_map):  # that a field is missing is said already
             yield field, unreadable[text]

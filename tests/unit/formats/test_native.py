@@ -201,14 +201,39 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "teams.desk: 'desk' is also in 'agents' (line 1); a node of kind 'skill' may mean either: rename one",
         ),
         (
-            "chains: {c: {entry_node: a, nodes: [{node_id: a, kind: tol}]}}",
-            "chains.c.nodes[0] 'a'.kind: expected 'tool', 'skill', 'agent', 'chain', 'proc', 'branch', 'map' or 'wait', found 'tol'; "
-            "did you mean 'tool'?",
+            "models: {m: {model: opnai/gpt-4o-mini}}",
+            "models.m.model: LiteLLM knows no provider 'opnai'; did you mean 'openai/gpt-4o-mini'?",
+        ),
+        (
+            "agents: {a: {model: x-y-z-corp/big}}",
+            "agents.a.model: LiteLLM knows no provider 'x-y-z-corp'; a server of your own is 'openai/<model>' under 'models', "
+            "with params.api_base",
         ),
     ],
 )
 def test_a_fault_is_told_with_its_place(folder: Path, text: str, fault: str) -> None:
     assert faults_of(text, folder) == [f"line 1: {fault.replace('{folder}', str(folder))}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: {m: {model: openai/gpt-4o-mini}, n: {model: gpt-4o}, o: {model: local/smollm2}}",
+        "models: {m: {model: corp/big, params: {api_base: 'http://localhost/v1'}}}",
+        "models: {corp/big: {model: openai/big}}\nagents: {a: {model: corp/big}}",
+        "models: {m: {model: replicate/meta/meta-llama-3-8b}}",
+    ],
+)
+def test_a_model_of_a_known_provider_or_of_a_server_of_ones_own_is_sound(folder: Path, text: str) -> None:
+    load_definitions(parse(text), folder=folder)
+
+
+def test_the_kinds_of_nodes_are_told_with_the_faults_of_the_form(folder: Path) -> None:
+    assert faults_of("agnets: {}\nchains: {c: {entry_node: a, nodes: [{node_id: a, kind: tol}]}}", folder) == [
+        "line 1: agnets: unknown key 'agnets'; did you mean 'agents'?",
+        "line 2: chains.c.nodes[0] 'a'.kind: expected 'tool', 'skill', 'agent', 'chain', 'proc', 'branch', 'map' or 'wait', found 'tol'; "
+        "did you mean 'tool'?",
+    ]
 
 
 def test_a_mode_that_is_not_built_yet_is_refused() -> None:

@@ -1,0 +1,38 @@
+"""`python -m tests.acceptance.write_providers`: writes the table of LiteLLM's providers, which takes seconds to ask LiteLLM for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workers.llm import library
+
+FILE = Path(__file__).parents[2] / "orchestrator" / "formats" / "providers.py"
+OURS = {"local"}
+HEAD = '''"""The providers that LiteLLM knows: what a model's name begins with, before the first '/'.
+
+Written by `python -m tests.acceptance.write_providers`; a test holds it against the LiteLLM that is installed.
+"""
+
+PROVIDERS = frozenset(
+    [
+'''
+
+
+def known() -> set[str]:
+    """What the name of a model may begin with: providers, and the owners of models that LiteLLM finds a provider for."""
+    library.load()
+    import litellm  # noqa: PLC0415  # after `load`, which keeps it from the network
+    from litellm.llms.openai_like.json_loader import JSONProviderRegistry  # noqa: PLC0415
+
+    providers = {str(getattr(each, "value", each)) for each in litellm.provider_list} | set(JSONProviderRegistry.list_providers())
+    named = {str(name).partition("/")[0] for name in litellm.replicate_models if "/" in str(name)}
+    return providers | named | OURS
+
+
+def text() -> str:
+    """The module as it should be."""
+    return HEAD + "".join(f'        "{name}",\n' for name in sorted(known())) + "    ]\n)\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), "utf-8")

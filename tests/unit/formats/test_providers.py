@@ -1,0 +1,10 @@
+"""The table of providers is that of the LiteLLM which is installed."""
+
+from __future__ import annotations
+
+from orchestrator.formats.providers import PROVIDERS
+from tests.acceptance.write_providers import known
+
+
+def test_the_table_of_providers_is_that_of_litellm() -> None:
+    assert known() == PROVIDERS, "run `python -m tests.acceptance.write_providers`"
