@@ -1,0 +1,44 @@
+"""Expressions of a step are counted together, wherever they stand, against the limits of the run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from orchestrator.errors import StepError
+from orchestrator.models.definitions import Definitions, Limits
+from orchestrator.models.graph import Spec
+from orchestrator.models.values import JsonValue
+from orchestrator.state.records import Begun
+from workers.decisions import chain_end
+from workers.runtime import Process
+from workers.work import Work
+
+BOMB = " | ".join(["[@,@]"] * 30)
+
+
+def work(params: dict[str, JsonValue], **limits: int) -> Work:
+    definitions = Definitions(limits=Limits.model_validate(limits))
+    process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
+    return Work(
+        Begun("run", "step", 1, "worker", Spec(kind="chain.end", params=params), None, 0, {"@input": {"text": "x" * 100}}, ""), process
+    )
+
+
+def test_an_answer_that_multiplies_its_data_fails_its_step() -> None:
+    with pytest.raises(StepError, match=r"it makes more than 64 MB \(limits.expression_bytes\)") as caught:
+        chain_end(work({"answers": {"a": BOMB}}))
+
+    assert caught.value.code == "expression_too_large"
+
+
+def test_all_keys_of_an_input_map_share_the_limits_of_the_run() -> None:
+    mapped: dict[str, JsonValue] = {f"k{n}": "input.text" for n in range(50)}
+
+    assert len(work({"map": mapped}).node_input) == 50
+    with pytest.raises(StepError, match=r"it makes more than 0.001 MB \(limits.expression_bytes\)"):
+        _ = work({"map": mapped}, expression_bytes=1000).node_input
+    with pytest.raises(StepError, match=r"it looks at more than 20 values \(limits.expression_nodes\)"):
+        _ = work({"map": mapped}, expression_nodes=20).node_input
