@@ -7,7 +7,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -24,7 +26,7 @@ from orchestrator.queues import heads_sent_at
 from orchestrator.state import clock, fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.costs import CHEAP_MS
-from orchestrator.state.keys import key_of
+from orchestrator.state.keys import SHARDS, shard_key
 from orchestrator.state.ledger import SWEEP_S, Ledger
 from orchestrator.state.limits import Limiter
 from orchestrator.state.records import Overdue, Ready, owner_of
@@ -32,8 +34,10 @@ from orchestrator.state.records import Overdue, Ready, owner_of
 log = structlog.get_logger(__name__)
 
 COORDINATOR = "coordinator"  # the queue of decisions
-SWEEP_LOCK = "sweep"  # string: the name of the process that sweeps; expires when it dies
+SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
 SWEEP_LOCK_MS = 2000
+MAX_NODES = 64  # each shard may lie on its own
+NODE_S = 1.0  # until a node that does not answer is left behind
 GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
 SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
 SENT_AT_ONCE = 500  # lost messages: between looking whether each is still wanted and sending them, no more than a moment shall pass
@@ -66,7 +70,10 @@ def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Ma
 
 
 class Sweeper(threading.Thread):
-    """Sweeps while this process holds the lock; another takes over within seconds of its death."""
+    """Sweeps the shards of each node whose lock this process holds; another takes over within seconds of its death.
+
+    The nodes of a Redis Cluster are swept side by side: one that cannot be reached holds up none of the others.
+    """
 
     def __init__(self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S) -> None:
         super().__init__(name="sweeper", daemon=True)
@@ -75,52 +82,74 @@ class Sweeper(threading.Thread):
         self._owner = name
         self._every_s = every_s
         self._ended = threading.Event()
-        self._missing: dict[str, float] = {}
-        self._sweeps_from = 0.0
+        self._nodes: dict[str, _Node] = defaultdict(_Node)
+        self._under_way: dict[str, Future[bool]] = {}
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
+        pool = ThreadPoolExecutor(MAX_NODES, "sweep")
         while not self._ended.wait(self._every_s):
             try:
-                if self._holds_lock():
-                    self._expire_leases_of_the_dead()
-                    if time.monotonic() >= self._sweeps_from and sweep_once(self._app, self._ledger):
-                        load.swept(self._ledger.redis)
+                self._sweep_all(pool)
             except (CantataError, RedisFailure, OSError) as error:
                 outages.tell(log, "sweep_failed", error)
             except Exception:  # the edge of a thread: without it nothing that got lost would be found again
                 log.exception("sweep_broke")
+        pool.shutdown()
 
     def stop(self) -> None:
         """Stop, and let another sweep."""
         self._ended.set()
 
-    def _expire_leases_of_the_dead(self) -> None:
+    def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
+        """Sweep each node, but for those that are still being waited for."""
+        nodes = self._ledger.nodes()
+        for node, shards in nodes.items():
+            if node not in self._under_way:
+                self._under_way[node] = pool.submit(self._sweep_node, node, shards)
+        done, _ = wait(self._under_way.values(), timeout=NODE_S)
+        swept = [node for node, future in self._under_way.items() if future in done and future.result()]
+        self._under_way = {node: future for node, future in self._under_way.items() if future not in done}
+        if set(swept) == nodes.keys():
+            load.swept(self._ledger.redis)
+
+    def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
+        """Whether the shards of a node were all swept by this process."""
+        try:
+            if not self._holds_lock(self._nodes[node], shards):
+                return False
+            self._expire_leases_of_the_dead(self._nodes[node], shards)
+            return time.monotonic() >= self._nodes[node].sweeps_from and sweep_once(self._app, self._ledger, shards)
+        except (CantataError, RedisFailure, OSError) as error:
+            outages.tell(log, "sweep_failed", error, **({"node": node} if node else {}))
+            return False
+
+    def _expire_leases_of_the_dead(self, node: _Node, shards: Sequence[int]) -> None:
         """A killed process is known by its connection: the kernel closes it at once, long before its leases run out.
 
         A process that lives makes a cut connection again when it next renews, so it must be gone for longer than that; a Redis that has
         just started proves nothing, nor does a list of nobody but ourselves, as a proxy gives. A frozen process and a lost host keep their
         leases to the end.
         """
-        leases = self._ledger.leases()
-        connected = fleet.connected(self._ledger.redis) if leases else None
+        leases = self._ledger.leases(shards)
+        connected = fleet.connected(self._ledger.redis, shard_key(self._ledger.redis, shards[0])) if leases else None
         if connected is None or all(name.startswith(self._owner) for name in connected):
-            self._missing.clear()
+            node.missing.clear()
             return
         now = time.monotonic()
         owners = {_owner(lease) for lease in leases}
-        self._missing = {owner: self._missing.get(owner, now) for owner in owners - connected}
-        dead = {owner for owner, since in self._missing.items() if now - since > DEAD_S}
+        node.missing = {owner: node.missing.get(owner, now) for owner in owners - connected}
+        dead = {owner for owner, since in node.missing.items() if now - since > DEAD_S}
         if dead:
             log.info("owners_gone", owners=sorted(dead))
             self._ledger.expire(lease for lease in leases if _owner(lease) in dead)
 
-    def _holds_lock(self) -> bool:
-        """Whether this process sweeps. One that just took the lock waits a moment: Redis may have been away, and owners renew first."""
+    def _holds_lock(self, node: _Node, shards: Sequence[int]) -> bool:
+        """Whether this process sweeps a node. One that just took the lock waits a moment: it may have been away, and owners renew first."""
         redis = self._ledger.redis
-        lock = key_of(redis, SWEEP_LOCK)
+        lock = f"{shard_key(redis, shards[0])}:{SWEEP_LOCK}"
         if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
-            self._sweeps_from = time.monotonic() + (GRACE_S if self._ledger.leases() else 0.0)
+            node.sweeps_from = time.monotonic() + (GRACE_S if self._ledger.leases(shards) else 0.0)
             return True
         if redis.get(lock) != self._owner:
             return False
@@ -128,17 +157,26 @@ class Sweeper(threading.Thread):
         return True
 
 
+@dataclass(slots=True)
+class _Node:
+    """What a sweeper remembers of a node."""
+
+    missing: dict[str, float] = field(default_factory=dict)
+    """Owners of leases that have no connection, and since when."""
+    sweeps_from: float = 0.0
+
+
 def _owner(lease: str) -> str:
     return owner_of(lease.split("|")[2])
 
 
-def sweep_once(app: App, ledger: Ledger) -> bool:
-    """Recover what every shard lost; answers whether no shard had to be left out.
+def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) -> bool:
+    """Recover what some shards lost; answers whether none had to be left out.
 
     What is known to be due is sent before anything is asked about what may be lost.
     """
     since = clock.now()
-    found = ledger.sweep_all()
+    found = ledger.sweep_all(shards)
     for swept in found:
         faultpoints.at("swept")
         if swept.fired:
@@ -179,10 +217,10 @@ def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
     if not overdue:
         return
     heads = heads_sent_at(app, {(step.queue, step.priority) for step in overdue})
-    _note_unserved(ledger, [step for step in overdue if step.is_first_look])
     lost = sorted((step for step in overdue if is_lost(step, heads[step.queue, step.priority])), key=lambda step: step.sent_at)
     for start in range(0, len(lost), SENT_AT_ONCE):
         send_ready(app, ledger.still_waiting(lost[start : start + SENT_AT_ONCE]))
+    _note_unserved(ledger, [step for step in overdue if step.is_first_look])
 
 
 def is_lost(step: Overdue, head_sent_at: float | None) -> bool:

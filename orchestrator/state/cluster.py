@@ -46,6 +46,17 @@ class Cluster(RedisCluster):
         node = self.get_node_from_key(key_of(self, CLOCK_KEY))  # type: ignore[no-untyped-call]  # as above
         return super().time(target_nodes=node, **options)
 
+    def node_of(self, key: str) -> str:
+        """The place of the node that has a key; "" if none is known to."""
+        try:
+            return str(self.get_node_from_key(key).name)  # type: ignore[no-untyped-call]  # as above
+        except RedisClusterException:
+            return ""
+
+    def ask_node_of(self, key: str, *command: str) -> Any:
+        """What the node that has a key answers to a command without keys."""
+        return self.execute_command(*command, target_nodes=self.get_node_from_key(key))  # type: ignore[no-untyped-call]  # as above
+
     def each_node(self, *command: str) -> dict[str, Any]:
         """What each node that takes writes answers to a command without keys, by its place."""
         nodes = self.get_primaries()  # type: ignore[no-untyped-call]  # as above
@@ -58,7 +69,8 @@ class _Pipeline(ClusterPipeline):
     namespace: str
 
     def evalsha(self, sha: Any, numkeys: int, *keys_and_args: Any) -> Any:
-        return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)  # type: ignore[no-untyped-call]  # as above
+        node = self.get_node_from_key(keys_and_args[0])  # type: ignore[no-untyped-call]  # as above; else the default node, maybe away, is asked
+        return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args, target_nodes=node)  # type: ignore[no-untyped-call]  # as above
 
     def time(self, **_: Any) -> Any:
         """The time of the node that the first call before this goes to."""

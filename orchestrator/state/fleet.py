@@ -106,20 +106,17 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-def connected(redis: Redis) -> set[str] | None:
-    """The names that the processes of the fleet gave their connections; None if that proves nothing now.
+def connected(redis: Redis, key: str) -> set[str] | None:
+    """The names that the processes of the fleet gave their connections to the node of a key; None if that proves nothing now.
 
     Where all connections are young, Redis has just started, or become the master: not all who live may have come yet.
     """
     try:
-        nodes = redis.each_node("CLIENT LIST").values() if isinstance(redis, Cluster) else [redis.client_list()]
+        clients = redis.ask_node_of(key, "CLIENT LIST") if isinstance(redis, Cluster) else redis.client_list()
     except ResponseError:  # not every managed Redis lets its clients be listed
         return None  # leases still run out
-    found: set[str] = set()
     prefix = key_of(redis, "")
-    for clients in nodes:
-        ours = [client for client in clients if client["name"].startswith(prefix)]
-        if all(int(client["age"]) < SETTLED_S for client in ours):
-            return None
-        found |= {client["name"].removeprefix(prefix) for client in ours}
-    return found
+    ours = [client for client in clients if client["name"].startswith(prefix)]
+    if all(int(client["age"]) < SETTLED_S for client in ours):
+        return None
+    return {client["name"].removeprefix(prefix) for client in ours}

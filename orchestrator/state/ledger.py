@@ -230,9 +230,27 @@ class Ledger:
         for lease in leases:
             by_shard.setdefault(shard_of(lease.split("|", 1)[0]), []).append(lease)
         lost: set[str] = set()
-        for shard, names in by_shard.items():
-            lost.update(self._call_shard("renew", shard, self._lease_ms, *names))
+        failure: RedisError | None = None
+        for shards in self.nodes().values():
+            calls = [(shard, (self._lease_ms, *by_shard[shard])) for shard in shards if shard in by_shard]
+            try:  # nobody is waited for here: the other nodes' leases run meanwhile
+                lost.update(lease for leases in self._call_all_once("renew", calls) for lease in leases)
+            except RedisError as error:
+                if not passes(error):
+                    raise
+                failure = error
+        if failure is not None:
+            raise UnavailableError(reason(failure)) from failure
         return lost
+
+    def nodes(self) -> dict[str, list[int]]:
+        """The shards of each node; of a single Redis all under ""."""
+        if not isinstance(self.redis, Cluster):
+            return {"": list(range(SHARDS))}
+        shards: dict[str, list[int]] = {}
+        for shard in range(SHARDS):
+            shards.setdefault(self.redis.node_of(shard_key(self.redis, shard)), []).append(shard)
+        return shards
 
     def release(self, begun: Begun) -> tuple[Ready, ...]:
         """Hand a step back undone, uncounted; answers it, if it was held. The next sweep sends it."""
@@ -244,12 +262,12 @@ class Ledger:
         self._call("release", run_id, run_id, step_id, attempt, owner, self._resend_ms, to_json({"message": why}))
         self.patiently(lambda: handed_back.note(self.redis, run_id, step_id, why))
 
-    def leases(self) -> list[str]:
-        """The names of all leases, in every shard."""
+    def leases(self, shards: Iterable[int] = range(SHARDS)) -> list[str]:
+        """The names of all leases in some shards."""
 
         def fetch() -> list[list[str]]:
             with self.redis.pipeline(transaction=False) as pipe:
-                for shard in range(SHARDS):
+                for shard in shards:
                     pipe.zrange(f"{shard_key(self.redis, shard)}:leases", 0, -1)
                 return cast("list[list[str]]", pipe.execute())
 
@@ -271,9 +289,9 @@ class Ledger:
         """Recover what one shard lost: leases that ran out, timers that are due, messages that got lost, runs that expired."""
         return swept_of(self._call_shard("sweep", shard, self._resend_ms, str(most)))
 
-    def sweep_all(self) -> list[Swept]:
-        """Recover what every shard lost, in one round trip; answers those in which something was found."""
-        swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in range(SHARDS)], failed=_not_swept)
+    def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
+        """Recover what some shards lost, in one round trip; answers those in which something was found, or that could not be swept."""
+        swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in shards], failed=_not_swept)
         return [swept_of(answer) for answer in swept if any(answer)]
 
     def used(self, begun: Begun, usage: Usage) -> None:
@@ -467,23 +485,30 @@ class Ledger:
     def _call_all(
         self, name: str, calls: Sequence[tuple[int, tuple[str | float, ...]]], failed: Callable[[ResponseError], list[Any]] | None = None
     ) -> list[Any]:
-        """A script in many shards, in one round trip; `failed` gives the answer for a shard in which it failed for good."""
-        sha, text = self._script(name)
+        """A script in many shards, in one round trip; `failed` gives the answer for a shard in which it failed: the others keep theirs."""
+        return self.patiently(lambda: self._call_all_once(name, calls, failed))
 
-        def call() -> list[Any]:
-            with self.redis.pipeline(transaction=False) as pipe:
-                for shard, args in calls:
-                    pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
-                answers: list[Any] = pipe.execute(raise_on_error=False)
-            for error in answers:
-                if isinstance(error, NoScriptError):
-                    self.redis.script_load(text)
-                    raise RedisConnectionError("scripts were lost")
-                if isinstance(error, Exception) and not (failed and isinstance(error, ResponseError) and not passes(error)):
-                    raise error
-            return [failed(answer) if failed and isinstance(answer, ResponseError) else answer for answer in answers]
-
-        return self.patiently(call) if calls else []
+    def _call_all_once(
+        self, name: str, calls: Sequence[tuple[int, tuple[str | float, ...]]], failed: Callable[[ResponseError], list[Any]] | None = None
+    ) -> list[Any]:
+        sha, _ = self._script(name)
+        if not calls:
+            return []
+        with self.redis.pipeline(transaction=False) as pipe:
+            for shard, args in calls:
+                pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+        for place, (shard, args) in enumerate(calls):
+            if isinstance(answers[place], NoScriptError):
+                try:
+                    answers[place] = self._call_shard(name, shard, *args)
+                except ResponseError as error:
+                    answers[place] = error
+            if isinstance(answers[place], Exception):
+                if failed is None or not isinstance(answers[place], ResponseError):
+                    raise answers[place]
+                answers[place] = failed(answers[place])
+        return answers
 
     def _ask(self, *words: str | float) -> object:
         return self.redis.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
