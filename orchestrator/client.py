@@ -57,9 +57,9 @@ class Run:
         """How it stands."""
         return self._client.ledger.status(self.run_id)
 
-    def record(self) -> RunRecord:
-        """All that is known of it."""
-        return self._client.ledger.read(self.run_id)
+    def record(self, names: Sequence[str] | None = None) -> RunRecord:
+        """All that is known of it; with `names`, outputs only of the steps that answer to these, and of its terminals."""
+        return self._client.ledger.read(self.run_id, names)
 
     def steps(self, step_ids: Sequence[str]) -> Mapping[str, StepRecord]:
         """What is known of some of its steps, by id; unknown ones are left out."""
@@ -122,6 +122,10 @@ class TurnRun(Run):
         warnings = [str(e.detail["message"]) for e in self.log() if e.type == "warning"]
         return turn_result(record).model_copy(update={"warnings": warnings})
 
+    def so_far(self) -> RunResult:
+        """How far it is, or how it ended, without waiting."""
+        return turn_result(self.record(()))
+
 
 class ChainRun(Run):
     """A chain request."""
@@ -139,6 +143,10 @@ class ChainRun(Run):
     def result(self, timeout_s: float | None = None) -> ChainResponse:
         """Wait until it is over and answer how it ended. Raises TimeoutError past `timeout_s`; the run goes on."""
         return chain_response(self.wait(timeout_s))
+
+    def so_far(self) -> ChainResponse:
+        """How far it is, or how it ended, without waiting."""
+        return chain_response(self.record([node.node_id for node in self.request.nodes]))
 
     @cached_property
     def request(self) -> ChainRequest:

@@ -72,6 +72,11 @@ class UnavailableError(CantataError):
 class UnknownRunError(CantataError):
     """No run has this id; it may have expired. `submit runs list` shows those kept."""
 
+    @classmethod
+    def of(cls, run_id: str) -> UnknownRunError:
+        """The usual one."""
+        return cls(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+
 
 class MustWait(CantataError):
     """A step must wait `seconds` before it may do its work: it gives up its slot and is tried again."""

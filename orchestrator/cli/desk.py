@@ -26,7 +26,7 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import ChainError, ChainResponse, RunResult, Turn
 from orchestrator.planning.strategies import turns
-from orchestrator.results import answer_text, chain_response, turn_result
+from orchestrator.results import answer_text
 from orchestrator.runlog import configure_logs
 
 REFRESH_S = 0.1
@@ -182,7 +182,7 @@ def is_terminal() -> bool:
 
 def result_of(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
     """How a run ended, or how far it is, without waiting."""
-    return chain_response(run.record()) if isinstance(run, ChainRun) else turn_result(run.record())
+    return run.so_far()
 
 
 def has_succeeded(result: RunResult | ChainResponse) -> bool:

@@ -22,7 +22,6 @@ from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunR
 from orchestrator.pages.runs import Pages
 from orchestrator.planning import forks as rewinding
 from orchestrator.planning.mentions import mention
-from orchestrator.results import chain_response, turn_result
 from orchestrator.state import fleet, forks
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.load import USUAL_QUEUES
@@ -85,7 +84,7 @@ class Service:
         """A turn of a tenant, and what was asked. Raises UnknownRunError, also for a chain."""
         return await self.call(self._turn_of, tenant, run_id)
 
-    async def result(self, run: Run) -> RunResult | ChainResponse:
+    async def result(self, run: TurnRun | ChainRun) -> RunResult | ChainResponse:
         """How a run ended, or how far it is."""
         return await self.call(_result, run)
 
@@ -208,7 +207,7 @@ class Service:
     def _run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
         kind, _, _, labels = self.client.ledger.request_of(run_id)
         if labels.get("tenant", "") != tenant:
-            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+            raise UnknownRunError.of(run_id)
         return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
 
     def _started_by(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
@@ -258,10 +257,10 @@ def addressed(turn: Turn) -> Turn:
     return turn.model_copy(update={"text": named.text, "agent": named.agent, "send_history": named.send_history})
 
 
-def _result(run: Run) -> RunResult | ChainResponse:
+def _result(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
     if isinstance(run, TurnRun):
-        return run.result(1.0) if run.status() in RUN_OVER else turn_result(run.record())
-    return chain_response(run.record())
+        return run.result(1.0) if run.status() in RUN_OVER else run.so_far()
+    return run.so_far()
 
 
 def kind_of(run: Run) -> str:

@@ -97,7 +97,7 @@ class Pages:
         """Nothing, for a run that may be seen: what is asked before its events are read from `state.streams` or `state.events`."""
         _, _, _, labels = self._ledger.request_of(run_id)
         if tenant not in (None, labels.get("tenant", "")):
-            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+            raise UnknownRunError.of(run_id)
 
     def cancel(self, tenant: str | None, run_id: str) -> RunStatus:
         """End a run; its status after that."""

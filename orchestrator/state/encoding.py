@@ -9,7 +9,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from orchestrator.models.graph import Graph, Spec, Step
+from orchestrator.models.graph import STEP_OVER, Graph, Spec, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RunStatus
 from orchestrator.state.records import Overdue, Ready, RunRecord, StepRecord, Swept
@@ -108,13 +108,6 @@ def swept_of(answer: Sequence[list[str]]) -> Swept:
     )
 
 
-def followed(moved: Mapping[str, str], name: str) -> str:
-    """The step that answers to a name, after all who handed it on."""
-    while name in moved:
-        name = moved[name]
-    return name
-
-
 def _text_of(texts: Mapping[str, str], step_id: str) -> str:
     text = texts[step_id]
     return texts[text[1:]] if text.startswith("=") else text
@@ -128,6 +121,7 @@ def step_record(
     out = outs.get(step_id, "null")
     output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
     info = json.loads(infos.get(step_id, "{}"))
+    owner = "-" if word in STEP_OVER else owner
     return StepRecord(step_id, word, int(attempt), int(failures), int(crashes), owner, spec_of(_text_of(specs, step_id)), output, info)
 
 

@@ -14,9 +14,10 @@ from orchestrator.models.wire import RUN_OVER
 from orchestrator.state.encoding import to_json
 from orchestrator.state.keys import run_key
 from orchestrator.state.ledger import Ledger
+from orchestrator.state.pieces import events, scan
 from orchestrator.state.records import Ready
 
-PARTS = ("", ":state", ":steps", ":edges", ":info", ":names", ":grown")
+PARTS = (":state", ":steps", ":edges", ":info", ":names", ":grown")
 REFUSED = {
     "gone": "no run {source!r} is known here any more",
     "open": "run {source!r} is not over",
@@ -25,26 +26,21 @@ REFUSED = {
 
 
 def read(ledger: Ledger, run_id: str) -> Past:
-    """A run that is over. Raises UnknownRunError, or ConfigError for one that is under way."""
+    """A run that is over, read in pieces: it does not change. Raises UnknownRunError, or ConfigError for one that is under way."""
     key = run_key(ledger.redis, run_id)
-
-    def fetch() -> tuple[list[dict[str, str]], list[tuple[str, dict[str, str]]]]:
-        with ledger.redis.pipeline(transaction=True) as pipe:
-            for part in PARTS:
-                pipe.hgetall(f"{key}{part}")
-            pipe.xrange(f"{key}:log")
-            *hashes, events = pipe.execute()
-        return hashes, events
-
-    (meta, cells, specs, edges, infos, names, grown), events = ledger.patiently(fetch)
-    if not meta:
-        raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
-    if meta["status"] not in RUN_OVER:
+    meta = cast("dict[str, str]", ledger.patiently(lambda: ledger.redis.hgetall(key)))
+    if meta and meta["status"] not in RUN_OVER:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
+    cells, specs, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
+    order = [
+        fields["s"]
+        for fields in events(ledger.redis, ledger.patiently, f"{key}:log")
+        if fields["t"] == "grown" and fields["s"] != START
+    ]  # fmt: skip
+    ledger.check_whole(run_id, meta)
     own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
     duties = {step_id: own[shared.get(step_id, step_id)] for step_id in cells}
-    order = [fields["s"] for _, fields in events if fields["t"] == "grown" and fields["s"] != START]
     if not grown.keys() >= set(order):
         raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
     return Past.model_validate({

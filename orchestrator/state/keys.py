@@ -12,6 +12,9 @@ from orchestrator.settings import DEFAULT_NAMESPACE
 
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
 
+RUN_PARTS = ("", ":steps", ":state", ":edges", ":out", ":info", ":given", ":names", ":grown", ":blobs", ":log", ":closed")
+"""The keys that a run may have when it ends, but for its logs, to which lines may come later."""
+
 
 def namespace_of(redis: object) -> str:
     """Return the namespace whose keys this client reads and writes."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from hashlib import sha1, sha256
 from importlib.resources import files
 from secrets import token_hex
@@ -24,13 +24,12 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from orchestrator import faultpoints
 from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
-from orchestrator.models.graph import START, Outcome, Step
+from orchestrator.models.graph import START, STEP_OVER, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
-from orchestrator.models.wire import RunStatus
+from orchestrator.models.wire import RUN_OVER, RunStatus
 from orchestrator.state import clock, handed_back
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.encoding import (
-    followed,
     fragment_text,
     own_spec_of,
     ready_of,
@@ -45,7 +44,8 @@ from orchestrator.state.encoding import (
     unknown_fields,
     usage_text,
 )
-from orchestrator.state.keys import SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
+from orchestrator.state.keys import RUN_PARTS, SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
+from orchestrator.state.pieces import LARGE_PIECE, PIECE, fields, scan
 from orchestrator.state.reasons import Unconfirmed, passes, reason
 from orchestrator.state.records import (
     Accepted,
@@ -61,6 +61,7 @@ from orchestrator.state.records import (
     Swept,
     owner_of,
 )
+from orchestrator.state.scripts import Scripts
 
 LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
 RENEW_S = 1.0  # five chances to renew before a lease runs out
@@ -77,6 +78,7 @@ log = structlog.get_logger(__name__)
 
 Reply = TypeVar("Reply")
 
+_reading = Scripts("reading")
 _LUA = files("orchestrator.state") / "lua"
 _PRELUDES = {"commit": ("lib", "grow"), "fork": ("lib", "grow")}
 
@@ -148,14 +150,14 @@ class Ledger:
         """A run's kind, request (JSON text), the digest of its definitions, and its labels."""
         fields = self.patiently(lambda: self.redis.hmget(run_key(self.redis, run_id), ["kind", "request", "definitions", "labels"]))
         if fields[0] is None:
-            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+            raise UnknownRunError.of(run_id)
         return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
 
     def status(self, run_id: str) -> RunStatus:
         """How a run stands. Raises UnknownRunError."""
         status = self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status"))
         if status is None:
-            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+            raise UnknownRunError.of(run_id)
         return cast(RunStatus, status)
 
     def step_ids(self, run_id: str) -> list[str]:
@@ -171,13 +173,21 @@ class Ledger:
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
         answer = self._call("cancel", run_id, run_id, status, to_json({"error": error.model_dump()}))
         if answer is None:
-            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+            raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
 
     def signal(self, run_id: str, step_id: str, value: JsonValue) -> tuple[str, tuple[Ready, ...]]:
-        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear', what to send)."""
-        word, sends = self._call("signal", run_id, run_id, step_id, to_json(value), self._resend_ms)
-        return word, ready_of(sends)
+        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear', what to send).
+
+        A name that no step answers to is looked for in pieces, as the end of ids and names; anew if the run gets new steps meanwhile.
+        """
+        key, text = run_key(self.redis, run_id), to_json(value)
+        word, rest = self._call("signal", run_id, run_id, step_id, text, self._resend_ms)
+        while word == "search":
+            pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
+            found = {name for part in (":state", ":names") for name in scan(self.redis, self.patiently, f"{key}{part}", match=pattern)}
+            word, rest = self._call("signal", run_id, run_id, step_id, text, self._resend_ms, rest, *sorted(found))
+        return word, ready_of(rest)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -352,59 +362,90 @@ class Ledger:
 
     def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
         """Outputs of steps as JSON texts, in order; None where there is none."""
-        key = run_key(self.redis, run_id)
-        found = self._fields(f"{key}:out", step_ids)
-        blobs = sorted({text[1:] for text in found if text and text[0] == "@"})
-        texts = dict(zip(blobs, self._fields(f"{key}:blobs", blobs), strict=True))
-        return [texts[text[1:]] if text and text[0] == "@" else text for text in found]
+        key, ids = run_key(self.redis, run_id), list(step_ids)
+        outs = self._known(key, ":out", ids)
+        blobs = self._known(key, ":blobs", sorted({text[1:] for text in outs.values() if text.startswith("@")}), 1)
+        return [blobs.get(text[1:]) if text and text[0] == "@" else text for text in map(outs.get, ids)]
 
     def infos(self, run_id: str, step_ids: Sequence[str]) -> list[dict[str, JsonValue]]:
         """How steps ended, in order; {} where nothing is known yet."""
-        texts = self._fields(f"{run_key(self.redis, run_id)}:info", step_ids)
-        return [json.loads(text) if text else {} for text in texts]
+        infos = self._known(run_key(self.redis, run_id), ":info", list(step_ids))
+        return [json.loads(infos.get(step_id, "{}")) for step_id in step_ids]
 
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
         """The steps that answer to names now."""
-        moved = cast("dict[str, str]", self.patiently(lambda: self.redis.hgetall(f"{run_key(self.redis, run_id)}:names")))
-        return [followed(moved, name) for name in names]
+        found: list[str] = []
+        for start in range(0, len(names), PIECE):
+            piece = names[start : start + PIECE]
+            found += self._answers(run_id, piece)[2][1 : 3 * len(piece) : 3]
+        return found
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def read(self, run_id: str) -> RunRecord:
-        """All that is known of a run. Raises UnknownRunError."""
+    def read(self, run_id: str, names: Sequence[str] | None = None) -> RunRecord:
+        """All that is known of a run; with `names`, outputs and infos only of the steps that answer to these and to its terminals.
+
+        It is read in pieces, and goes on meanwhile. One that is over is read as it ended. Of an open one, its status, its terminals and up
+        to 500 named steps are of one moment. Other steps may be as they were shortly before, and new ones may be left out. An output
+        is only told of a step that is told to be over. Raises UnknownRunError, also if Redis evicted a part of the run.
+        """
         key = run_key(self.redis, run_id)
-
-        def fetch() -> list[dict[str, str]]:
-            with self.redis.pipeline(transaction=True) as pipe:
-                for part in ("", ":steps", ":state", ":out", ":info", ":names", ":blobs"):
-                    pipe.hgetall(f"{key}{part}")
-                pipe.time()
-                return cast("list[dict[str, str]]", pipe.execute())
-
-        meta, specs, states, outs, infos, names, blobs, clock = self.patiently(fetch)
-        if not meta:
-            raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
-        steps = {step_id: step_record(step_id, packed, specs, outs, infos, blobs) for step_id, packed in states.items()}
-        return run_record(run_id, meta, steps, names, int(clock[0]) * 1000 + int(clock[1]) // 1000)  # type: ignore[index]  # TIME is a pair
+        while True:
+            before = self.status(run_id)
+            states = self._scan(key, ":state")
+            moved: dict[str, str] = {}
+            for start in range(0, max(1, len(names or ())), PIECE):
+                meta, now_ms, found = self._answers(run_id, (names or ())[start : start + PIECE])
+                moved |= dict(zip(found[::3], found[1::3], strict=True))
+                states |= {step_id: state for step_id, state in zip(found[1::3], found[2::3], strict=True) if state}
+            if meta.get("status") not in RUN_OVER or before in RUN_OVER:
+                break
+        wanted = list(states) if names is None else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
+        moved = self._scan(key, ":names") if names is None else moved
+        texts = self._texts(key, states, wanted)
+        self.check_whole(run_id, meta)
+        steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
+        names_now = {name: step_id for name, step_id in moved.items() if name != step_id and step_id in steps}
+        return run_record(run_id, meta, steps, names_now, now_ms)
 
     def records(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StepRecord]:
         """What is known of some steps, by id; unknown ones are left out."""
-        key, ids = run_key(self.redis, run_id), list(step_ids)
+        key = run_key(self.redis, run_id)
+        states = self._known(key, ":state", step_ids, PIECE)
+        texts = self._texts(key, states, list(states))
+        return {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
 
-        def fetch() -> list[list[str | None]]:
-            with self.redis.pipeline(transaction=True) as pipe:
-                for part in (":steps", ":state", ":out", ":info"):
-                    pipe.hmget(f"{key}{part}", ids)
-                return cast("list[list[str | None]]", pipe.execute())
+    def check_whole(self, run_id: str, meta: Mapping[str, str]) -> None:
+        """Raise UnknownRunError for a run that is not kept, or is over and has lost a part: its Redis evicts what expires."""
+        if "status" not in meta:
+            raise UnknownRunError.of(run_id)
+        if "parts" not in meta:  # it is open
+            return
+        keys = [run_key(self.redis, run_id) + part for part in RUN_PARTS]
+        if self.patiently(lambda: self.redis.exists(*keys)) != int(meta["parts"]):
+            raise UnknownRunError(f"parts of run {run_id!r} were evicted by Redis; set its maxmemory-policy to noeviction")
 
-        columns = [dict(zip(ids, column, strict=True)) for column in self.patiently(fetch)]
-        specs, states, outs, infos = ({step: text for step, text in column.items() if text is not None} for column in columns)
-        shared = sorted({text[1:] for text in specs.values() if text.startswith("=")})
-        if shared:
-            specs |= {step: text for step, text in zip(shared, self._fields(f"{key}:steps", shared), strict=True) if text is not None}
-        large = sorted({text[1:] for text in outs.values() if text.startswith("@")})
-        blobs = {digest: text or "null" for digest, text in zip(large, self._fields(f"{key}:blobs", large), strict=True)}
-        return {step: step_record(step, packed, specs, outs, infos, blobs) for step, packed in states.items()}
+    def _answers(self, run_id: str, names: Sequence[str]) -> tuple[dict[str, str], int, list[str]]:
+        """At one moment: the fields of a run, the time, and for each name, then for each terminal, name, step and state."""
+        key = shard_key(self.redis, shard_of(run_id))
+        flat, now_ms, found = self.patiently(lambda: _reading.call(self.redis, "answers", key, run_id, *names))
+        return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
+
+    def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:
+        """The specs of steps; of those that are wanted the outputs, if they are over, and infos; the large outputs by content."""
+        specs = self._known(key, ":steps", list(states), PIECE)
+        specs |= self._known(key, ":steps", sorted({text[1:] for text in specs.values() if text.startswith("=")}), PIECE)
+        outs = self._known(key, ":out", [step_id for step_id in wanted if states[step_id].partition(" ")[0] in STEP_OVER])
+        blobs = self._known(key, ":blobs", sorted({text[1:] for text in outs.values() if text.startswith("@")}), 1)
+        return specs, outs, self._known(key, ":info", wanted), blobs
+
+    def _known(self, key: str, part: str, names: Sequence[str], piece: int = LARGE_PIECE) -> dict[str, str]:
+        """The fields of a part of a run that are there, by name."""
+        texts = fields(self.redis, self.patiently, f"{key}{part}", names, piece)
+        return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+
+    def _scan(self, key: str, part: str) -> dict[str, str]:
+        return scan(self.redis, self.patiently, f"{key}{part}")
 
     def runs(self, *, most: int = 100) -> list[RunRecord]:
         """The newest runs, without their steps."""
@@ -427,14 +468,6 @@ class Ledger:
         *metas, clock = self.patiently(fetch_meta)
         now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
         return [run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
-
-    def _fields(self, key: str, names: Sequence[str]) -> list[str | None]:
-        """Fields of a hash, in order, a thousand in one call."""
-        found: list[str | None] = []
-        for start in range(0, len(names), 1000):
-            chunk = list(names[start : start + 1000])
-            found += cast("list[str | None]", self.patiently(partial(self.redis.hmget, key, chunk)))
-        return found
 
     # --- calling ----------------------------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def every(ledger: Ledger, wanted: Wanted, *, behind: str | None = None) -> Itera
 def _place_of(ledger: Ledger, run_id: str) -> str:
     at = ledger.patiently(lambda: ledger.redis.hget(run_key(ledger.redis, run_id), "created_at"))
     if at is None:
-        raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+        raise UnknownRunError.of(run_id)
     return _text_of((int(at), run_id))
 
 

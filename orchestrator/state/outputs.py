@@ -13,7 +13,7 @@ from orchestrator.state.scripts import Scripts
 from orchestrator.state.summaries import unescaped
 
 READ_BYTES = 80_000  # of one output: at least 20,000 characters
-AT_ONCE = 4  # outputs in one round trip: one of a megabyte takes Redis 5 ms
+AT_ONCE = 1  # output in one round trip: one of a megabyte takes Redis 5 ms
 
 _scripts = Scripts("reading")
 

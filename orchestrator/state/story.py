@@ -7,19 +7,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from orchestrator.errors import UnknownRunError
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent
+from orchestrator.models.wire import RUN_OVER, RunEvent
 from orchestrator.state.keys import run_key, shard_key, shard_of
 from orchestrator.state.ledger import Ledger
+from orchestrator.state.pieces import scan
 from orchestrator.state.scripts import Scripts
 from orchestrator.state.summaries import FIELDS, RunSummary, summary_of
 
 REQUEST_BYTES = 20_000  # of what was asked that are read
 LOOKS = 1000  # events that one call looks at: some milliseconds
-CALLS_AT_ONCE = 8
+CALLS_AT_ONCE = 1  # Redis turns to nobody else until all calls of a round trip are done
 MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
 MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
 
@@ -42,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run at one moment."""
+    """A run as it stands."""
 
     run: RunSummary
     request: str
@@ -92,31 +93,44 @@ class Parts:
 
 
 def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
-    """A run that may be seen: of a tenant, or with None of any. Raises UnknownRunError."""
+    """A run that may be seen: of a tenant, or with None of any.
+
+    It is read in pieces, and goes on meanwhile: a step is told as it was at `offset` or later, so the events after it lead on from
+    here. The status is the newest; a run that is over is told as it ended. Raises UnknownRunError.
+    """
     request, size = _request(ledger, run_id)
     key = run_key(ledger.redis, run_id)
-
-    def fetch() -> tuple[Any, ...]:
-        with ledger.redis.pipeline(transaction=True) as pipe:
-            pipe.hmget(key, ["tenant", "terminals", *FIELDS])
-            pipe.hgetall(f"{key}:state")
-            pipe.hgetall(f"{key}:names")
-            pipe.xrevrange(f"{key}:log", count=1)
-            pipe.time()
-            return tuple(pipe.execute())
-
-    (owner, terminals, *values), states, names, last, (seconds, micros) = ledger.patiently(fetch)
-    if owner is None or tenant not in (None, owner):
-        raise UnknownRunError(f"no run {run_id!r} is known here; it may have expired: `submit runs list` shows those kept")
+    while True:
+        offset = _last_offset(ledger, key)
+        before = ledger.status(run_id)
+        states, names = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in (":state", ":names"))
+        (owner, terminals, *values), (seconds, micros) = ledger.patiently(lambda: _fields_now(ledger, key))
+        if owner is None or tenant not in (None, owner):
+            raise UnknownRunError.of(run_id)
+        run = summary_of(run_id, request, values, seconds + micros / 1e6)
+        if run.status not in RUN_OVER or before in RUN_OVER:
+            break
     return Snapshot(
-        run=summary_of(run_id, request, values, seconds + micros / 1e6),
+        run=run,
         request=request,
         is_cut=size > REQUEST_BYTES,
-        offset=int(last[0][0].partition("-")[2]) if last else 0,
+        offset=offset,
         cells={step_id: _cell(packed) for step_id, packed in states.items()},
-        names=names,
+        names={name: step_id for name, step_id in names.items() if step_id in states},  # others came meanwhile
         terminals=tuple(json.loads(terminals or "[]")),
     )
+
+
+def _fields_now(ledger: Ledger, key: str) -> tuple[list[str | None], tuple[int, int]]:
+    with ledger.redis.pipeline(transaction=True) as pipe:
+        pipe.hmget(key, ["tenant", "terminals", *FIELDS])
+        pipe.time()
+        return cast("tuple[list[str | None], tuple[int, int]]", tuple(pipe.execute()))
+
+
+def _last_offset(ledger: Ledger, key: str) -> int:
+    last = cast("list[tuple[str, object]]", ledger.patiently(lambda: ledger.redis.xrevrange(f"{key}:log", count=1)))
+    return int(last[0][0].partition("-")[2]) if last else 0
 
 
 def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:

@@ -21,13 +21,12 @@ local function begin_next()
   return lease(n, text, spec, next_owner, lease_ms)
 end
 
--- The step that this call began when it was told before.
+-- The step that this call began when it was told before: it is noted with the step that it ended, or is the next of the batch.
 local function begun_before()
-  for _, member in ipairs(redis.call('ZRANGE', S .. ':leases', 0, -1)) do
-    local id, owner, step = string.match(member, '^([^|]*)|%d+|([^|]*)|(.*)$')
-    if owner == next_owner and id == run then
-      local n = get(step)
-      local text, _, spec = spec_of(step)
+  for _, id in ipairs({string.match(s.owner, '^>(.*)$') or ARGV[17], ARGV[17]}) do
+    local n = id ~= '' and get(id)
+    if n and n.word == 'running' and n.owner == next_owner then
+      local text, _, spec = spec_of(id)
       return needs(n, text, spec)
     end
   end
@@ -98,4 +97,5 @@ else
 end
 local ahead = ARGV[15] ~= '' and {queue = ARGV[14], cheap = ARGV[15], owner = next_owner, lease_ms = lease_ms} or nil
 local sends, begun = dispatch(resend_ms, ahead)
+if begun then s.owner = '>' .. begun[1]; put(s) end
 return {'ok', sends, begun or begin_next(), status, following}

@@ -12,6 +12,8 @@
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
 --   S:totals    hash  what happened here -> how often: accepted, closed:<status>, lost, recovered      lives for ever
 --   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go some time after nothing is kept of the session
+--   S:sessions:<tenant>
+--               zset  the same, of one tenant                                  likewise
 --   S:definitions:<sha256>
 --               hash  text; runs: how many of its runs are not over; until: when the last of them that is over expires (ms)    expires then, if none is open
 -- Of a session X = S:session:<tenant>/<name>, in whose shard all its runs are:
@@ -24,7 +26,8 @@
 --                      deadline_at, or time_left (ms) while its clock stands still; working, asking: steps under way, steps that wait for a person;
 --                      failures: steps of its plan, and items, that failed
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
---   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent)
+--   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent; of one that is
+--                      over: > and the step that its commit began)
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
 --   R:out       hash   step -> its output (JSON text), or @<sha256> of a blob
 --   R:info      hash   step -> how it ended (JSON)
@@ -278,6 +281,9 @@ local function start_next(queue)
   use(ended_run)
 end
 
+-- Those of the tenant in a session's name.
+local function sessions_of(name) return S .. ':sessions:' .. string.match(name, '^[^/]*') end
+
 -- Lets a run wait its turn in its session; replies its place, from 1.
 local function join_queue(name, keep_ms)
   local aged = redis.call('ZCOUNT', S .. ':sessions', '-inf', now - keep_ms)
@@ -285,9 +291,11 @@ local function join_queue(name, keep_ms)
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', S .. ':sessions', '-inf', now - keep_ms, 'LIMIT', from, TRIMMED)) do
     if redis.call('EXISTS', conversation_of(old) .. ':queue', conversation_of(old) .. ':history') == 0 then -- others are kept longer
       redis.call('ZREM', S .. ':sessions', old)
+      redis.call('ZREM', sessions_of(old), old)
     end
   end
   redis.call('ZADD', S .. ':sessions', now, name)
+  redis.call('ZADD', sessions_of(name), now, name)
   redis.call('PERSIST', conversation_of(name) .. ':history')
   local queue = conversation_of(name) .. ':queue'
   local head = redis.call('LINDEX', queue, 0)

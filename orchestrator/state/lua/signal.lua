@@ -1,21 +1,20 @@
--- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms.
+-- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms, then after a search the number of steps
+-- that the run had before it, and the ids and names that end in '/' and the name.
 -- The step is named by its id, or by the end of that behind a '/' if one step only can be meant.
--- Replies {word, sends}: taken, kept, over, closed, unknown, unclear.
+-- Replies {word, sends}: taken, kept, over, closed, unknown, unclear; or {search, number of steps}: nobody is called so, or the run has more steps by now.
 
--- The steps that wait for a signal and whose id, or a name they answer to, ends in '/' and this; of none, one that waited or will; else any.
-local function waiting_ends_in(name)
-  local tail, seen = '/' .. name, {}
+-- Of what was found, the steps that wait for a signal; of none, one that waited or will; else any.
+local function waiting_of(names)
+  local seen = {}
   local waiting, others, deaf = {}, {}, {}
-  for _, part in ipairs({':state', ':names'}) do
-    for _, each in ipairs(redis.call('HKEYS', R .. part)) do
-      local id = string.sub(each, -#tail) == tail and answering(each)
-      local s = id and not seen[id] and get(id)
-      if s then
-        seen[id] = true
-        local _, _, spec = spec_of(id)
-        local into = s.word == 'waiting_signal' and waiting or spec.kind == 'wait' and others or deaf
-        into[#into + 1] = id
-      end
+  for _, name in ipairs(names) do
+    local id = answering(name)
+    local s = not seen[id] and get(id)
+    if s then
+      seen[id] = true
+      local _, _, spec = spec_of(id)
+      local into = s.word == 'waiting_signal' and waiting or spec.kind == 'wait' and others or deaf
+      into[#into + 1] = id
     end
   end
   if #waiting > 0 then return waiting end
@@ -28,7 +27,10 @@ if status ~= 'running' and status ~= 'accepted' then return {'closed', {}} end
 local id = answering(ARGV[2])
 local s = get(id)
 if not s then
-  local found = waiting_ends_in(id)
+  if ARGV[5] ~= meta('count') then return {'search', meta('count')} end
+  local names = {}
+  for i = 6, #ARGV do names[#names + 1] = ARGV[i] end
+  local found = waiting_of(names)
   if #found > 1 then return {'unclear', {}} end
   id = found[1] or id
   s = get(id)

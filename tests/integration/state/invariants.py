@@ -94,6 +94,8 @@ def _cell(packed: str) -> Cell:
     if word == "sent":
         assert owner.isdecimal(), "a sent step knows since when"
         owner = "-"
+    if word in STEP_OVER and owner.startswith(">"):  # the step that its commit began
+        owner = "-"
     return Cell(word, int(attempt), int(pending), int(failures), owner)
 
 

@@ -1,0 +1,164 @@
+"""A large run is read in pieces: nobody else waits for it, and no state is told that the run cannot have had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from redis import Redis
+
+from orchestrator.errors import UnknownRunError
+from orchestrator.models.graph import Graph, Items
+from orchestrator.state import forks, pieces, story
+from orchestrator.state import ledger as ledgers
+from orchestrator.state.keys import run_key, shard_key
+from orchestrator.state.ledger import Ledger
+from orchestrator.state.sessions import Sessions
+from tests.integration.state.play import Play, row, wait, work
+
+WIDTH = 30_000
+BOUND_MS = 5.0  # that a read may keep Redis from others
+READS = 6
+
+
+def large(ledger: Ledger) -> Play:
+    """A run with a map whose items wait, and a person's step with a long id."""
+    play = Play(ledger)
+    play.plan(work("map"), work("b"), wait("flow/ask"), edges=row("map", "b"), terminals=("b",))
+    items = Items(like="map/item", prefix="map", given=tuple(range(WIDTH)), window=2)
+    like, gather = work("map/item", window="map", scope="map"), work("map/gather")
+    play.do("map", fragment=Graph(steps=(like, gather), edges=row(like.id, gather.id), items=items, exit=gather.id))
+    return play
+
+
+def slowest_ms(redis: Redis, read: Callable[[], object]) -> float:
+    """The longest that one call of a read keeps Redis busy: for each call the best of some reads, since a busy machine stalls some."""
+    redis.config_set("slowlog-max-len", 10_000)
+    redis.config_set("slowlog-log-slower-than", 0)
+    reads: list[list[float]] = []
+    for _ in range(READS):
+        redis.slowlog_reset()
+        read()
+        reads.append([float(each["duration"]) / 1000 for each in redis.slowlog_get(10_000)])
+    redis.config_set("slowlog-log-slower-than", 10_000)
+    slowest: list[float] = [min(times) for times in zip(*reads, strict=False)]
+    return max(slowest)
+
+
+def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
+    play = large(ledger)
+
+    def poll() -> None:
+        assert ledger.read("run", ["map", "b"]).answering("map").step_id == "map/gather"  # type: ignore[union-attr]  # it is there
+
+    def everything() -> None:
+        assert len(ledger.read("run").steps) == WIDTH + 5
+
+    def graph() -> None:
+        assert len(story.snapshot(ledger, "run", None).cells) == WIDTH + 5
+
+    for read in (poll, everything, graph, lambda: ledger.answering("run", ["map"])):
+        assert slowest_ms(ledger.redis, read) <= BOUND_MS
+    assert ledger.signal("run", "nobody", 1)[0] == "kept"
+    assert slowest_ms(ledger.redis, lambda: ledger.signal("run", "nobody", 1)) <= BOUND_MS
+    assert ledger.signal("run", "ask", "yes")[0] == "taken"
+    ledger.cancel("run")
+    assert slowest_ms(ledger.redis, lambda: forks.read(ledger, "run")) <= BOUND_MS
+    assert play.status == "cancelled"
+
+
+def test_a_commit_told_again_does_not_look_through_others_leases(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+    leases = f"{play.shard}:leases"
+    ledger.redis.zadd(leases, {f"other{n}|1|w~1|a": 2.0**42 for n in range(WIDTH)})
+    play.lose_lease(begun)
+
+    assert slowest_ms(ledger.redis, lambda: play.commit(begun)) <= BOUND_MS
+    assert play.commit(begun).word == "stale"
+    ledger.redis.delete(leases)
+
+
+def test_the_sessions_of_a_tenant_are_listed_without_those_of_others(ledger: Ledger) -> None:
+    for shard in range(64):
+        ledger.redis.zadd(f"{shard_key(ledger.redis, shard)}:sessions", {f"other/{n}": float(n) for n in range(WIDTH // 64)})
+        ledger.redis.zadd(f"{shard_key(ledger.redis, shard)}:sessions:other", {f"other/{n}": float(n) for n in range(WIDTH // 64)})
+    sent = int(ledger.redis.info("stats")["total_net_output_bytes"])
+
+    assert Sessions(ledger, "ann").list() == []
+
+    assert int(ledger.redis.info("stats")["total_net_output_bytes"]) - sent < 20_000, "none of the others' names came"
+
+
+def between(monkeypatch: pytest.MonkeyPatch, module: ModuleType, change: Callable[[], object]) -> None:
+    """Let a run go on when its states have been read, and what else there is has not."""
+    changes = [change]
+
+    def scanned(*words: object, **more: object) -> dict[str, str]:
+        found = pieces.scan(*words, **more)  # type: ignore[arg-type]  # as they came
+        if changes:
+            changes.pop()()
+        return found
+
+    monkeypatch.setattr(module, "scan", scanned)
+
+
+def test_a_run_that_ends_while_it_is_read_is_told_as_it_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), edges=row("a", "b"))
+    play.do("a", 1)
+    between(monkeypatch, ledgers, lambda: play.do("b", 2))
+
+    read = ledger.read("run")
+
+    assert (read.status, read.steps["b"].state, read.steps["b"].output) == ("succeeded", "done", 2)
+
+
+def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    between(monkeypatch, story, lambda: play.do("a", 1))
+
+    shown = story.snapshot(ledger, "run", None)
+
+    assert (shown.run.status, shown.cells["a"].word) == ("succeeded", "done")
+
+
+def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), terminals=("b",))
+    between(monkeypatch, ledgers, lambda: (play.do("a", 1), play.do("b", 2)))
+
+    read = ledger.read("run")
+
+    assert (read.steps["a"].state, read.steps["a"].output) == ("sent", None), "it was so shortly before"
+    assert (read.steps["b"].state, read.steps["b"].output) == ("done", 2), "a terminal is told as it is"
+
+
+def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("c"))
+    between(monkeypatch, ledgers, lambda: play.do("a", 1, fragment=Graph(steps=(work("x"),), exit="x")))
+
+    read = ledger.read("run")
+
+    answer = read.answering("a")
+    assert answer is not None
+    assert (answer.step_id, answer.state, answer.output) == ("a", "sent", None)
+
+
+@pytest.mark.parametrize("part", [":out", ":state", ":blobs"])
+def test_a_finished_run_of_which_a_part_was_evicted_is_gone(ledger: Ledger, part: str) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    play.do("a", "x" * 50_000)
+    assert ledger.read("run").steps["a"].output == "x" * 50_000
+
+    ledger.redis.delete(f"{run_key(ledger.redis, 'run')}{part}")
+
+    for read in (ledger.read, lambda run_id: forks.read(ledger, run_id)):
+        with pytest.raises(UnknownRunError, match="evicted"):
+            read("run")
+    ledger.redis.flushdb()
