@@ -200,9 +200,19 @@ class Client:
     @cached_property
     def definitions(self) -> Definitions:
         """What runs may name."""
+        return self.read_definitions()
+
+    def find_config(self) -> Path | None:
+        """Return the configuration that counts now; None if it is the built-in one, or was given as definitions. Raises ConfigError."""
+        if isinstance(self._config, Definitions):
+            return None
+        return configuration.find(None if self._config is None else str(self._config))
+
+    def read_definitions(self) -> Definitions:
+        """Return what the configuration says now, which a client reads once. Raises ConfigError."""
         if isinstance(self._config, Definitions):
             return self._config
-        path = configuration.find(None if self._config is None else str(self._config))
+        path = self.find_config()
         definitions = configuration.load(path)
         faults = chains.check_chains(definitions)
         if faults:

@@ -21,7 +21,7 @@ IN_WORKER = "CANTATA_WORKER"
 
 _REMEDY = "workers import functions by name: define it with `def` at the top level of a module"
 _PLACES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages())
-_LIBRARIES = tuple(Path(place).resolve() for place in _PLACES)
+LIBRARIES = tuple(Path(place).resolve() for place in _PLACES)
 _FIND = (
     "import importlib.util, json, sys; print(json.dumps([s.origin if (s := importlib.util.find_spec(n)) else None for n in sys.argv[1:]]))"
 )
@@ -91,7 +91,7 @@ def _module_of(function: Callable[..., Any], name: str) -> tuple[str, Path | Non
 
 
 def _folder_of(module: str, file: Path | None) -> Path | None:
-    if file is None or any(file.is_relative_to(place) for place in _LIBRARIES):
+    if file is None or any(file.is_relative_to(place) for place in LIBRARIES):
         return None
     return file.parents[module.count(".") + (1 if file.stem == "__init__" else 0)]
 

@@ -65,10 +65,11 @@ class Process:
 
     def __init__(
         self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
-        send: Callable[[str, Sequence[Ready]], None] = lambda run_id, ready: None,
+        send: Callable[[str, Sequence[Ready]], None] = lambda run_id, ready: None, is_finishing: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """Start renewing. `send` sends what a time-out made ready; without it the sweep does."""
+        """Start renewing. `send` sends what a time-out made ready; without it the sweep does. No step begins once it `is_finishing`."""
         self._send = send
+        self.is_finishing = is_finishing
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import os
 import signal
 import socket
@@ -33,7 +34,7 @@ from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Ready
-from workers import llm, mcp, memory, tasks, telling
+from workers import configured, llm, mcp, memory, tasks, telling, usercode
 from workers.consumer import Consumer
 from workers.runtime import Process
 
@@ -48,6 +49,7 @@ ANNOUNCE_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
 CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
+FINISH = embedded.FINISH
 
 POOLS = {"coordinator": "threads", "agents": "threads"}
 """Pool of a queue; Python functions, and queues we do not know, get prefork: its children can be killed."""
@@ -77,14 +79,23 @@ class Service:
         self._is_announced = False
         self._is_serving = False
         self._twin, self._twin_seen = "", 0.0
+        self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
+        self._is_unhurried = False
+        self._code: dict[int, dict[str, str]] = {}
         tasks.register(self.app, self)
 
     def process(self) -> Process:
         """What this operating system process holds; made anew in each prefork child."""
         with self._lock:
             if self._process is None:
-                self._process = Process(self.redis_url, self.name, is_child=self.pool == "prefork", send=self._send)
+                self._process = Process(
+                    self.redis_url, self.name, is_child=self.pool == "prefork", send=self._send, is_finishing=self.is_finishing
+                )
             return self._process
+
+    def is_finishing(self) -> bool:
+        """Whether another process serves the queues from now on, with newer code."""
+        return bool(self._finishing[0])
 
     def _send(self, run_id: str, ready: Sequence[Ready]) -> None:
         send_ready(self.app, ((run_id, step) for step in ready))
@@ -99,6 +110,8 @@ class Service:
 
             self._metrics = WorkerMetrics(self._shown, orchestrator.__version__)
             log.info("metrics_shown", name=self.name, url=self._metrics.url)
+        signal.signal(FINISH, self._finish)
+        self._serve_code()
         if "agents" in self.queues:
             self._announce_always()
             embedded.announce_ready()  # LiteLLM takes seconds to load; a command need not wait for it, its agents' steps do
@@ -122,6 +135,44 @@ class Service:
             if self._metrics is not None:
                 self._metrics.close()
         return 0
+
+    def _serve_code(self) -> None:
+        """Serve one version of the user's code, and tell the stack and the fleet which."""
+        read, write = os.pipe()  # children inherit its end
+        threading.Thread(target=self._pass_on_code, args=(read,), name="code", daemon=True).start()
+
+        def report(line: str) -> None:
+            os.write(write, os.fsencode(f"{line}\n"))
+
+        usercode.serve(report, is_replaced=embedded.is_inside())
+        if self.queues != ("coordinator",):
+            configured.adopt()
+
+    def _pass_on_code(self, read: int) -> None:
+        with os.fdopen(read, encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                what, *told = line.rstrip("\n").split("\t")
+                if what == "code":
+                    pid, module, digest = told
+                    self._code.setdefault(int(pid), {})[module] = digest
+                else:
+                    embedded.report(line)
+
+    def _code_served(self) -> tuple[str, ...]:
+        """The user's modules that this process and its children serve, with their digests."""
+        living = {os.getpid(), *(child.pid for child in active_children())}
+        served = {
+            f"{module}@{digest}" for pid, known in dict(self._code).items() if pid in living for module, digest in dict(known).items()
+        }
+        return tuple(sorted(served)[: fleet.MAX_CODE])
+
+    def _finish(self, *_: Any) -> None:
+        """Take no step more, and end when those under way are done, however long that takes."""
+        self._finishing[0] = 1
+        self._is_unhurried = True
+        if self._metrics is not None:
+            threading.Thread(target=self._metrics.release, name="release port", daemon=True).start()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _child_started(self, **_: Any) -> None:
         if self._metrics is not None:
@@ -157,7 +208,7 @@ class Service:
 
     def _announce(self, client: Redis) -> str:
         """Say that this worker is there; answers who else said so under its name, if another did."""
-        other = fleet.announce(client, self._worker.model_copy(update={"twin": self._twin}))
+        other = fleet.announce(client, self._worker.model_copy(update={"twin": self._twin, "code": self._code_served()}))
         if self._is_serving and (file := settings().heartbeat_file):
             file.touch()
         return other
@@ -192,6 +243,9 @@ class Service:
 
     def _going(self, **_: Any) -> None:
         self._stopping.set()
+        if self._is_unhurried:
+            self._is_unhurried = False  # it may still be told to hurry
+            return
         drain = threading.Timer(settings().drain_s, self._hand_back)
         drain.daemon = True
         drain.start()
@@ -228,6 +282,8 @@ def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metric
         raise ConfigError(str(error)) from error
     sys.argv[:] = ["cantata-worker"]
     os.environ[IN_WORKER] = "1"
+    if generation := embedded.generation():
+        name = f"{name}.{generation}"  # the process that it replaces may still finish its steps
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
     broker_url, shown = os.environ.get("CANTATA_BROKER_URL"), place(metrics_port)
     return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, shown=shown).run()

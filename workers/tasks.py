@@ -42,8 +42,9 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message came from; what follows from it goes on with the same priority."""
+    """Where a message came from, and as which task; what follows from it goes on with the same priority."""
 
+    kind: str
     queue: str
     priority: int
 
@@ -78,6 +79,8 @@ class Loop:
         return self._let_celery_send()
 
     def _next(self) -> Begun | None:
+        if self._todo and self._process.is_finishing():
+            self._pass_on()
         while self._todo:
             step_id = self._todo.popleft()
             answer = self._process.ledger.begin(self._run_id, step_id, self._process.owner)
@@ -86,6 +89,15 @@ class Loop:
                 return answer
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
         return None
+
+    def _pass_on(self) -> None:
+        """Leave steps that did not begin to the process that replaces this one."""
+        message = canvas.Message(self._place.kind, self._place.queue, tuple(self._todo))
+        self._todo.clear()
+        try:
+            send(self._app, self._run_id, [canvas.Row((message,))], self._place.priority)
+        except UnavailableError as error:
+            log.warning("not_sent", run=self._run_id, steps=len(message.steps), error=str(error), note="the sweep sends them later")
 
     def _commit(self, begun: Begun, record: Record | None) -> Begun | None:
         if record is None:
@@ -139,7 +151,7 @@ class Loop:
     def _ahead(self) -> Ahead | None:
         now = time.monotonic()
         self._until = self._until or now + AHEAD_S
-        if len(self.done) >= MOST_AHEAD or now > self._until:
+        if len(self.done) >= MOST_AHEAD or now > self._until or self._process.is_finishing():
             return None
         return Ahead(self._place.queue, self._process.costs.cheap_names(self._definitions), self._todo[0] if self._todo else "")
 
@@ -186,7 +198,7 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
     def run(self, run_id: str, steps: list[str]) -> str | None:
         """Do the steps of one message, and what may run ahead behind them."""
         app, delivered = cast(App, self.app), self.request.delivery_info or {}
-        place = Place(app.step_queue(str(delivered.get("routing_key") or "")), int(delivered.get("priority") or 0))
+        place = Place(self.name, app.step_queue(str(delivered.get("routing_key") or "")), int(delivered.get("priority") or 0))
         loop = Loop(app, self.service.process(), run_id, steps, place, Carried(self.request))
         answer = loop.run()
         shown.steps_run_ahead(self, run_id, steps, loop.done)

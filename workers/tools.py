@@ -23,7 +23,7 @@ from orchestrator.models.definitions import Tool
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.packages import OURS
-from workers import memory, schemas, scripts
+from workers import memory, schemas, scripts, sources, usercode
 from workers.folders import folder_here
 from workers.remembering import Context
 from workers.schemas import CONTEXT as CONTEXT
@@ -31,8 +31,6 @@ from workers.schemas import Function
 from workers.work import Work
 
 log = structlog.get_logger(__name__)
-
-_INSTALLED = {"site-packages", "dist-packages"}  # of a virtual environment that lies in the folder
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
@@ -66,6 +64,7 @@ def _function(name: str, tool: Tool, work: Work) -> tuple[Function, str]:
 
 def load(name: str, folder: str | None) -> Function:
     """The function `module:name`, from the configuration's folder or installed. Raises StepError."""
+    usercode.use(folder, name.partition(":")[0].partition(".")[0])
     known = _functions.get((name, folder))
     if known is None:
         known = _functions[name, folder] = _load(name, folder)
@@ -118,7 +117,7 @@ def lies_in(module: object, folder: Path) -> bool:
     """Whether a module is of a folder, by its file, or as a package without one by its place; what is installed there is not."""
     file = getattr(module, "__file__", None)
     places = [Path(place) for place in ([file] if file else getattr(module, "__path__", ()))]
-    return any(place.is_relative_to(folder) and not _INSTALLED & set(place.relative_to(folder).parts) for place in places)
+    return any(place.is_relative_to(folder) and not sources.INSTALLED & set(place.relative_to(folder).parts) for place in places)
 
 
 def _is_in(folder: Path, root: str) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -16,7 +17,7 @@ from orchestrator.runlog import names
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.records import Begun
 from orchestrator.tracing import conventions, ids
-from workers import handlers
+from workers import handlers, usercode
 from workers.outcomes import Record
 from workers.runtime import Process
 
@@ -42,14 +43,20 @@ def do(process: Process, begun: Begun) -> Record | None:
         since = time.monotonic()
         spans = tracing.active()
         if spans is None:
-            record = handlers.do(process, begun)
+            record = _do(process, begun)
         else:
             with _span(spans, process, begun, lost) as span:
-                record = handlers.do(process, begun)
+                record = _do(process, begun)
                 with suppress(Exception):  # a span that cannot be told must not cost the step its outcome
                     _tell(spans, span, begun, record)
         _log(begun, record, time.monotonic() - since)
         return record
+
+
+def _do(process: Process, begun: Begun) -> Record | None:
+    with usercode.recording() as used:
+        record = handlers.do(process, begun)
+    return replace(record, info={**record.info, "code": [*sorted(used)]}) if record and used else record
 
 
 def _log(begun: Begun, record: Record | None, took_s: float) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+import click
+
 from orchestrator.embedded import Home, Stack, attach, status
 from orchestrator.errors import UnavailableError
 
@@ -52,4 +54,8 @@ def service_url() -> str | None:
         raise UnavailableError(
             f"the Redis of the stack in {here.home} gives no answer; `submit status` says how the stack stands, `submit down` stops it"
         )
-    return kept.url if kept else None
+    if kept is None:
+        return None
+    if fault := kept.code_fault:
+        click.echo(f"warning: the stack in {kept.home.path} still serves the code of before: {fault}", err=True)
+    return kept.url

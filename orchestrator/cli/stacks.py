@@ -44,6 +44,8 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
         click.echo(f"gateway and run pages: {stack.gateway_url}")
     for name, port in stack.moved.items():
         click.echo(f"the usual port {port} was taken, so the {name} of this folder has another, which it keeps", err=True)
+    if fault := stack.code_fault:
+        click.echo(f"warning: the stack still serves the code of before: {fault}", err=True)
     if os.environ.get("REDIS_URL"):
         click.echo("REDIS_URL is set, so commands here talk to that Redis, not to this stack", err=True)
     return 0

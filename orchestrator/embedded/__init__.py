@@ -11,12 +11,13 @@ command that wanted them is gone. Everything else here only talks to it. Only th
 from __future__ import annotations
 
 from orchestrator.embedded.home import Home
-from orchestrator.embedded.inside import announce_ready, inherited_socket, stack_is_gone
+from orchestrator.embedded.inside import FINISH, announce_ready, generation, inherited_socket, is_inside, report, stack_is_gone
 from orchestrator.embedded.plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
 from orchestrator.embedded.record import Process
 from orchestrator.embedded.stack import Stack, StackStatus, attach, down, status, url_here
 
 __all__ = [
+    "FINISH",
     "FLOWER_PORT",
     "GATEWAY_PORT",
     "Home",
@@ -28,7 +29,10 @@ __all__ = [
     "down",
     "flower_command",
     "gateway_command",
+    "generation",
     "inherited_socket",
+    "is_inside",
+    "report",
     "stack_is_gone",
     "status",
     "url_here",

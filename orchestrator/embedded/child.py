@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import Identity, identify
-from orchestrator.embedded.inside import LISTEN_FD, READY_FD
+from orchestrator.embedded.inside import FINISH, GENERATION, LISTEN_FD, READY, READY_FD
 from orchestrator.embedded.plan import Service
 from orchestrator.embedded.record import Process
 from orchestrator.errors import UnavailableError
@@ -43,6 +43,14 @@ class Child:
     """When it is to be started again, by the monotonic clock."""
     log_start: int = 0
     """Where in its log this process began."""
+    generation: int = 0
+    """How many processes did its work before it, each with older code."""
+    is_finishing: bool = False
+    """Whether another does its work now, and it only finishes its steps."""
+    served: dict[str, set[str]] = field(default_factory=dict)
+    """Files of user code that its process read: path → digests."""
+    heard: bytes = b""
+    """The beginning of a line that it is telling."""
 
     def start(self, home: Home, environment: dict[str, str]) -> int | None:
         """Start its process. Returns the end of a pipe where it will say that it is ready, if it is one that says so."""
@@ -57,7 +65,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**environment, **{name: str(number) for name, number in passed.items()}},
+                    env={**environment, GENERATION: str(self.generation), **{name: str(number) for name, number in passed.items()}},
                     pass_fds=tuple(passed.values()),
                     start_new_session=True,
                     preexec_fn=partial(_die_with, os.getpid(), self.death_signal),  # safe: the supervisor has one thread
@@ -70,8 +78,27 @@ class Child:
             if announce is not None:
                 os.close(announce)
         self.is_ready = ready is None
+        self.served, self.heard = {}, b""
         self.started_s = time.time()
         return ready
+
+    def hear(self, told: bytes) -> None:
+        """Take in what its process tells: that it is ready, or which files it read."""
+        *lines, self.heard = (self.heard + told).split(b"\n")
+        for line in lines:
+            what, *more = os.fsdecode(line).split("\t")
+            if what == READY:
+                self.is_ready = True
+            elif what == "file" and len(more) == 2:
+                path, digest = more
+                self.served.setdefault(path, set()).add(digest)
+
+    def successor(self) -> Child:
+        """Return the child that does this one's work from now on; this one is told to finish its steps."""
+        self.is_finishing = True
+        if self.running:
+            self.running.send_signal(FINISH)
+        return Child(self.service, self.death_signal, generation=self.generation + 1)
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
@@ -110,7 +137,8 @@ class Child:
 
     def describe(self) -> Process:
         pid = self.running.pid if self.running else 0
-        return Process(self.service.name, self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
+        name = f"{self.service.name} (finishing)" if self.is_finishing else self.service.name
+        return Process(name, self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
 
 
 def _die_with(parent: int, number: int) -> None:

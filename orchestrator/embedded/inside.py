@@ -3,24 +3,57 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from contextlib import suppress
+from functools import cache
 
 from orchestrator.embedded.identity import identify
 
+READY = "ready"
 READY_FD = "CANTATA_READY_FD"
+GENERATION = "CANTATA_GENERATION"
+FINISH = signal.SIGUSR2
+"""Tells a worker that another one replaces it: it takes no step more, and ends when those under way are done."""
 LISTEN_FD = "CANTATA_LISTEN_FD"
 STACK_PID = "CANTATA_STACK_PID"
 
 
+_told: set[str] = set()
+
+
 def announce_ready() -> None:
     """Tell the supervisor that this worker takes work. Only the first call counts; outside a stack it does nothing."""
+    if READY not in _told:
+        _told.add(READY)
+        report(f"{READY}\n")
+
+
+def report(line: str) -> None:
+    """Tell the supervisor something; outside a stack it does nothing."""
+    number = _supervisor()
+    if number is not None:
+        with suppress(OSError):  # the supervisor may be gone; stack_is_gone tells
+            os.write(number, line.encode("utf-8", "surrogateescape"))
+
+
+@cache
+def _supervisor() -> int | None:
     number = os.environ.pop(READY_FD, None)  # taken out, so that a child of this process does not announce itself
     if number is None:
-        return
-    with suppress(OSError):  # the supervisor may be gone; stack_is_gone tells
-        os.write(int(number), b"ready\n")
-        os.close(int(number))
+        return None
+    os.set_inheritable(int(number), False)
+    return int(number)
+
+
+def generation() -> int:
+    """Return how many processes did this one's work before it, each with older code."""
+    return int(os.environ.get(GENERATION, "0"))
+
+
+def is_inside() -> bool:
+    """Return whether this process is part of a stack."""
+    return STACK_PID in os.environ
 
 
 def inherited_socket() -> socket.socket | None:

@@ -52,6 +52,8 @@ class Record:
     is_ending: bool = False
     """Whether it stops what runs, and will be gone soon."""
     gateway_url: str | None = None
+    code_fault: str = ""
+    """Why changed code is not served, if it is not."""
 
     def is_current(self) -> bool:
         """The supervisor that wrote this still runs."""
@@ -76,6 +78,7 @@ def read_record(home: Home) -> Record | None:
             tuple(_read_process(each) for each in found["processes"]),
             bool(found.get("is_ending")),
             found.get("gateway_url"),
+            str(found.get("code_fault") or ""),
         )
     except FileNotFoundError:
         return None

@@ -139,6 +139,12 @@ class Stack:
         return None if record is None else record.flower_url
 
     @property
+    def code_fault(self) -> str:
+        """Return why changed code is not served; empty if it is."""
+        record = read_record(self.home)
+        return "" if record is None else record.code_fault
+
+    @property
     def gateway_url(self) -> str | None:
         """Where its gateway is asked; none if it was not wanted."""
         record = read_record(self.home)
@@ -189,6 +195,8 @@ class StackStatus:
     flower_url: str | None = None
     gateway_url: str | None = None
     processes: tuple[Process, ...] = ()
+    code_fault: str = ""
+    """Why changed code is not served, if it is not."""
 
     def to_json(self) -> dict[str, object]:
         """The same as values for `json.dumps`."""
@@ -228,7 +236,9 @@ def status(home: Home | str | Path | None = None) -> StackStatus:
     if record is None or not record.is_current():
         return StackStatus(str(home.path), running=False)
     processes = tuple(_all_processes(record))
-    return StackStatus(str(home.path), True, record.kept, server_url(record.socket), record.flower_url, record.gateway_url, processes)
+    return StackStatus(
+        str(home.path), True, record.kept, server_url(record.socket), record.flower_url, record.gateway_url, processes, record.code_fault
+    )
 
 
 def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:

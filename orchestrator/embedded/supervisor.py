@@ -27,6 +27,7 @@ from orchestrator.embedded.identity import identify
 from orchestrator.embedded.inside import STACK_PID
 from orchestrator.embedded.plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, Plan
 from orchestrator.embedded.record import Process, Record, clear_record, read_record
+from orchestrator.embedded.watch import POLL_S, Watch, judge
 from orchestrator.errors import UnavailableError
 
 LIFELINE, REPLIES, LOG = 0, 1, 2
@@ -34,6 +35,7 @@ LIFELINE, REPLIES, LOG = 0, 1, 2
 PING_S = 0.003  # between two looks whether the server answers
 LOCK_S = 2.0  # to wait for a command that clears up in this folder
 ENDING_S = ORPHAN_GRACE_S + SERVER_STOP_S  # to wait for a stack whose command is gone: someone may start the command again at once
+MAX_FINISHING = 4  # processes of one service that finish their steps with older code
 STOP_LIMIT_S = 60.0  # for the workers after SIGTERM, if no second one comes
 
 
@@ -45,6 +47,9 @@ class Supervisor:
         self._home = Home(plan.home)
         self._server = Child(plan.server, signal.SIGTERM)
         self._workers = [Child(service, signal.SIGKILL) for service in plan.services]
+        self._finishing: list[Child] = []
+        self._code = Watch()
+        self._code_fault = ""
         self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
         self._started_s = time.time()
         self._is_kept = False
@@ -88,8 +93,11 @@ class Supervisor:
             for child in self._waiting():
                 if child.due <= time.monotonic():
                     self._restart(child)
-            dues = [child.due for child in self._waiting()]
-            for child in self._turn(max(0.0, min(dues) - time.monotonic()) if dues else None):
+            dues = [child.due - time.monotonic() for child in self._waiting()]
+            if any(child.served for child in self._workers):
+                self._look_at_code()
+                dues.append(POLL_S)
+            for child in self._turn(max(0.0, min(dues)) if dues else None):
                 self._bury(child)
 
     def _stop(self) -> None:
@@ -97,11 +105,12 @@ class Supervisor:
             self._ask_stop(0.0)
         _log("stack_stops", grace_s=round(self._grace_left(), 1))
         self._write_record()
-        for child in self._workers:
+        workers = [*self._workers, *self._finishing]
+        for child in workers:
             child.ask_to_end()
-        while any(child.is_running() for child in self._workers) and self._grace_left() > 0:
+        while any(child.is_running() for child in workers) and self._grace_left() > 0:
             self._turn(self._grace_left())
-        for child in self._workers:
+        for child in workers:
             child.end()
         valkey.shut_down(self._plan.socket)
         self._server.ask_to_end()
@@ -115,7 +124,7 @@ class Supervisor:
     # Its children
 
     def _children(self) -> Iterable[Child]:
-        return (self._server, *self._workers)
+        return (self._server, *self._workers, *self._finishing)
 
     def _waiting(self) -> list[Child]:
         return [child for child in self._children() if child.running is None]
@@ -136,6 +145,11 @@ class Supervisor:
 
     def _bury(self, child: Child) -> None:
         status, lived_s = child.end(), time.time() - child.started_s
+        if child.is_finishing:
+            self._finishing.remove(child)
+            _log("code_finished", name=child.service.name, generation=child.generation, status=status)
+            self._write_record()
+            return
         delay_s = child.postpone()
         _log("child_died", name=child.service.name, status=status, lived_s=round(lived_s, 1), restart_in_s=delay_s)
 
@@ -147,6 +161,36 @@ class Supervisor:
             return
         _log("child_started", name=child.service.name, pid=child.describe().pid)
         self._write_record()
+
+    # The code that they serve
+
+    def _look_at_code(self) -> None:
+        """Replace processes whose code has changed. While a changed file cannot be imported, they go on with what they read."""
+        served: dict[str, set[str]] = {}
+        for child in self._workers:
+            for path, digests in child.served.items():
+                served.setdefault(path, set()).update(digests)
+        if not self._code.look(served, time.monotonic()):
+            return
+        faults = [fault for child in list(self._workers) if child.served and (fault := self._serve_newest(child))]
+        if (fault := faults[0] if faults else "") != self._code_fault:
+            self._code_fault = fault
+            _log("code_not_served", fault=fault) if fault else _log("code_served_again")
+            self._write_record()
+
+    def _serve_newest(self, child: Child) -> str:
+        """Have another process do a child's work if its code has changed. Returns why that cannot be."""
+        verdict, name = judge(child.served, self._code.files), child.service.name
+        if not (verdict.changed and child.is_running()):
+            return verdict.fault
+        if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
+            what = f"{verdict.changed[0]} is served when one of the {MAX_FINISHING} older processes of {name!r} ends"
+            return f"{what}: wait, or cancel their runs"
+        self._finishing.append(child)
+        successor = self._workers[self._workers.index(child)] = child.successor()
+        _log("code_changed", name=name, generation=successor.generation, files=", ".join(verdict.changed[:5]))
+        self._restart(successor)
+        return ""
 
     # What happens to it
 
@@ -181,7 +225,9 @@ class Supervisor:
             self._ask_stop(ORPHAN_GRACE_S)
 
     def _on_ready(self, child: Child, ready: int) -> None:
-        child.is_ready = bool(os.read(ready, 16)) or child.is_ready
+        if told := os.read(ready, 65_536):
+            child.hear(told)
+            return
         self._selector.unregister(ready)
         os.close(ready)
 
@@ -202,7 +248,9 @@ class Supervisor:
         supervisor = Process("supervisor", (), me, self._started_s)
         processes = tuple(child.describe() for child in self._children() if child.running)
         plan = self._plan
-        record = Record(supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url)
+        record = Record(
+            supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault
+        )  # fmt: skip
         try:
             record.write(self._home)
         except OSError as error:  # the disk is full, say; the stack goes on

@@ -15,6 +15,7 @@ from orchestrator.gateway import bodies, chat, faults, logs, metrics, pages, rou
 from orchestrator.gateway.access import Access, Tokens
 from orchestrator.gateway.bounds import Bounded, Paced
 from orchestrator.gateway.edge import Edge, prefix_of
+from orchestrator.gateway.reloading import keep_current
 from orchestrator.gateway.service import Service
 from orchestrator.state.pace import Pace
 from orchestrator.state.streams import Streams, connect_async
@@ -46,9 +47,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         reading = asyncio.create_task(streams.run())
+        reloading = asyncio.create_task(keep_current(service))
         try:
             yield
         finally:
+            reloading.cancel()
             streams.end()
             with suppress(asyncio.CancelledError):
                 await reading

@@ -23,4 +23,4 @@ def judged(facts: Facts) -> Report:
     lines = [*of_store(facts.store)]
     if not isinstance(facts.store, Missing) or not isinstance(facts.fleet, Missing):  # else both would say the same
         lines += [*of_fleet(facts.fleet, facts.version, facts.broker), *of_limits(facts.shared)]
-    return report([*lines, *of_doors(facts.doors), *of_stack(facts.stack, facts.dead)])
+    return report([*lines, *of_doors(facts.doors), *of_stack(facts.stack, facts.dead, facts.code_fault)])

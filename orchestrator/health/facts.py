@@ -97,3 +97,5 @@ class Facts:
     """The folder of a stack that runs here; empty if there is none."""
     dead: Sequence[str] = ()
     """Its processes that do not run."""
+    code_fault: str = ""
+    """Why it does not serve changed code."""

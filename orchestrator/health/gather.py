@@ -58,6 +58,7 @@ def gather(
         doors=[_door(door.wait(give_up), name, address) for door, (name, address) in zip(doors, named, strict=True)],
         broker=without_password(broker_url or ""),
         stack=stack.home if stack is not None and stack.running else "",
+        code_fault=stack.code_fault if stack is not None and stack.running else "",
         dead=[each.name for each in stack.processes if not each.alive] if stack is not None and stack.running else [],
     )
 

@@ -27,10 +27,12 @@ def _of_door(door: Door) -> Line:
     return green(door.name, said)
 
 
-def of_stack(home: str, dead: Sequence[str]) -> list[Line]:
-    """A line for the stack of this folder, if there is one."""
+def of_stack(home: str, dead: Sequence[str], code_fault: str = "") -> list[Line]:
+    """Return a line for the stack of this folder, if there is one."""
     if not home:
         return []
+    if code_fault:
+        return [yellow("stack", f"the stack in {home} still serves the code of before: {code_fault}", "correct the file; it is noticed")]
     if dead:
         said = f"of the stack in {home} {', '.join(dead)} {'does' if len(dead) == 1 else 'do'} not run"
         return [yellow("stack", said, f"look at {home}/logs if that does not start again by itself")]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from orchestrator.health.facts import Fleet, Missing
 from orchestrator.health.report import Line, green, red, yellow
 from orchestrator.models.wire import RUN_OVER, RunStatus
+from orchestrator.state import mixtures
 from orchestrator.state.fleet import CLOCK_OFF_S, Worker, release, unserved
 from orchestrator.state.load import USUAL_QUEUES, QueueLoad
 from orchestrator.words import duration
@@ -18,11 +19,12 @@ FAILED: Sequence[RunStatus] = ("failed", "timed_out", "exhausted")
 
 
 def of_fleet(fleet: Fleet | Missing, version: str, broker: str = "") -> list[Line]:
-    """A line for the workers, one for the sweep, one for each queue, one for the runs; one for a broker apart from Redis."""
+    """Return lines for the workers, the code they serve, the sweep, each queue, the runs, and a broker apart from Redis."""
     if isinstance(fleet, Missing):
         return [red("workers", f"who works is not known: {fleet.why}")]
+    workers = [_of_workers(fleet.workers, version), *_of_code(fleet.workers)]
     queues, letters = _of_queues(fleet, broker), _of_letters(fleet)
-    return [_of_workers(fleet.workers, version), _of_sweep(fleet), *queues, *letters, *_of_steps(fleet), _of_runs(fleet)]
+    return [*workers, _of_sweep(fleet), *queues, *letters, *_of_steps(fleet), _of_runs(fleet)]
 
 
 def _of_workers(workers: Sequence[Worker], version: str) -> Line:
@@ -43,6 +45,14 @@ def _of_workers(workers: Sequence[Worker], version: str) -> Line:
     if release(version) < release(newest):
         return yellow("workers", f"{said}; this command is of the older version {version}", "bring this machine up to date")
     return green("workers", said)
+
+
+def _of_code(workers: Sequence[Worker]) -> list[Line]:
+    """Return a line for the user's modules that workers serve; none if they serve none."""
+    if mixed := mixtures.served({worker.name: worker.code for worker in workers}):
+        return [yellow("code", f"workers serve different versions of a module: {mixed}", "restart the workers that serve the older one")]
+    modules = sorted({entry for worker in workers for entry in worker.code})
+    return [green("code", f"every worker serves the same: {_some(modules)}")] if modules else []
 
 
 def _of_sweep(fleet: Fleet) -> Line:

@@ -56,6 +56,10 @@ class WorkerMetrics:
         except OSError as error:
             log.warning("not_counted", error=str(error), note="this process counts nothing; make room where temporary files are")
 
+    def release(self) -> None:
+        """Let another process show its metrics at this place."""
+        self._server.close()
+
     def close(self) -> None:
         """Stop; what was counted is gone."""
         metrics.count_with(None)

@@ -18,7 +18,7 @@ from orchestrator.pages.folding import fold
 from orchestrator.pages.graphs import Drawing
 from orchestrator.pages.transcripts import Recorded
 from orchestrator.pages.views import GraphView, MessageView, RunDetail, StepDetail
-from orchestrator.state import listing, story
+from orchestrator.state import listing, mixtures, story
 from orchestrator.state.listing import RunList, Wanted
 from orchestrator.state.logs import Logs
 from orchestrator.state.outputs import beginnings
@@ -124,7 +124,7 @@ class Pages:
         answer = scissors.value(self._answer(snapshot, scissors))
         return RunDetail(
             **dict(snapshot.run), request=request, answer=answer, forked_from=snapshot.run.labels.get(FORKED_FROM),
-            cut=snapshot.is_cut or scissors.has_cut,
+            code_mixed=mixtures.told(snapshot.run.code), cut=snapshot.is_cut or scissors.has_cut,
         )  # fmt: skip
 
     def _answer(self, snapshot: Snapshot, scissors: Scissors) -> JsonValue:

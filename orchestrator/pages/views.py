@@ -21,6 +21,7 @@ class RunDetail(RunSummary):
     session: str | None = Field(default=None, description="the conversation of a turn")
     forked_from: str | None = Field(default=None, description="the run it was made of")
     answer: JsonValue = Field(default=None, description="its output so far, cut if it is large")
+    code_mixed: str = Field(default="", description="modules of user code of which its steps ran with more than one version")
     cut: bool = Field(default=False, description="whether request or answer was cut")
 
 

@@ -19,6 +19,7 @@ from orchestrator.state.keys import key_of
 WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
 STALE_S = 5.0
 SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
+MAX_CODE = 50  # modules of user code that a worker tells of
 CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
 
 
@@ -35,6 +36,7 @@ class Worker(Value):
     seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
     metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
+    code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
     twin: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
 
 

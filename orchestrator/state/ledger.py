@@ -220,7 +220,7 @@ class Ledger:
             self._resend_ms,
             storable(fragment_text(outcome.fragment)) if outcome.fragment else "",
             ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
-            to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner,
+            to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner, "\n".join(cast("list[str]", info.get("code") or ())),
         )  # fmt: skip
         next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
         return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))

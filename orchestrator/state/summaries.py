@@ -20,7 +20,7 @@ REQUEST_BYTES = 600  # of a request that are read: a title is in them
 LONGEST_TITLE = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
-    "labels", "session", "count", "left", "failures",
+    "labels", "session", "count", "left", "failures", "code",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
@@ -46,6 +46,7 @@ class RunSummary(Value):
     error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     count: int = Field(default=0, description="its steps so far")
+    code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
     left: int = Field(default=0, description="those that are not over; of a run that was ended, at its end")
 
 
@@ -73,6 +74,7 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
             model_calls=int(row["model_calls"] or 0),
             tool_calls=int(row["tool_calls"] or 0),
         ),
+        code=tuple((row["code"] or "").split()),
         count=int(row["count"] or 0),
         left=int(row["left"] or 0),
     )

@@ -250,7 +250,7 @@ def test_a_server_that_dies_at_its_start_is_told(home: Home, tmp_path: Path, mon
         "#!/bin/sh\n[ $1 = --version ] && echo v=9.1.2 && exit\necho 'Bad file format reading the append only file'\nexit 1\n"
     )
     server.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CANTATA_REDIS_SERVER", str(server))
 
     with pytest.raises(
         UnavailableError, match="'valkey' ended at its start with status 1: Bad file format reading the append only file; its log"

@@ -37,7 +37,7 @@ def process(valkey: Redis, ledger: Ledger) -> Iterator[Process]:
 
 def loop_of(process: Process, valkey: Redis) -> Loop:
     app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
-    return Loop(app, process, RUN, [START], Place("coordinator", 0), Carried(SimpleNamespace(chain=None, chord=None)))
+    return Loop(app, process, RUN, [START], Place("run.start", "coordinator", 0), Carried(SimpleNamespace(chain=None, chord=None)))
 
 
 def begun_by(process: Process) -> Begun:

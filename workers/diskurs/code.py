@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.errors import StepError
 from orchestrator.models.conductors import Code, Forum
-from workers import tools
+from workers import tools, usercode
 from workers.diskurs import compatibility
 from workers.folders import folder_here
 from workers.work import Work
@@ -30,6 +30,7 @@ def room_of(work: Work) -> Room:
     folder = folder_here(work.definitions.folder)
     if folder is None:
         raise StepError(f"the configuration's folder {work.definitions.folder!r} is not on this worker", code="no_folder")
+    usercode.use(folder, "")
     with _entering:
         return _rooms.setdefault(folder, Room(folder))
 
@@ -79,7 +80,7 @@ class Room:
     def _load(self, file: str) -> ModuleType:
         name = f"diskurs_folder_{abs(hash(self._folder)):x}/{file}"
         path = self._folder / file
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(name, path, loader=usercode.Loader(name, str(path)))
         if spec is None or spec.loader is None:
             raise StepError(f"{file} is no file of Python", code="bad_code")
         module = importlib.util.module_from_spec(spec)

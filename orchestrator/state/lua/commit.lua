@@ -1,7 +1,7 @@
 -- Records how an attempt ended, first writer wins, and opens what lies behind it.
 -- ARGV: run, step, attempt, owner, status (done | failed | retry | wait), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
 --       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
---       warnings (JSON list or ""), owner of a step begun by this call
+--       warnings (JSON list or ""), owner of a step begun by this call, user code it ran with (lines of module@digest)
 -- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of runs whose turn came};
 -- word: ok, again, stale, closed, gone.
 use(ARGV[1])
@@ -63,6 +63,14 @@ if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
 if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status, {}} end
 
 add_usage(ARGV[10])
+if ARGV[20] ~= '' then
+  local known = meta('code') or '\n'
+  local whole = known
+  for entry in string.gmatch(ARGV[20], '[^\n]+') do
+    if #whole < 4000 and not string.find(whole, '\n' .. entry .. '\n', 1, true) then whole = whole .. entry .. '\n' end
+  end
+  if whole ~= known then redis.call('HSET', R, 'code', whole) end
+end
 if ARGV[18] ~= '' then
   for _, text in ipairs(cjson.decode(ARGV[18])) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
 end

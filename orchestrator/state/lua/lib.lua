@@ -21,6 +21,7 @@
 --   X:history   list  what was said, one JSON text an entry                    expires when the session's retention is over, if no run is in the queue
 -- Of a run R = S:run:<id>; none expires while the run is open, since a Redis may evict what expires; then all do together, after its retention:
 --   R           hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: its trace has its root;
+--                      code: the user code that its steps ran with, as lines of module@digest;
 --                      used:<attempt>|<step>: the usage of an attempt that was stopped is counted;
 --                      parts: how many of the keys below it had when it ended, without the logs
 --                      deadline_at, or time_left (ms) while its clock stands still; working, asking: steps under way, steps that wait for a person;

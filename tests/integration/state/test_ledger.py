@@ -280,6 +280,16 @@ def test_an_attempt_of_another_owner_is_refused(ledger: Ledger) -> None:
     assert play.words("a") == "running"
 
 
+def test_a_run_records_each_version_of_user_code_that_its_steps_ran_with_once(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"))
+
+    for step_id, code in (("a", ["steps@1"]), ("b", ["helper@1", "steps@1"]), ("c", ["steps@2"])):
+        ledger.commit(play.begin(step_id), Outcome(output=1), output="1", info={"code": [*code]})
+
+    assert ledger.redis.hget(run_key(None, "run"), "code") == "\nsteps@1\nhelper@1\nsteps@2\n"
+
+
 def test_what_nobody_knows_cannot_be_committed(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"))

@@ -272,6 +272,26 @@ def test_a_redis_that_is_away_is_told_once() -> None:
     assert [each.said for each in judged(facts(store=away, fleet=away, shared=away)).lines] == [away.why]
 
 
+def test_a_stack_that_does_not_serve_changed_code_is_told() -> None:
+    told = line(facts(stack="/here", code_fault="/here/steps.py: line 3: invalid syntax"), "stack")
+
+    assert (told.colour, told.todo) == ("yellow", "correct the file; it is noticed")
+    assert told.said == "the stack in /here still serves the code of before: /here/steps.py: line 3: invalid syntax"
+
+
+def test_workers_that_serve_different_code_are_told() -> None:
+    one, other = (
+        worker(name, "tools").model_copy(update={"code": code}) for name, code in (("a@one", ("steps@1", "x@1")), ("b@two", ("steps@2",)))
+    )
+
+    told = line(facts(fleet=fleet(workers=[*WORKERS, one, other])), "code")
+    same = line(facts(fleet=fleet(workers=[*WORKERS, one])), "code")
+
+    assert (told.colour, told.todo) == ("yellow", "restart the workers that serve the older one")
+    assert told.said == "workers serve different versions of a module: steps: 1 by a@one, 2 by b@two"
+    assert (same.colour, same.said) == ("green", "every worker serves the same: steps@1, x@1")
+
+
 def test_a_process_of_the_stack_that_does_not_run_is_named() -> None:
     told = line(facts(stack="/here", dead=["tools"]), "stack")
 

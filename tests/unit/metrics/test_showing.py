@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +18,7 @@ import pytest
 from orchestrator import metrics
 from orchestrator.cli.worker import workers_for
 from orchestrator.embedded import Home, worker_command
+from orchestrator.embedded import ports as embedded_ports
 from orchestrator.embedded.plan import make_plan
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.metrics import server
@@ -73,8 +73,10 @@ def test_workers_that_are_started_together_have_ports_that_follow_each_other() -
 def test_a_stack_shows_its_gateway_at_the_port_and_its_workers_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def ports() -> dict[str, str]:
         with tempfile.TemporaryDirectory(prefix="cm", dir="/tmp") as folder:
-            options: dict[str, Any] = {"agents": 2, "tools": 1, "flower": True, "gateway": True, "config": None}
-            services = make_plan(Home(Path(folder)), **options, command=worker_command).services
+            home = Home(Path(folder))
+            bound = embedded_ports.bind(home, {"flower": 0, "gateway": 0})
+            services = make_plan(home, agents=2, tools=1, ports=bound, config=None, command=worker_command).services
+            embedded_ports.close(bound)
         return {each.name: each.command[-1] for each in services if "--metrics-port" in each.command}
 
     monkeypatch.setenv("CANTATA_METRICS_PORT", "9464")

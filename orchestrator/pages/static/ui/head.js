@@ -26,11 +26,13 @@ export function Head({ run, now, connection, fault, reload, go }) {
       <${Fact} name="Tokens" title=${`${plural(run.usage.input_tokens, "token")} in, ${plural(run.usage.output_tokens, "token")} out`}>${tokens(run.usage)}<//>
       <${Fact} name="Cost">${cost(run.usage.model_calls ? run.usage.cost_usd : null)}<//>
       <${Fact} name="Calls" title="Of models, of tools">${run.usage.model_calls} + ${run.usage.tool_calls}<//>
+      ${run.code?.length > 0 && html`<${Fact} name="Code" title=${run.code.join("\n")}><bdi>${clip(run.code.join(", "), 60)}</bdi><//>`}
       ${run.session && html`<${Fact} name="Session"><bdi>${clip(run.session, 60)}</bdi><//>`}
       ${run.forked_from && html`<${Fact} name="Forked from"><a href=${runAddress(places.base, run.forked_from)}>${clip(run.forked_from, 24)}</a><//>`}
     </div>
     <div class="facts"><bdi class="id">${clip(run.run_id, 120)}</bdi><${Labels} labels=${run.labels} /></div>
     <${Connection} connection=${connection} fault=${fault} />
+    ${run.code_mixed && html`<p class="connection" role="status">Its steps ran with different versions of the code: ${clip(run.code_mixed, 400)}</p>`}
     <${Ending} run=${run} />
   </div>`;
 }

@@ -1,0 +1,191 @@
+"""Code and configuration that are edited while a stack runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator import embedded
+from orchestrator.cli.main import submit
+from orchestrator.client import ChainRun, Client
+from orchestrator.embedded import Stack, plan
+from orchestrator.pages.runs import Pages
+from orchestrator.state import fleet
+from tests.waiting import until
+
+STEPS = """
+import pathlib, time
+VERSION = {version}
+def version():
+    return VERSION
+def hold(path):
+    while not pathlib.Path(path).exists():
+        time.sleep(0.01)
+    import helper
+    return [VERSION, helper.VERSION]
+"""
+CONFIG = """
+tools:
+  version: {function: "steps:version"}
+  hold: {function: "steps:hold"}
+"""
+
+
+class Desk:
+    """A folder with a configuration and its code, the stack that serves it, and a client."""
+
+    def __init__(self, folder: Path, stack: Stack, client: Client) -> None:
+        self.folder, self.stack, self.client = folder, stack, client
+        self.version = 1
+
+    def save(self, name: str, text: str) -> None:
+        """Save a file as editors do: under another name first."""
+        save(self.folder, name, text)
+
+    def edit(self) -> int:
+        """Save both modules in a new version."""
+        self.version += 1
+        save_code(self.folder, self.version)
+        return self.version
+
+    def start(self, tool: str, **given: str) -> ChainRun:
+        return self.client.submit_chain(chain(tool, **given))
+
+    def served(self) -> Any:
+        return self.start("version").result().final_output
+
+    def names(self) -> list[str]:
+        return [process.name for process in self.stack.processes()]
+
+
+def chain(tool: str, **given: str) -> dict[str, Any]:
+    return {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": tool, "input": given}]}
+
+
+def save(folder: Path, name: str, text: str) -> None:
+    new = folder / f"{name}.new"
+    new.write_text(text)
+    new.replace(folder / name)
+
+
+def save_code(folder: Path, version: int) -> None:
+    save(folder, "helper.py", f"VERSION = {version}\n")
+    save(folder, "steps.py", STEPS.format(version=version))
+
+
+def is_running(run: ChainRun) -> bool:
+    step = run.steps(["a"]).get("a")
+    return step is not None and step.state == "running"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("edited")
+    save_code(folder, 1)
+    save(folder, "cantata.yaml", CONFIG)
+    config = folder / "cantata.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(plan.USUAL_PORTS, "gateway", 0)
+        patch.delenv("REDIS_URL", raising=False)
+        patch.setenv("CANTATA_HOME", str(folder / "home"))
+        stack = Stack.start(folder / "home", agents=0, tools=2, gateway=True, config=config, keep=True)
+        try:
+            with Client(stack.url, config=config) as client:
+                yield Desk(folder, stack, client)
+        finally:
+            embedded.down(folder / "home")
+
+
+def test_new_steps_run_edited_code_while_old_ones_finish_theirs(desk: Desk, tmp_path: Path) -> None:
+    assert desk.served() == desk.version
+    before = desk.version
+    held = desk.start("hold", path=str(tmp_path / "go"))
+    until(lambda: is_running(held), "the long step")
+
+    version = desk.edit()
+
+    until(lambda: desk.served() == version, "the new version")
+    assert "tools (finishing)" in desk.names()
+    (tmp_path / "go").touch()
+    assert held.result().final_output == [before, before]  # what it imports at its end too
+    assert held.steps(["a"])["a"].attempt == 1
+    until(lambda: "tools (finishing)" not in desk.names(), "the end of the old process")
+    assert [version] * 4 == [desk.served() for _ in range(4)]
+
+
+def test_the_digest_is_told_of_workers_and_recorded_with_runs(desk: Desk) -> None:
+    version = desk.edit()
+    until(lambda: desk.served() == version, "the new version")
+    run = desk.start("version")
+    run.result()
+
+    code = Pages(desk.client).graph(None, run.run_id).run.code
+
+    assert [entry.partition("@")[0] for entry in code] == ["steps"]
+    assert run.steps(["a"])["a"].info["code"] == list(code)
+    until(lambda: [worker.code for worker in fleet.workers(desk.client.redis) if worker.code] == [code], "the fleet's code")
+
+
+def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk: Desk) -> None:
+    version = desk.edit()
+    until(lambda: desk.served() == version, "the new version")
+
+    desk.save("steps.py", "def version(:\n")
+
+    until(lambda: desk.stack.code_fault, "the fault")
+    assert desk.stack.code_fault == f"{desk.folder}/steps.py: line 1: invalid syntax"
+    assert desk.served() == version
+    said = CliRunner().invoke(submit, ["up"])
+    assert f"warning: the stack still serves the code of before: {desk.folder}/steps.py: line 1" in said.stderr
+    status = CliRunner().invoke(submit, ["status", "--json"])
+    lines = {line["matter"]: line for line in json.loads(status.stdout)["health"]["lines"]}
+    assert lines["stack"]["colour"] == "yellow"
+    assert "line 1: invalid syntax" in lines["stack"]["said"]
+    version = desk.edit()
+    until(lambda: desk.served() == version, "the corrected version")
+    until(lambda: not desk.stack.code_fault, "the end of the fault")
+
+
+def test_a_killed_process_of_the_old_code_is_not_started_again(desk: Desk, tmp_path: Path) -> None:
+    held = desk.start("hold", path=str(tmp_path / "go"))
+    until(lambda: is_running(held), "the long step")
+    version = desk.edit()
+    until(lambda: desk.served() == version, "the new version")
+    old = next(each for each in desk.stack.processes() if each.name == "tools (finishing)")
+
+    os.kill(old.pid, 9)
+    until(lambda: "tools (finishing)" not in desk.names(), "the end of the old process")
+    (tmp_path / "go").touch()
+
+    assert held.result().final_output == [version, version]  # it is done again, by the new one
+    assert held.steps(["a"])["a"].attempt == 2
+
+
+def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(desk: Desk) -> None:
+    def ask(tool: str) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"{desk.stack.gateway_url}/chains", json.dumps(chain(tool)).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=40) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    assert ask("again")[0] >= 400
+
+    desk.save("cantata.yaml", CONFIG + '  again: {function: "steps:version"}\n')
+    until(lambda: ask("again")[0] < 300, "the new tool")
+
+    desk.save("cantata.yaml", CONFIG + '  more: {function: "steps:nothing"}\n')
+    log = desk.stack.home.logs / "gateway.log"
+    until(lambda: "configuration_not_served" in log.read_text(), "the fault")
+    assert ask("again")[0] < 300
