@@ -17,7 +17,7 @@ from orchestrator import __version__, embedded, faultpoints, forking, tracing
 from orchestrator import config as configuration
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import COORDINATOR, announce_run, definitions_from, send_ready, starting_queue
-from orchestrator.errors import ConfigError, Fault
+from orchestrator.errors import ConfigError, Fault, UnavailableError
 from orchestrator.formats import a2e
 from orchestrator.formats.faults import nearest
 from orchestrator.models.definitions import Definitions
@@ -33,6 +33,7 @@ from orchestrator.state.connection import check, connect
 from orchestrator.state.keys import definitions_digest, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.memory import MemoryBank
+from orchestrator.state.quotas import Quotas
 from orchestrator.state.records import Place, RunRecord, StepRecord
 from orchestrator.state.sessions import Sessions
 
@@ -323,6 +324,7 @@ class Client:
         request, given = forking.request_of(past, changes, definitions)
         run_id = _in_shard(shard_of(source), _new_id() if key is None else _owned_id(f"{source}\n{key}"))
         labels = {**forking.labels_of(past, from_step), **(own or {})}
+        self._check_quota(run_id, key, labels.get("tenant", ""))
         with tracing.submitting("fork", __version__) as submission:
             since = clock.now()
             ready = forks.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
@@ -343,7 +345,7 @@ class Client:
     @property
     def memory(self) -> MemoryBank:
         """What is remembered without a tenant; `memory.of(tenant=..., session=...)` is another's."""
-        return MemoryBank(self.ledger)
+        return MemoryBank(self.ledger, limits=self.definitions.limits)
 
     def fleet_warnings(self) -> list[str]:
         """What is to be said of the fleet now: usual queues that no worker serves, odd clocks, workers older than this client."""
@@ -370,6 +372,7 @@ class Client:
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
         place = self._place(session, (labels or {}).get("tenant", ""))
         run_id = _run_id(idempotency_key, place)
+        self._check_quota(run_id, idempotency_key, (labels or {}).get("tenant", ""))
         with tracing.submitting(kind, __version__) as submission:
             accepted = self.ledger.accept(
                 run_id, kind=kind, request=request, definitions=self._definitions_text,
@@ -388,6 +391,18 @@ class Client:
             faultpoints.at("accepted")
             announce_run(self.app, run_id, queue, accepted.priority)
         return run_id
+
+    def _check_quota(self, run_id: str, key: str | None, tenant: str) -> None:
+        """Refuse a new run past its tenant's quota; one that was submitted before with the same key is found again."""
+        try:
+            self._quotas.check(tenant, self.definitions.limits.quota_of(tenant))
+        except (ConfigError, UnavailableError):
+            if key is None or not self.ledger.is_known(run_id):
+                raise
+
+    @cached_property
+    def _quotas(self) -> Quotas:
+        return Quotas(self.ledger)
 
     def _place(self, session: str | None, tenant: str) -> Place | None:
         if session is None:

@@ -43,7 +43,7 @@ class Context(ToolContext):
 
 def bank_of(work: Work) -> MemoryBank:
     """The memories of the run's tenant."""
-    return MemoryBank(work.process.ledger, tenant=work.begun.tenant)
+    return MemoryBank(work.process.ledger, tenant=work.begun.tenant, limits=work.definitions.limits)
 
 
 def session_of(begun: Begun) -> str | None:

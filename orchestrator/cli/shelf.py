@@ -35,6 +35,7 @@ SIGNALS = {
     "over": (FAILED, "step {step!r} has its value already"),
     "closed": (FAILED, "the run is over"),
     "unclear": (WRONG, "step {step!r} may be any of several of this run; say which"),
+    "full": (FAILED, "the run keeps as many signals for steps that do not wait yet as it may; send it when {step!r} waits"),
     "unknown": (WRONG, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
 }
 """What the ledger answers to a signal → the exit status, and what to say."""

@@ -144,6 +144,9 @@ class Signal(Api):
             raise Refused(404, f"no step {step!r} of run {run_id!r} waits for a signal; its page shows those that do")
         if word == "unclear":
             raise Refused(409, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id", code=word)
+        if word == "full":
+            message = f"run {run_id!r} keeps as many signals for steps that do not wait yet as it may; send it when {step!r} waits"
+            raise Refused(429, message, code="quota_exceeded")
         if word not in ("taken", "kept"):
             raise Refused(409, f"step {step!r} has had its value" if word == "over" else f"run {run_id!r} is over", code=word)
         self.answer({"run_id": run_id, "step": step, "signal": word})

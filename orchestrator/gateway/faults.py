@@ -68,6 +68,8 @@ def refusal(error: Exception) -> Refused:
             return error
         case ConfigError(code="session_full"):
             return Refused(429, str(error), code=error.code, retry_after_s=1)
+        case ConfigError(code="quota_exceeded"):
+            return Refused(429, str(error), code=error.code, retry_after_s=5)
         case ConfigError(code="no_json"):
             return Refused(400, str(error), faults=error.faults)
         case ConfigError():
@@ -89,7 +91,9 @@ def refusal(error: Exception) -> Refused:
 
 def refused(error: ConfigError) -> JSONResponse:
     """The answer to a chain that is refused: its response, in which `error` has all that other errors have."""
-    return JSONResponse(refused_chain(error).model_dump(mode="json"), 422)
+    meant = refusal(error).response()
+    retry = {"Retry-After": meant.headers["Retry-After"]} if "Retry-After" in meant.headers else {}
+    return JSONResponse(refused_chain(error).model_dump(mode="json"), meant.status_code if retry else 422, retry)
 
 
 def install(app: FastAPI) -> None:

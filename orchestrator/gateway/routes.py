@@ -185,6 +185,9 @@ async def signal_run(request: Request, run_id: Name, step: Name, desk: Desk, cal
         )
     if word == "unclear":
         raise Refused(409, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id", code=word)
+    if word == "full":
+        message = f"run {run_id!r} keeps as many signals for steps that do not wait yet as it may; send it when {step!r} waits"
+        raise Refused(429, message, code="quota_exceeded", retry_after_s=5)
     if word not in ("taken", "kept"):
         raise Refused(409, f"step {step!r} has had its value" if word == "over" else f"run {run_id!r} is over", code=word)
     return bodies.Signalled(run_id=run_id, step=step, signal=word)

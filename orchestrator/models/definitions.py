@@ -450,6 +450,19 @@ class Budgets(Value):
     day: Budget = Field(default_factory=Budget, description="all runs of all tenants in a day")
 
 
+class Quota(Value):
+    """What one tenant may have at once; past it new runs and writes are refused, and what is under way goes on."""
+
+    open_runs: int | None = Field(default=None, ge=0, description="runs that are not over; as many as come if absent")
+    kept_bytes: int | None = Field(
+        default=None, ge=0, description="requests, outputs and log lines of its runs, until they expire; as much as comes if absent"
+    )
+    memory_namespaces: int = Field(
+        default=10_000, ge=0, description="namespaces of memories that have no time to live, those of sessions too"
+    )
+    memory_bytes: int = Field(default=1_000_000_000, ge=0, description="memories that have no time to live, with their keys")
+
+
 class Limits(Value):
     """Bounds that keep one run from harming the others."""
 
@@ -469,6 +482,13 @@ class Limits(Value):
         default_factory=dict, description="by a run's label `tenant`: how often all models may be asked for it"
     )
     budgets: Budgets = Field(default_factory=Budgets, description="what may be spent; past it a run is `exhausted`")
+    quotas: dict[str, Quota] = Field(
+        default_factory=dict, description="by a run's label `tenant`: what it may have at once; `*` is for all tenants that are not named"
+    )
+
+    def quota_of(self, tenant: str) -> Quota:
+        """Return the quota of a tenant."""
+        return self.quotas.get(tenant) or self.quotas.get("*") or Quota()
 
 
 class Definitions(Value):

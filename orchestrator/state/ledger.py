@@ -72,6 +72,8 @@ CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is told 
 CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
 """What replicas confirm, if so many are named: what is promised to somebody, or need not be done again."""
 CALLS_AT_ONCE = 200  # in one round trip, for which a server turns to nobody else
+EARLY_SIGNALS = 1000  # that one run keeps for steps which do not wait yet
+EARLY_SIGNAL_BYTES = 16_000_000  # of them
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
 log = structlog.get_logger(__name__)
@@ -164,6 +166,10 @@ class Ledger:
         """The ids of a run's steps."""
         return [str(step_id) for step_id in self.patiently(lambda: self.redis.hkeys(f"{run_key(self.redis, run_id)}:state"))]
 
+    def is_known(self, run_id: str) -> bool:
+        """Whether a run was accepted and is kept."""
+        return bool(self.patiently(lambda: self.redis.exists(run_key(self.redis, run_id))))
+
     def is_over(self, run_id: str) -> bool:
         """Whether a run has ended, or is not known any more."""
         return self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status")) not in ("accepted", "running")
@@ -177,16 +183,17 @@ class Ledger:
         return cast(RunStatus, answer)
 
     def signal(self, run_id: str, step_id: str, value: JsonValue) -> tuple[str, tuple[Ready, ...]]:
-        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear', what to send).
+        """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear' | 'full', what to send).
 
         A name that no step answers to is looked for in pieces, as the end of ids and names; anew if the run gets new steps meanwhile.
         """
         key, text = run_key(self.redis, run_id), to_json(value)
-        word, rest = self._call("signal", run_id, run_id, step_id, text, self._resend_ms)
+        bounds = (self._resend_ms, EARLY_SIGNALS, EARLY_SIGNAL_BYTES)
+        word, rest = self._call("signal", run_id, run_id, step_id, text, *bounds)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
             found = {name for part in (":state", ":names") for name in scan(self.redis, self.patiently, f"{key}{part}", match=pattern)}
-            word, rest = self._call("signal", run_id, run_id, step_id, text, self._resend_ms, rest, *sorted(found))
+            word, rest = self._call("signal", run_id, run_id, step_id, text, *bounds, rest, *sorted(found))
         return word, ready_of(rest)
 
     # --- steps ------------------------------------------------------------------------------------------------------

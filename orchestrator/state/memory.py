@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator import faultpoints
 from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.models.definitions import Limits
 from orchestrator.models.values import JsonValue
 from orchestrator.state import sessions
 from orchestrator.state.encoding import to_json
@@ -44,8 +45,10 @@ class MemoryBank:
     Values are JSON. Safe to share between threads and processes. Raises ConfigError for what is no JSON, too long or too large.
     """
 
-    def __init__(self, ledger: Ledger, *, tenant: str = "", session: str | None = None) -> None:
+    def __init__(self, ledger: Ledger, *, tenant: str = "", session: str | None = None, limits: Limits | None = None) -> None:
+        """`limits` say what a tenant may keep; without them the defaults of a quota hold."""
         self._ledger = ledger
+        self._limits = limits or Limits()
         self._scripts = _SCRIPTS
         self._enter(tenant, session)
 
@@ -98,7 +101,11 @@ class MemoryBank:
     def append(self, key: str, item: JsonValue, namespace: str = DEFAULT) -> int:
         """Put an item behind a list, which is made if there is none; answers how many it has. Writers at once lose nothing."""
         text = _json(key, item)
-        word, more = self._call("append", self._scope, _written(namespace), _key(key), _mark(), text, str(VALUE_BYTES))
+        word, more, *used = self._call(
+            "append", self._scope, _written(namespace), _key(key), _mark(), text, str(VALUE_BYTES), *self._quota()
+        )
+        if word == "quota":
+            raise self._exceeded(more, *used)
         if word == "other":
             raise _refused(f"{key!r} in {namespace!r} holds {_KINDS.get(more, 'a number')}, and only lists can be appended to")
         if word == "large":
@@ -157,7 +164,19 @@ class MemoryBank:
     def _put(self, key: str, value: JsonValue, namespace: str, *, ttl: str, expected: str = "*") -> bool:
         text = _json(key, value)
         items = str(len(value)) if isinstance(value, list | tuple) else "-"
-        return bool(self._call("put", self._scope, _written(namespace), _key(key), _mark(), expected, ttl, items, text) == "ok")
+        word, *more = self._call("put", self._scope, _written(namespace), _key(key), _mark(), expected, ttl, items, text, *self._quota())
+        if word == "quota":
+            raise self._exceeded(*more)
+        return bool(word == "ok")
+
+    def _quota(self) -> tuple[str, str]:
+        quota = self._limits.quota_of(self.tenant)
+        return str(quota.memory_bytes), str(quota.memory_namespaces)
+
+    def _exceeded(self, name: str, used: int) -> ConfigError:
+        most = getattr(self._limits.quota_of(self.tenant), name)
+        message = f"tenant {self.tenant!r} has used up its quota limits.quotas {name}: {used:,} of {most:,} are kept without a time to live"
+        return ConfigError(f"{message}; delete some, or give them a time to live (ttl_s)", source="memory", code="quota_exceeded")
 
     def _said(self, session: str) -> list[dict[str, JsonValue]]:
         """The conversation of a session, if it is this bank's to show."""

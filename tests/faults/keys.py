@@ -19,16 +19,16 @@ from tests.faults.past import Violation
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 DEFINITIONS_KEY = re.compile(r"cantata:\{(\d+)\}:definitions:([0-9a-f]+)")
 LASTING = re.compile(
-    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions(:[^:]*)?)"  # a shard's; their entries are looked at one by one
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions(:[^:]*)?|left|sizes|bytes)"  # a shard's; entries are looked at one by one
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
-    r"|cantata:\{memory:.*\}.*:(values:.+|namespaces)"  # what is remembered for good
+    r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
     r"|cantata:binding.+"  # the broker's
     r"|cantata\.(coordinator|agents|tools)(\x06\x16\d)?|.+\.cantata:control\.pidbox"  # its queues, which are gone when they are empty
 )
 LIMITS = re.compile(
-    re.escape(f"cantata:{LIMITS_KEY}") + r":(held|late|holds"  # calls under way
-    r"|model:.+:(slots|line|asks|hold)"  # the limits that the suite sets; all of these expire
+    re.escape(f"cantata:{LIMITS_KEY}") + r":(held|late|holds|tickets|kept"  # calls under way
+    r"|model:.+:(slots|line|asks|mark|hold)"  # the limits that the suite sets; all of these expire
     r"|budget:run:[^:]+)"
 )
 WORKING = ("leases", "ready", "due")

@@ -28,6 +28,8 @@ redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'timeout_ms', tim
   'left', 1, 'count', 1, 'tenant', of_tenant, 'priority', priority, 'accepted_by', call, unpack(ARGV, 13))
 redis.call('HSET', R .. ':steps', step, spec)
 redis.call('ZADD', S .. ':runs', now, run)
+use(id)
+keep(#(meta('request') or ''))
 tally('accepted')
 event('accepted')
 if queue and join_queue(of_session, tonumber(keep_session_ms)) > 1 then

@@ -63,6 +63,7 @@ if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
 if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status, {}} end
 
 add_usage(ARGV[10])
+keep(#ARGV[6] + #ARGV[7] + #ARGV[8])
 if ARGV[20] ~= '' then
   local known = meta('code') or '\n'
   local whole = known

@@ -4,7 +4,7 @@
 use(ARGV[2])
 local source, RS = run, R
 local past = redis.call('HMGET', RS, 'status', 'timeout_ms', 'timeout_by', 'definitions', 'kind', 'tenant', 'max_attempts', 'max_steps',
-  'retention_ms', 'session', 'session_keep_ms', 'session_entries', 'closed_at')
+  'retention_ms', 'session', 'session_keep_ms', 'session_entries', 'closed_at', 'bytes')
 use(ARGV[1])
 local fork = cjson.decode(ARGV[8])
 local resend_ms = tonumber(ARGV[7])
@@ -50,6 +50,7 @@ redis.call('HSET', R, 'status', status, 'created_at', now, 'started_at', now, 'd
 if session then redis.call('HSET', R, 'session', session, 'session_keep_ms', past[11], 'session_entries', past[12]) end
 redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
+keep(tonumber(past[14] or 0) + #ARGV[4])
 tally('accepted')
 event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
 

@@ -10,6 +10,9 @@
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
+--   S:bytes     hash  tenant -> bytes of requests, outputs and log lines of     entries go with its last run
+--                     its runs that are kept
+--   S:sizes     hash  run that is over -> its part of that, and its tenant     entries go with their run
 --   S:totals    hash  what happened here -> how often: accepted, closed:<status>, lost, recovered      lives for ever
 --   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
@@ -90,6 +93,17 @@ end
 local function meta(field) return redis.call('HGET', R, field) end
 
 local function tally(what) redis.call('HINCRBY', S .. ':totals', what, 1) end
+
+-- Counts bytes that a run keeps; negative: that go.
+local function count_bytes(of_tenant, n)
+  if n ~= 0 and redis.call('HINCRBY', S .. ':bytes', of_tenant, n) <= 0 then redis.call('HDEL', S .. ':bytes', of_tenant) end
+end
+
+local function keep(n)
+  count_bytes(tenant, n)
+  local bytes = redis.call('HINCRBY', R, 'bytes', n)
+  if not OPEN[status] then redis.call('HSET', S .. ':sizes', run, bytes .. ' ' .. tenant) end
+end
 
 -- An owner is the name of a process, then what tells its lives and its calls apart; people are shown the name.
 local function worker_of(owner) return string.match(owner, '^[^~]*') end
@@ -355,6 +369,7 @@ local function close(word, error_json)
   event('closed', nil, nil, nil, '{"status":"' .. word .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
+  redis.call('HSET', S .. ':sizes', run, (meta('bytes') or 0) .. ' ' .. tenant)
   local keep_ms = tonumber(meta('retention_ms'))
   local parts = {}
   for _, key in ipairs(KEPT_KEYS) do if key ~= ':logs' then parts[#parts + 1] = R .. key end end

@@ -3,7 +3,8 @@
 use(ARGV[1])
 if not status then return -1 end
 local logs = R .. ':logs'
-local bytes = tonumber(meta('log_bytes') or 0)
+local before = tonumber(meta('log_bytes') or 0)
+local bytes = before
 for i = 4, #ARGV do
   redis.call('XADD', logs, '*', 'd', ARGV[i])
   bytes = bytes + #ARGV[i]
@@ -21,6 +22,7 @@ while held > 1 and (held > most or bytes > most_bytes) do
   end
 end
 redis.call('HSET', R, 'log_bytes', bytes)
+keep(bytes - before)
 if dropped > 0 then redis.call('HINCRBY', R, 'log_dropped', dropped) end
 local keep_ms = redis.call('PTTL', R) -- of a run that is over
 if keep_ms > 0 then redis.call('PEXPIRE', logs, keep_ms) end

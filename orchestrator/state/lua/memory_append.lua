@@ -1,6 +1,6 @@
 -- Puts an item behind a list, or makes one of it. Told twice it is done once.
--- ARGV: scope, namespace, key, mark, item, the most bytes the list may have
--- Replies {"ok", items}, {"other", the first character of what is there} if that is no list, or {"large", bytes}.
+-- ARGV: scope, namespace, key, mark, item, the most bytes the list may have, the most that the tenant may keep, and namespaces
+-- Replies {"ok", items}, {"other", the first character of what is there} if that is no list, {"large", bytes}, or {"quota", which, what is used of it}.
 local mark = ARGV[4]
 local done = told(mark)
 if done then return {'ok', tonumber(done)} end
@@ -16,5 +16,6 @@ end
 local list = table.concat({open, items == '0' and '' or ',', ARGV[5], ']'})
 if #list > tonumber(ARGV[6]) then return {'large', #list} end
 items = string.format('%d', items + 1)
-put(place, ARGV[3], mark, items, list, 'keep')
+local which, used = put(place, ARGV[3], mark, items, list, 'keep', {ARGV[7], ARGV[8]})
+if which then return {'quota', which, used} end
 return {'ok', tonumber(tell(mark, items))}

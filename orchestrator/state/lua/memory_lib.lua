@@ -6,6 +6,9 @@
 --   S:ends:<namespace>    zset    key -> when it ends (ms); keys that stay are not in it
 --   S:namespaces          zset    namespace -> when the last of its keys ends, inf if one stays
 --   S:ttls                hash    namespace -> how long its keys live if they are given no time of their own (ms)   stays
+-- Of the tenant, for its quota; memories that have a time to live do not count:
+--   T:lasting             hash    <scope>|<namespace> -> bytes of its keys and values      entries go with their memories
+--   T:kept                hash    bytes: of all of them                                    "
 -- Of a write:
 --   T:told:<mark>         string  what it was answered, so that it is not done twice                                expires after two minutes
 --
@@ -21,7 +24,7 @@ local MOST = 100    -- memories removed in one call, so that it stays short
 
 local function place_of(scope, namespace)
   local S = T .. scope
-  return {name = namespace, values = S .. ':values:' .. namespace, ends = S .. ':ends:' .. namespace, all = S .. ':namespaces', ttls = S .. ':ttls'}
+  return {name = namespace, member = scope .. '|' .. namespace, values = S .. ':values:' .. namespace, ends = S .. ':ends:' .. namespace, all = S .. ':namespaces', ttls = S .. ':ttls'}
 end
 
 -- When a memory ends, if it does; and whether it has.
@@ -65,8 +68,30 @@ local function tidy(place)
   if last then expire(place.all, last) end
 end
 
+-- The bytes of a memory that stays.
+local function lasting(place, key)
+  local packed = not end_of(place, key) and redis.call('HGET', place.values, key)
+  return packed and #key + #packed or 0
+end
+
+local function count(place, n)
+  if n == 0 then return end
+  if redis.call('HINCRBY', T .. ':lasting', place.member, n) <= 0 then redis.call('HDEL', T .. ':lasting', place.member) end
+  if redis.call('HINCRBY', T .. ':kept', 'bytes', n) <= 0 then redis.call('HDEL', T .. ':kept', 'bytes') end
+end
+
+-- Which quota does not allow n bytes more, and what is used of it.
+local function exceeded(place, n, quota)
+  if n <= 0 then return nil end
+  local bytes = tonumber(redis.call('HGET', T .. ':kept', 'bytes') or 0)
+  if bytes + n > tonumber(quota[1]) then return 'memory_bytes', bytes end
+  local namespaces = redis.call('HLEN', T .. ':lasting')
+  if redis.call('HEXISTS', T .. ':lasting', place.member) == 0 and namespaces >= tonumber(quota[2]) then return 'memory_namespaces', namespaces end
+end
+
 -- Keeps a memory for so many ms; without a number as long as it was to be kept before, and a new one as long as its namespace says.
-local function put(place, key, mark, items, value, ttl)
+-- Replies which quota does not allow it, and what is used of it; quota: the most bytes, and namespaces.
+local function put(place, key, mark, items, value, ttl, quota)
   local ends, is_over = end_of(place, key)
   local is_new = is_over or redis.call('HEXISTS', place.values, key) == 0
   if ttl == 'keep' and not is_new then
@@ -75,7 +100,12 @@ local function put(place, key, mark, items, value, ttl)
     ttl = tonumber(ttl) or tonumber(redis.call('HGET', place.ttls, place.name))
     ends = ttl and now + ttl
   end
-  redis.call('HSET', place.values, key, table.concat({mark, items, value}, ' '))
+  local packed = table.concat({mark, items, value}, ' ')
+  local more = (ends and 0 or #key + #packed) - lasting(place, key)
+  local which, used = exceeded(place, more, quota)
+  if which then return which, used end
+  count(place, more)
+  redis.call('HSET', place.values, key, packed)
   if ends then redis.call('ZADD', place.ends, ends, key) else redis.call('ZREM', place.ends, key) end
   tidy(place)
 end

@@ -1,7 +1,7 @@
--- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms, then after a search the number of steps
--- that the run had before it, and the ids and names that end in '/' and the name.
+-- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms, how many signals the run may keep
+-- and how many bytes of them, then after a search the number of steps that the run had before it, and the ids and names that end in '/' and the name.
 -- The step is named by its id, or by the end of that behind a '/' if one step only can be meant.
--- Replies {word, sends}: taken, kept, over, closed, unknown, unclear; or {search, number of steps}: nobody is called so, or the run has more steps by now.
+-- Replies {word, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: nobody is called so, or the run has more steps by now.
 
 -- Of what was found, the steps that wait for a signal; of none, one that waited or will; else any.
 local function waiting_of(names)
@@ -27,9 +27,9 @@ if status ~= 'running' and status ~= 'accepted' then return {'closed', {}} end
 local id = answering(ARGV[2])
 local s = get(id)
 if not s then
-  if ARGV[5] ~= meta('count') then return {'search', meta('count')} end
+  if ARGV[7] ~= meta('count') then return {'search', meta('count')} end
   local names = {}
-  for i = 6, #ARGV do names[#names + 1] = ARGV[i] end
+  for i = 8, #ARGV do names[#names + 1] = ARGV[i] end
   local found = waiting_of(names)
   if #found > 1 then return {'unclear', {}} end
   id = found[1] or id
@@ -46,6 +46,11 @@ if s then
   local _, _, spec = spec_of(id)
   if spec.kind ~= 'wait' then return {'unknown', {}} end
 end
-if redis.call('HSETNX', R .. ':signals', id, ARGV[3]) == 0 then return {'over', {}} end
+if redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
+local bytes = tonumber(meta('signal_bytes') or 0) + #id + #ARGV[3]
+if redis.call('HLEN', R .. ':signals') >= tonumber(ARGV[5]) or bytes > tonumber(ARGV[6]) then return {'full', {}} end
+redis.call('HSET', R .. ':signals', id, ARGV[3])
+redis.call('HSET', R, 'signal_bytes', bytes)
+keep(#id + #ARGV[3])
 event('signal', id)
 return {'kept', {}}

@@ -120,5 +120,8 @@ end
 for _, id in ipairs(due(':finished')) do
   redis.call('ZREM', S .. ':finished', id)
   redis.call('ZREM', S .. ':runs', id)
+  local bytes, of_tenant = string.match(redis.call('HGET', S .. ':sizes', id) or '', '^(%d+) (.*)$')
+  if bytes then count_bytes(of_tenant, -tonumber(bytes)) end
+  redis.call('HDEL', S .. ':sizes', id)
 end
 return {recovered, sends, overdue, lost, fired, '', over_now, waiting, redis.call('LPOP', S .. ':left', most) or {}}

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.client import Client, EmbeddedClient, Run, TurnRun
-from orchestrator.models.definitions import Agent, Budget, Budgets, Limits, Rates, Team
+from orchestrator.errors import ConfigError
+from orchestrator.models.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
 from orchestrator.models.wire import RunEvent, RunResult
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
@@ -184,6 +185,21 @@ def test_a_run_without_limits_never_waits(desk: Desk, client: EmbeddedClient, mo
 
     assert not any(waits(run) for run in runs)
     assert list(client.redis.scan_iter(f"cantata:{{limits}}:model:{model}:*", count=10_000)) == [], "nothing is counted for it"
+
+
+def test_a_tenant_past_its_quota_of_runs_is_refused_and_finds_what_it_submitted(desk: Desk, model: str) -> None:
+    desk.script({"delay_s": 30})
+    client = desk.client(asks(model), limits=Limits(quotas={"full": Quota(open_runs=1)}))
+    full = {"tenant": "full"}
+
+    first = client.submit_turn("first", agent="it", labels=full, idempotency_key="one")
+    with pytest.raises(ConfigError, match="1 of 1 runs are open; wait until some end"):
+        client.submit_turn("second", agent="it", labels=full)
+
+    assert client.submit_turn("first", agent="it", labels=full, idempotency_key="one").run_id == first.run_id
+    client.submit_turn("other", agent="it").cancel()
+    first.cancel()
+    client.submit_turn("second", agent="it", labels=full).cancel()
 
 
 # Budgets

@@ -1,0 +1,132 @@
+"""Quotas of tenants: past one only that tenant is refused, and what is under way goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.gateway.faults import refusal
+from orchestrator.gateway.faults import refused as chain_refusal
+from orchestrator.models.definitions import Limits, Quota
+from orchestrator.models.values import JsonValue
+from orchestrator.state.keys import SHARDS, shard_key
+from orchestrator.state.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
+from orchestrator.state.memory import MemoryBank
+from orchestrator.state.quotas import Quotas
+from tests.integration.state.invariants import check_all
+from tests.integration.state.play import Play, wait, work
+
+NONE = Quota()
+
+
+@pytest.fixture
+def quotas(valkey: Redis) -> Iterator[Quotas]:
+    """The quotas of a Redis without runs; what a test leaves must be sound."""
+    valkey.flushdb()
+    yield Quotas(Ledger(valkey))
+    check_all(valkey)
+
+
+def accept(ledger: Ledger, run_id: str, tenant: str, *, request: str = "{}", retention_s: float = RETENTION_S) -> None:
+    ledger.accept(
+        run_id, kind="turn", request=request, definitions="{}", timeout_s=60, max_attempts=3, max_steps=100, labels={"tenant": tenant},
+        retention_s=retention_s,
+    )  # fmt: skip
+
+
+def test_past_its_open_runs_a_tenant_is_refused_and_others_are_not(quotas: Quotas, valkey: Redis) -> None:
+    ledger, quota = Ledger(valkey), Quota(open_runs=3)
+    for n in range(3):
+        quotas.check("busy", quota)
+        accept(ledger, f"run{n}", "busy")
+
+    with pytest.raises(ConfigError, match=r"tenant 'busy' has used up its quota limits\.quotas open_runs: 3 of 3 runs are open") as refused:
+        quotas.check("busy", quota)
+
+    answer = refusal(refused.value)
+    assert (answer.status, answer.code, answer.retry_after_s) == (429, "quota_exceeded", 5)
+    chain = chain_refusal(refused.value)
+    assert (chain.status_code, chain.headers["Retry-After"]) == (429, "6")
+    quotas.check("quiet", quota)
+    ledger.cancel("run1")
+    quotas.check("busy", quota)
+
+
+def kept(valkey: Redis, tenant: str) -> int:
+    return sum(int(valkey.hget(f"{shard_key(valkey, shard)}:bytes", tenant) or 0) for shard in range(SHARDS))
+
+
+def test_what_runs_keep_counts_until_they_expire(quotas: Quotas, valkey: Redis) -> None:
+    ledger = Ledger(valkey)
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    before = kept(valkey, "")
+    large: JsonValue = "x" * 100_000
+    play.do("a", large)
+    ledger.log("run", ["y" * 1000] * 5, most=100, most_bytes=3000)
+
+    assert 103_000 <= kept(valkey, "") - before <= 104_000, "what was dropped of the log does not count"
+    with pytest.raises(ConfigError, match=r"its runs keep 1..,... of 100,000 bytes; wait until finished runs expire"):
+        quotas.check("", Quota(kept_bytes=100_000))
+    quotas.check("other", Quota(kept_bytes=100_000))
+
+    play.do("b")
+    assert play.status == "succeeded", "a run under way goes on"
+    ledger.log("run", ["late"], most=100, most_bytes=3000)
+    valkey.zadd(f"{play.shard}:finished", {"run": 1.0})
+    play.sweep()
+
+    assert kept(valkey, "") == 0
+    assert not valkey.exists(f"{play.shard}:bytes", f"{play.shard}:sizes")
+
+
+def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(quotas: Quotas, valkey: Redis) -> None:
+    play = Play(Ledger(valkey))
+    play.plan(work("a"))
+    used = int(valkey.info("memory")["used_memory"])
+    valkey.config_set("maxmemory", int(used / 0.85))
+    try:
+        quotas.check("", NONE)
+        valkey.config_set("maxmemory", int(used / 0.95))
+        with pytest.raises(UnavailableError, match=r"Redis is nearly full .* so no new runs are taken in"):
+            Quotas(Ledger(valkey)).check("", NONE)
+        play.do("a")
+        assert play.status == "succeeded"
+    finally:
+        valkey.config_set("maxmemory", 0)
+
+
+def test_a_run_keeps_a_bounded_number_of_signals_for_steps_that_do_not_wait_yet(quotas: Quotas, valkey: Redis) -> None:
+    play = Play(Ledger(valkey))
+    play.plan(work("first"), wait("w"))
+    valkey.hset(f"{play.shard}:run:run:signals", mapping={f"s{n}": "1" for n in range(EARLY_SIGNALS)})
+
+    assert play.ledger.signal("run", "another", 1) == ("full", ())
+    assert play.ledger.signal("run", "s1", 1) == ("over", ())
+    assert play.ledger.signal("run", "w", 1)[0] == "taken"
+
+
+def test_memories_that_stay_count_against_the_quota_and_those_with_a_time_do_not(valkey: Redis) -> None:
+    valkey.flushdb()
+    limits = Limits(quotas={"acme": Quota(memory_namespaces=2, memory_bytes=1000)})
+    bank = MemoryBank(Ledger(valkey), tenant="acme", limits=limits)
+    bank.store_memory("k", "v" * 500, "one")
+    bank.of(session="s").store_memory("k", "v", "two")
+
+    with pytest.raises(ConfigError, match=r"memory_namespaces: 2 of 2 are kept without a time to live; delete some") as refused:
+        bank.append("k", "v", "three")
+    assert refused.value.code == "quota_exceeded"
+    with pytest.raises(ConfigError, match="memory_bytes: "):
+        bank.store_memory("other", "v" * 600, "one")
+    bank.store_memory("other", "v" * 600, "three", ttl_s=60)
+    bank.store_memory("k", "short", "one")
+    bank.store_memory("other", "v" * 600, "one")
+    MemoryBank(Ledger(valkey), tenant="quiet", limits=limits).store_memory("k", "v" * 5000, "any")
+
+    assert bank.delete_memory("other", "one")
+    bank.store_memory("k", "short", "one", ttl_s=60)
+    bank.of(session="s").clear_memories()
+    assert not valkey.exists("cantata:{memory:acme}:lasting", "cantata:{memory:acme}:kept")
