@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+# What a developer's shell may have set must not change a result; tests set what they need. CANTATA_REDIS_SERVER names another server.
+FOREIGN = re.compile(
+    r"REDIS_URL|CANTATA_(?!REDIS_SERVER$).*|(OPENAI|ANTHROPIC|OTEL|FLOWER|CELERY)_.*|(HTTP|HTTPS|ALL|NO)_PROXY|PYTHONPATH", re.I
+)
+for foreign in [name for name in os.environ if FOREIGN.fullmatch(name)]:
+    del os.environ[foreign]
 
 # No deadline for an example: two busy cores would make a test fail that is right.
 settings.register_profile("cantata", settings(), deadline=None)
