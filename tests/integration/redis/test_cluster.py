@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from functools import partial
-from typing import cast
 
 import httpx
 import pytest
 
-from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import Sweeper
 from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.queues import waiting
-from orchestrator.state.cluster import Cluster
 from orchestrator.state.connection import connect
 from orchestrator.state.keys import run_key
-from orchestrator.state.ledger import LEASE_S, Ledger
+from orchestrator.state.ledger import Ledger
 from orchestrator.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import Clustered, Server, running, until
-from tests.integration.state.play import Play, work
 
 
 @pytest.fixture(scope="module")
@@ -87,40 +79,3 @@ def test_a_cluster_needs_a_broker_and_has_no_replicas_to_wait_for(workers: Fleet
     assert said.stderr.strip() == (
         "a Redis Cluster carries no messages of Celery: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
     )
-
-
-@pytest.mark.parametrize("victim", [0, 1, 2])
-def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(clustered: Clustered, victim: int) -> None:
-    for node in clustered.nodes:
-        node.redis.config_set("cluster-require-full-coverage", "no")
-    with connect(clustered.url) as redis:
-        ledger, app = Ledger(redis, patience_s=1.0), make_app(clustered.url, "memory://")
-        plays = [Play(ledger, f"away{victim}.{number}") for number in range(12)]
-        queue = f"away{victim}"
-        for play in plays:
-            play.plan(work("a", queue=queue))
-        held = [play.begin("a").lease for play in plays]
-        node = clustered.nodes[victim]
-        at = node.place
-        healthy = [play for play in plays if cast(Cluster, redis).node_of(play.shard) != at]
-        assert 0 < len(healthy) < len(plays)
-        sweeper = Sweeper(app, ledger, "sweeper", every_s=0.05)
-
-        node.kill()
-        try:
-            with pytest.raises(UnavailableError):
-                ledger.renew(held)
-            renewed_at = time.monotonic()
-            sweeper.start()
-            until(lambda: waiting(app, [queue])[queue].count >= len(healthy), "the steps of the healthy nodes")
-            assert time.monotonic() - renewed_at > LEASE_S / 2, "leases that could be renewed were"
-        finally:
-            sweeper.stop()
-            sweeper.join()
-            node.start()
-            clustered.wait_ok()
-            for each in clustered.nodes:
-                until(partial(each.redis.config_set, "cluster-require-full-coverage", "yes"), "the usual setting")
-        for play in plays:
-            ledger.cancel(play.run_id)
-        app.close()
