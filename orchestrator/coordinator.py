@@ -192,6 +192,8 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
     for run_id in (run_id for swept in found for run_id in swept.ended):
         _tell_of_end(ledger, run_id)
     _send_lost(app, ledger, [step for swept in found for step in swept.overdue])
+    if 0 in shards:  # one sweeper of all does it
+        Limiter(ledger).drop_budgets()
     return not any(swept.fault for swept in found)
 
 

@@ -125,7 +125,4 @@ def _ask(work: Work, model: Model, asked: int) -> Ask:
     bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
     answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
     usd = llm.most_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None
-    return Ask(
-        holder=work.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=work.begun.tenant,
-        run_timeout_s=work.definitions.defaults.timeout_s,
-    )  # fmt: skip
+    return Ask(holder=work.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=work.begun.tenant)

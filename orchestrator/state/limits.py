@@ -19,8 +19,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 
 from orchestrator.models.definitions import Budget, Limits, Rates
+from orchestrator.models.wire import RUN_OVER
 from orchestrator.state import clock
-from orchestrator.state.keys import key_of
+from orchestrator.state.keys import key_of, run_key
 from orchestrator.state.ledger import LEASE_S, Ledger
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
@@ -49,8 +50,6 @@ class Ask:
     usd: float | None = None
     """What it may cost; None if the price is unknown."""
     tenant: str = ""
-    run_timeout_s: float = 86_400.0
-    """How long the run may last: its budget is remembered that long after each call, but a day at least."""
 
     @property
     def run_id(self) -> str:
@@ -157,7 +156,7 @@ class Limiter:
     def take(self, ask: Ask, limits: Limits) -> Granted | Wait | Exhausted:
         """Take a permit to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
         call = {
-            "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO), "keep_ms": int(ask.run_timeout_s * 1000),
+            "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO),
             "limits": list(_rates(ask, limits)), "budgets": list(_budgets(ask, limits)),
         }  # fmt: skip
         answer = self._call("limits_take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
@@ -205,6 +204,23 @@ class Limiter:
     def renew(self, holders: Iterable[str]) -> None:
         """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
         self._call("limits_renew", self._lease_ms, *holders)
+
+    def drop_budgets(self) -> None:
+        """Drop the budgets of runs that are over, an hour after the last word on each, and what dead calls held; told by the sweep.
+
+        While its run is open a budget has no TTL: a Redis that evicts what expires must not forget what was spent.
+        """
+        if runs := cast("list[str]", self._call("limits_budgets")):
+            statuses = self._ledger.patiently(lambda: self._statuses(runs))
+            over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
+            self._call("limits_budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
+
+    def _statuses(self, runs: Sequence[str]) -> list[str | None]:
+        redis = self._ledger.redis
+        with redis.pipeline(transaction=False) as pipe:
+            for run_id in runs:
+                pipe.hget(run_key(redis, run_id), "status")
+            return cast("list[str | None]", pipe.execute())
 
     def pause(self, model: str, seconds: float) -> None:
         """Have nobody ask a model for a while, since its provider said so."""

@@ -23,14 +23,16 @@ LASTING = re.compile(
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
+    r"|cantata:\{limits\}:(budgets|held|late|holds|tickets|kept|model:.+:slots)"  # entries go with their run or call
     r"|cantata:binding.+"  # the broker's
     r"|cantata\.(coordinator|agents|tools)(\x06\x16\d)?|.+\.cantata:control\.pidbox"  # its queues, which are gone when they are empty
 )
 LIMITS = re.compile(
-    re.escape(f"cantata:{LIMITS_KEY}") + r":(held|late|holds|tickets|kept"  # calls under way
-    r"|model:.+:(slots|line|asks|mark|hold)"  # the limits that the suite sets; all of these expire
+    re.escape(f"cantata:{LIMITS_KEY}") + r":(held|late|holds|tickets|kept|budgets"  # calls under way
+    r"|model:.+:(slots|line|asks|mark|hold)"  # the limits that the suite sets
     r"|budget:run:[^:]+)"
 )
+BUDGET_KEY = re.compile(re.escape(f"cantata:{LIMITS_KEY}") + r":budget:run:(.+)")
 WORKING = ("leases", "ready", "due")
 
 
@@ -45,6 +47,9 @@ def check(redis: Redis) -> Iterator[Violation]:
             yield from _check_definitions(redis, key, int(definitions[1]), definitions[2], expires)
         elif key.startswith(f"cantata:{LIMITS_KEY}") and not LIMITS.fullmatch(key):
             yield Violation("", "", "no key of the shared limits but those of the suite's", repr(key))
+        elif budget := BUDGET_KEY.fullmatch(key):
+            if redis.zscore(f"cantata:{LIMITS_KEY}:budgets", budget[1]) is None:
+                yield Violation(budget[1], "", "every budget of a run is looked after until the run is over", repr(key))
         elif not expires and not LASTING.fullmatch(key):
             yield Violation("", "", "an owner or an expiry for each key", f"{key!r}, which has neither")
     for shard in range(SHARDS):

@@ -5,7 +5,7 @@
 --
 -- Of a limit L = P:model:<name> or P:tenant:<name>:
 --   L:rpm, L:tpm  hash    bucket -> calls, tokens; sum: of all buckets; head: the oldest       expires two windows after the last call
---   L:slots       set     holders that have a call under way                                   expires two days after the last call
+--   L:slots       set     holders that have a call under way                                   entries go with their holder
 --   L:line        zset    ticket (run|step) -> its mark: tokens that were asked for before it  expires three windows after the last wait
 --   L:asks        hash    ticket -> tokens, when it must be back (ms), how it waits            expires with the line
 --   L:mark        string  the mark of the next in an empty line                                expires after two days
@@ -13,14 +13,16 @@
 --   L:pause       string  until when nobody may ask this model (ms)                            expires then
 -- Of a budget, P:budget:run:<run>, P:budget:tenant:<day>:<tenant> and P:budget:day:<day>, days counted from 1970:
 --   hash  tokens, nano (billionths of a dollar): what was spent; held_tokens, held_nano: what calls under way may cost
---                                                        that of a run expires after the run's time, others after two days
+--                                                        that of a run stays as long as the run is open, others expire after two days
+--   P:budgets     zset    run that has a budget -> when to look whether it is over (ms)        lives while there are any
 -- Of calls that wait:
---   P:tickets     hash    ticket -> what it asked for, since when, and its marks (JSON)        expires two days after the last wait
---   P:kept        zset    ticket -> until when it is kept, though it does not come (ms)        "
+--   P:tickets     hash    ticket -> what it asked for, since when, and its marks (JSON)        entries go with their ticket
+--   P:kept        zset    ticket -> until when it is kept, though it does not come (ms)        entries go then, with the next call
 -- Of calls under way:
---   P:held        zset    holder (a lease's name) -> when it is given up unless renewed (ms)   expires two days after the last call
+--   P:held        zset    holder (a lease's name) -> when it is given up unless renewed (ms)   entries go then, with the next call
 --   P:late        zset    holder given up, whose cost may still be told -> until when (ms)     "
---   P:holds       hash    holder -> what it took (JSON)                                        "
+--   P:holds       hash    holder -> what it took (JSON)                                        entries go with their holder
+-- A Redis may evict what expires: the budget of an open run does not, nor what calls under way have set aside of it. The sweep calls twice a second.
 --
 -- Rates hold in every window, wherever it begins: calls are counted in buckets, 60 to a window, and all of a bucket leaves when its last moment is a window
 -- and a bucket ago. So a limit's worth of calls takes 62/60 of a window (96.8 % is used); a log of single calls would give 100 % but has 100,000 entries
@@ -48,6 +50,7 @@ local BUDGET_LOOK = 1000   -- ms until a budget that others have set aside is lo
 local LONGEST_BUDGET_LOOK = 30000
 local GOLDEN = 0.618034    -- its multiples, without their whole part, are spread evenly
 local LATE = 3600000       -- how long the cost of a call that was given up may still be told
+local OVERLOOKED = LATE    -- after the last word on a run's budget until somebody looks whether the run is over, and again as long as it is not
 local MOST_HASTENED = 8     -- who are told in one call that their turn comes sooner
 local SOON = 500           -- what must be gained (ms) to be worth a word, but for those who may go at once: timers ring twice a second
 local MOST = 100           -- entries mended in one call, so that it stays short
@@ -206,17 +209,14 @@ end
 local function book(budget, kind, tokens, nano)
   add(budget, kind .. 'tokens', tokens)
   add(budget, kind .. 'nano', nano)
-  redis.call('PEXPIRE', budget[1], budget[2])
+  local run = budget[2]
+  if run then redis.call('ZADD', P .. ':budgets', now + OVERLOOKED, run) else redis.call('PEXPIRE', budget[1], LASTING) end
 end
 
 -- Frees the slots of a call that is over or given up, and what was set aside for it.
 local function give_back(holder, hold)
   for _, limit in ipairs(hold.limits) do redis.call('SREM', P .. ':' .. limit[1] .. ':' .. limit[2] .. ':slots', holder) end
   for _, budget in ipairs(hold.budgets) do book(budget, 'held_', -hold.tokens, -hold.nano) end
-end
-
-local function last_long(...)
-  for _, name in ipairs({...}) do redis.call('PEXPIRE', P .. name, LASTING) end
 end
 
 -- Forgets that a ticket waits.
@@ -232,7 +232,6 @@ local function give_up_dead()
     if text then give_back(holder, cjson.decode(text)) end
     redis.call('ZREM', P .. ':held', holder)
     redis.call('ZADD', P .. ':late', now + LATE, holder)
-    last_long(':late')
   end
   for _, holder in ipairs(redis.call('ZRANGEBYSCORE', P .. ':late', '-inf', now, 'LIMIT', 0, MOST)) do
     redis.call('ZREM', P .. ':late', holder)
@@ -259,7 +258,7 @@ local function hasten(limit, sooner)
   end
 end
 
--- A call that asks, or that waits: {call, since, marks}; call: {tokens, nano, keep_ms, limits {word, name, rpm, tpm, concurrency}, the tenant's before the
+-- A call that asks, or that waits: {call, since, marks}; call: {tokens, nano, limits {word, name, rpm, tpm, concurrency}, the tenant's before the
 -- model's, budgets {scope, name, tokens, nano}}; "" for no limit.
 local function waiting(ticket)
   local text = redis.call('HGET', P .. ':tickets', ticket)
@@ -269,14 +268,14 @@ end
 local function wait_on(ticket, waits, until_ms)
   redis.call('HSET', P .. ':tickets', ticket, cjson.encode(waits))
   redis.call('ZADD', P .. ':kept', until_ms + ABSENT, ticket)
-  last_long(':tickets', ':kept')
 end
 
-local function budget_of(scope, name, keep_ms)
+-- A budget: its key, and its run if it is one of a run.
+local function budget_of(scope, name)
   local day = math.floor(now / DAY)
-  if scope == 'run' then return {P .. ':budget:run:' .. name, math.max(keep_ms, DAY)} end
-  if scope == 'tenant' then return {P .. ':budget:tenant:' .. day .. ':' .. name, LASTING} end
-  return {P .. ':budget:day:' .. day, LASTING}
+  if scope == 'run' then return {P .. ':budget:run:' .. name, name} end
+  if scope == 'tenant' then return {P .. ':budget:tenant:' .. day .. ':' .. name} end
+  return {P .. ':budget:day:' .. day}
 end
 
 -- Whose budget is exhausted, as a reply; else whose is set aside by others: that may come back, so only what was spent exhausts a budget.
@@ -284,7 +283,7 @@ local function spent_of(call)
   local spoken_for
   for _, each in ipairs(call.budgets) do
     local scope, name = each[1], each[2]
-    local known = redis.call('HMGET', budget_of(scope, name, call.keep_ms)[1], 'tokens', 'held_tokens', 'nano', 'held_nano')
+    local known = redis.call('HMGET', budget_of(scope, name)[1], 'tokens', 'held_tokens', 'nano', 'held_nano')
     for at, unit in ipairs({{'tokens', each[3], call.tokens}, {'usd', each[4], call.nano}}) do
       local limit, cost = tonumber(unit[2]), unit[3]
       local spent, held = tonumber(known[2 * at - 1]) or 0, tonumber(known[2 * at]) or 0

@@ -2,6 +2,5 @@
 for i = 3, #ARGV do
   redis.call('ZADD', P .. ':held', 'XX', now + tonumber(ARGV[2]), ARGV[i])
 end
-last_long(':held', ':holds')
 give_up_dead()
 return 0

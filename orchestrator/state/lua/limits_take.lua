@@ -16,13 +16,12 @@ for n, limit in ipairs(limits) do
   if limit.tpm then count(limit.tpm, bucket, call.tokens) end
   if limit.concurrency then
     redis.call('SADD', limit.key .. ':slots', holder)
-    redis.call('PEXPIRE', limit.key .. ':slots', LASTING)
   end
 end
 if waited then drop(ticket) end
 local budgets = {}
 for _, each in ipairs(call.budgets) do
-  local budget = budget_of(each[1], each[2], call.keep_ms)
+  local budget = budget_of(each[1], each[2])
   book(budget, 'held_', call.tokens, call.nano)
   budgets[#budgets + 1] = budget
 end
@@ -30,5 +29,4 @@ local hold = {at = now, bucket = bucket, tokens = call.tokens, nano = call.nano,
 redis.call('HSET', P .. ':holds', holder, cjson.encode(hold))
 redis.call('ZADD', P .. ':held', now + lease_ms, holder)
 redis.call('ZREM', P .. ':late', holder)
-last_long(':holds', ':held')
 return {'granted'}

@@ -95,12 +95,19 @@ def check(redis: Redis) -> None:
     assert held | late == holds.keys(), "what it took is known as long as it may be told what it cost"
     aside: Counter[tuple[str, str]] = Counter()
     for name in held:
-        for budget, _ in holds[name]["budgets"]:
+        for budget, *_ in holds[name]["budgets"]:
             aside[budget, "held_tokens"] += holds[name]["tokens"]
             aside[budget, "held_nano"] += holds[name]["nano"]
+    budgets = cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:budgets", 0, -1))
+    lasting = {f"cantata:{LIMITS_KEY}:budget:run:{run_id}" for run_id in budgets} | {
+        f"cantata:{LIMITS_KEY}:{name}" for name in ("budgets", "held", "late", "holds", "tickets", "kept")
+    }  # fmt: skip
     for key in keys:
         assert key.startswith(f"cantata:{LIMITS_KEY}:"), f"{key} is in the slot of the others"
-        assert redis.pttl(key) != -1, f"{key} expires"
+        if key in lasting or key.endswith(":slots"):
+            assert redis.pttl(key) == -1, f"{key} goes with its run or its calls"
+        else:
+            assert redis.pttl(key) != -1, f"{key} expires"
         part = key.rpartition(":")[2]
         if part in ("rpm", "tpm"):
             counts = {field: int(count) for field, count in cast("dict[str, str]", redis.hgetall(key)).items()}

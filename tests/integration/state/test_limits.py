@@ -14,10 +14,11 @@ from redis import Redis
 
 from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
 from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import Ask, Exhausted, Granted, Limiter, Sooner, Wait
+from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Sooner, Wait
 from tests.integration.state import contention, limits_stage
 from tests.integration.state.contention import Load
 from tests.integration.state.limits_stage import MODEL, Stage, holder, on_budget, on_model
+from tests.integration.state.play import Play
 from tests.waiting import at_best
 
 DAY_S = 86_400.0
@@ -522,6 +523,43 @@ def test_a_runs_budget_does_not_end_with_the_day(stage: Stage) -> None:
     stage.sleep(3 * DAY_S)
 
     assert isinstance(stage.ask("b", limits), Exhausted)
+
+
+def test_a_runs_budget_stays_until_the_run_is_over_then_goes(stage: Stage) -> None:
+    ledger, key = Ledger(stage.redis), f"cantata:{LIMITS_KEY}:budget:run:run"
+    Play(ledger)
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("a", limits, tokens=100)
+    under_way = ("held", "holds", "budget:run:run", f"model:{MODEL}:slots")
+    for name in under_way:
+        assert stage.redis.pttl(f"cantata:{LIMITS_KEY}:{name}") == -1, "a Redis may evict what expires"
+    stage.ends("a", tokens=100)
+
+    stage.sleep(2 * 3600)
+    stage.drop_budgets()
+    assert (stage.redis.hget(key, "tokens"), stage.redis.pttl(key)) == ("100", -1)
+    ledger.cancel("run")
+    stage.drop_budgets()
+    assert stage.redis.exists(key) == 1, "the next look is an hour later"
+
+    stage.sleep(2 * 3600)
+    stage.drop_budgets()
+    assert stage.redis.keys(f"cantata:{LIMITS_KEY}:budget*") == []
+    for key in stage.redis.scan_iter("cantata:{[0-9]*"):
+        stage.redis.delete(key)
+
+
+def test_the_cost_told_late_of_a_run_that_is_over_leaves_nothing(stage: Stage) -> None:
+    limits = on_budget(run=Budget(tokens=100))
+    stage.goes("gone/a", limits, tokens=100)
+    stage.sleep(2 * 3600)
+    stage.drop_budgets()
+    stage.ends("gone/a", tokens=100)
+
+    stage.sleep(2 * 3600)
+    stage.drop_budgets()
+
+    assert [key for key in stage.redis.scan_iter(f"cantata:{LIMITS_KEY}:*") if stage.redis.pttl(key) == -1] == []
 
 
 def test_an_unknown_price_is_not_a_price_of_nothing(stage: Stage) -> None:
