@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
+from math import inf
 from pathlib import Path
 
 import structlog
@@ -44,11 +46,13 @@ Part = Callable[[Path, int, float], Result]
 """(an empty folder, seed, seconds) → what came of it."""
 
 
-def strike_points(folder: Path, seed: int, seconds: float, *, shapes: Collection[str] = ()) -> Result:
-    """Each fault at each point in each shape, or in some, as far as the time goes."""
-    give_up = time.monotonic() + seconds
+def strike_points(folder: Path, seed: int, seconds: float, *, shapes: Collection[str] = (), once: bool = False) -> Result:
+    """Each fault at each point in each shape, or in some, as far as the time goes; or each once, however long that takes."""
+    cases = points.every_case(random.Random(seed), shapes)
+    if once:
+        seconds, cases = inf, takewhile(lambda case: case.times == 1, cases)
     with stage(folder, drain_s=0.5, armed=True) as world:
-        report = points.strike(world, points.every_case(random.Random(seed), shapes), give_up, print)
+        report = points.strike(world, cases, time.monotonic() + seconds, print)
     missed = "".join(f"\n    {label} is not reached in {', '.join(shapes)}" for label, shapes in report.missed_by_label())
     return Result(f"{report.cases} cases{missed}", report.violations)
 
@@ -134,6 +138,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--only", choices=[*PARTS, *FUZZ])
     parser.add_argument("--shape", choices=SHAPES, action="append", default=[], help="of the points; may be told more than once")
+    parser.add_argument("--every-case", action="store_true", help="of the points: each once, however long that takes (an hour or so)")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"seed {options.seed}")
@@ -149,7 +154,7 @@ def _do(name: str, named: tuple[Part, float], options: argparse.Namespace) -> bo
     """Do one part and tell; the folder of one that failed is kept."""
     part, share = named
     if name == "points":
-        part = partial(strike_points, shapes=options.shape)
+        part = partial(strike_points, shapes=options.shape, once=options.every_case)
     folder = Path(tempfile.mkdtemp(prefix=f"cantata-faults-{name}-"))
     since = time.monotonic()
     try:
