@@ -22,7 +22,7 @@ from orchestrator.forking import FORKED_AT, FORKED_FROM
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.results import describe_turn
-from orchestrator.state import events, listing, logs
+from orchestrator.state import events, listing, logs, mixtures
 from orchestrator.state.listing import Wanted
 from orchestrator.state.records import RunRecord, StepRecord
 from orchestrator.state.summaries import RunSummary, shown_state, state_of
@@ -78,6 +78,8 @@ class Shelf(Desk):
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
             tell(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
+        if mixed := mixtures.told(record.code):
+            tell(f"its steps ran with different versions of the code: {mixed}")
         if record.error:
             tell(f"error: {words.clean(record.error.message)} ({record.error.code})")
         if record.status in RUN_OVER:
@@ -187,6 +189,7 @@ def _listed(record: RunRecord) -> dict[str, JsonValue]:
         "duration_ms": _took_ms(record),
         "usage": record.usage.model_dump(),
         "labels": dict(record.labels),
+        "code": [*record.code],
     }
 
 

@@ -113,7 +113,7 @@ def _show(stack: embedded.StackStatus, workers: list[fleet.Worker]) -> None:
     click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no stack runs'}")
     for process in stack.processes:
         lasted = words.duration((time.time() - process.started_s) * 1000) if process.alive else "dead"
-        click.echo(f"  {process.name:12}  pid {process.pid:<8}  {lasted:>12}  {', '.join(process.queues)}".rstrip())
+        click.echo(f"  {process.name:17}  pid {process.pid:<8}  {lasted:>12}  {', '.join(process.queues)}".rstrip())
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
     if stack.gateway_url:

@@ -11,7 +11,18 @@ command that wanted them is gone. Everything else here only talks to it. Only th
 from __future__ import annotations
 
 from orchestrator.embedded.home import Home
-from orchestrator.embedded.inside import FINISH, announce_ready, generation, inherited_socket, is_inside, report, stack_is_gone
+from orchestrator.embedded.inside import (
+    FINISH,
+    announce_ready,
+    announce_serving,
+    generation,
+    inherited_socket,
+    is_inside,
+    is_standby,
+    report,
+    stack_is_gone,
+    wait_until_needed,
+)
 from orchestrator.embedded.plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
 from orchestrator.embedded.record import Process
 from orchestrator.embedded.stack import Stack, StackStatus, attach, down, status, url_here
@@ -25,6 +36,7 @@ __all__ = [
     "Stack",
     "StackStatus",
     "announce_ready",
+    "announce_serving",
     "attach",
     "down",
     "flower_command",
@@ -32,9 +44,11 @@ __all__ = [
     "generation",
     "inherited_socket",
     "is_inside",
+    "is_standby",
     "report",
     "stack_is_gone",
     "status",
     "url_here",
+    "wait_until_needed",
     "worker_command",
 ]

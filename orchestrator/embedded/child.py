@@ -14,7 +14,7 @@ from functools import partial
 
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import Identity, identify
-from orchestrator.embedded.inside import FINISH, GENERATION, LISTEN_FD, READY, READY_FD
+from orchestrator.embedded.inside import FINISH, GENERATION, LISTEN_FD, READY, READY_FD, SERVING, STANDBY
 from orchestrator.embedded.plan import Service
 from orchestrator.embedded.record import Process
 from orchestrator.errors import UnavailableError
@@ -36,6 +36,8 @@ class Child:
     running: subprocess.Popen[bytes] | None = None
     """Its process, dead or alive; None while it waits to be started."""
     is_ready: bool = False
+    is_serving: bool = False
+    """Whether it has loaded all that it needs; a worker may be ready before."""
     started_s: float = 0.0
     deaths: int = 0
     """How often in a row it died young."""
@@ -47,6 +49,8 @@ class Child:
     """How many processes did its work before it, each with older code."""
     is_finishing: bool = False
     """Whether another does its work now, and it only finishes its steps."""
+    is_standby: bool = False
+    """Whether it has loaded its libraries and waits until its predecessor's code has changed."""
     served: dict[str, set[str]] = field(default_factory=dict)
     """Files of user code that its process read: path → digests."""
     heard: bytes = b""
@@ -62,10 +66,11 @@ class Child:
                 self.log_start = log.tell()
                 self.running = subprocess.Popen(
                     service.command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if self.is_standby else subprocess.DEVNULL,
+                    bufsize=0,
                     stdout=log,
                     stderr=log,
-                    env={**environment, GENERATION: str(self.generation), **{name: str(number) for name, number in passed.items()}},
+                    env={**environment, **self._told(), **{name: str(number) for name, number in passed.items()}},
                     pass_fds=tuple(passed.values()),
                     start_new_session=True,
                     preexec_fn=partial(_die_with, os.getpid(), self.death_signal),  # safe: the supervisor has one thread
@@ -77,10 +82,13 @@ class Child:
         finally:
             if announce is not None:
                 os.close(announce)
-        self.is_ready = ready is None
+        self.is_ready, self.is_serving = ready is None, False
         self.served, self.heard = {}, b""
         self.started_s = time.time()
         return ready
+
+    def _told(self) -> dict[str, str]:
+        return {GENERATION: str(self.generation), **({STANDBY: "1"} if self.is_standby else {})}
 
     def hear(self, told: bytes) -> None:
         """Take in what its process tells: that it is ready, or which files it read."""
@@ -89,16 +97,28 @@ class Child:
             what, *more = os.fsdecode(line).split("\t")
             if what == READY:
                 self.is_ready = True
+            elif what == SERVING:
+                self.is_serving = True
             elif what == "file" and len(more) == 2:
                 path, digest = more
                 self.served.setdefault(path, set()).add(digest)
 
-    def successor(self) -> Child:
-        """Return the child that does this one's work from now on; this one is told to finish its steps."""
+    def finish(self) -> None:
+        """Tell its process to finish its steps and take no more."""
         self.is_finishing = True
         if self.running:
             self.running.send_signal(FINISH)
-        return Child(self.service, self.death_signal, generation=self.generation + 1)
+
+    def successor(self, *, is_standby: bool = False) -> Child:
+        """Return the child that does this one's work when its code has changed; its process is not started yet."""
+        return Child(self.service, self.death_signal, generation=self.generation + 1, is_standby=is_standby)
+
+    def step_in(self) -> None:
+        """Have the process that waits do its predecessor's work."""
+        self.is_standby, self.started_s = False, time.time()
+        if self.running and self.running.stdin:
+            with suppress(OSError), self.running.stdin as stdin:  # it may just have died; then it is started again
+                stdin.write(b"\n")
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
@@ -115,6 +135,8 @@ class Child:
         """Make sure that nothing is left of its process, nor of those that this started. Returns the exit status."""
         if self.running is None:
             return 0
+        if self.running.stdin:
+            self.running.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.running.wait(wait_s)
         with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
@@ -137,8 +159,8 @@ class Child:
 
     def describe(self) -> Process:
         pid = self.running.pid if self.running else 0
-        name = f"{self.service.name} (finishing)" if self.is_finishing else self.service.name
-        return Process(name, self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
+        what = " (finishing)" if self.is_finishing else " (standby)" if self.is_standby else ""
+        return Process(f"{self.service.name}{what}", self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
 
 
 def _die_with(parent: int, number: int) -> None:

@@ -48,6 +48,7 @@ class Supervisor:
         self._server = Child(plan.server, signal.SIGTERM)
         self._workers = [Child(service, signal.SIGKILL) for service in plan.services]
         self._finishing: list[Child] = []
+        self._standbys: dict[str, Child] = {}
         self._code = Watch()
         self._code_fault = ""
         self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
@@ -96,6 +97,7 @@ class Supervisor:
             dues = [child.due - time.monotonic() for child in self._waiting()]
             if any(child.served for child in self._workers):
                 self._look_at_code()
+                self._keep_standbys()
                 dues.append(POLL_S)
             for child in self._turn(max(0.0, min(dues)) if dues else None):
                 self._bury(child)
@@ -105,7 +107,7 @@ class Supervisor:
             self._ask_stop(0.0)
         _log("stack_stops", grace_s=round(self._grace_left(), 1))
         self._write_record()
-        workers = [*self._workers, *self._finishing]
+        workers = [*self._workers, *self._finishing, *self._standbys.values()]
         for child in workers:
             child.ask_to_end()
         while any(child.is_running() for child in workers) and self._grace_left() > 0:
@@ -124,7 +126,7 @@ class Supervisor:
     # Its children
 
     def _children(self) -> Iterable[Child]:
-        return (self._server, *self._workers, *self._finishing)
+        return (self._server, *self._workers, *self._finishing, *self._standbys.values())
 
     def _waiting(self) -> list[Child]:
         return [child for child in self._children() if child.running is None]
@@ -186,11 +188,24 @@ class Supervisor:
         if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
             what = f"{verdict.changed[0]} is served when one of the {MAX_FINISHING} older processes of {name!r} ends"
             return f"{what}: wait, or cancel their runs"
+        successor = self._standbys.pop(name) if name in self._standbys else child.successor()
+        self._workers[self._workers.index(child)] = successor
         self._finishing.append(child)
-        successor = self._workers[self._workers.index(child)] = child.successor()
+        child.finish()
         _log("code_changed", name=name, generation=successor.generation, files=", ".join(verdict.changed[:5]))
-        self._restart(successor)
+        successor.step_in()
+        if successor.running is None:
+            self._restart(successor)
+        self._write_record()
         return ""
+
+    def _keep_standbys(self) -> None:
+        """Have a process wait beside each that serves user code: to load Celery and LiteLLM takes seconds."""
+        are_all_loaded = all(child.is_serving for child in self._workers if child.service.queues)
+        for child in self._workers if self._is_kept and are_all_loaded else ():
+            if child.served and child.is_running() and child.service.name not in self._standbys:
+                standby = self._standbys[child.service.name] = child.successor(is_standby=True)
+                self._restart(standby)
 
     # What happens to it
 

@@ -152,6 +152,7 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
         labels=json.loads(meta.get("labels", "{}")),
         names=names,
         steps=steps,
+        code=tuple(meta.get("code", "").split()),
     )
 
 

@@ -188,6 +188,8 @@ class RunRecord:
     labels: Mapping[str, str]
     names: Mapping[str, str]
     steps: Mapping[str, StepRecord]
+    code: tuple[str, ...] = ()
+    """The user's modules that its steps ran with, as `module@digest`."""
 
     def answering(self, name: str) -> StepRecord | None:
         """The step that answers to a name."""

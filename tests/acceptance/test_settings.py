@@ -12,7 +12,15 @@ from orchestrator.settings import VARIABLES, settings
 from tests.acceptance import write_settings
 
 ROOT = Path(__file__).parents[2]
-OF_OURS_ALONE = {"CANTATA_FAULT", "CANTATA_GENERATION", "CANTATA_LISTEN_FD", "CANTATA_READY_FD", "CANTATA_STACK_PID", "CANTATA_WORKER"}
+OF_OURS_ALONE = {
+    "CANTATA_FAULT",
+    "CANTATA_GENERATION",
+    "CANTATA_LISTEN_FD",
+    "CANTATA_READY_FD",
+    "CANTATA_STACK_PID",
+    "CANTATA_STANDBY",
+    "CANTATA_WORKER",
+}
 """Between our own processes and tests: nobody sets them by hand."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ from click.testing import CliRunner
 from orchestrator import embedded
 from orchestrator.cli.main import submit
 from orchestrator.client import ChainRun, Client
-from orchestrator.embedded import Stack, plan
+from orchestrator.embedded import Process, Stack, plan
+from orchestrator.embedded.identity import identify
 from orchestrator.pages.runs import Pages
 from orchestrator.state import fleet
+from orchestrator.testing import Rule, ScriptedModels
+from orchestrator.testing.answers import JsonObject
 from tests.waiting import until
 
 STEPS = """
@@ -36,6 +40,17 @@ CONFIG = """
 tools:
   version: {function: "steps:version"}
   hold: {function: "steps:hold"}
+"""
+
+ANSWER = """
+from pydantic import BaseModel
+class Answer(BaseModel):
+    version: int = {version}
+"""
+AGENTS = """
+agents:
+  quick: {model: openai/gpt-4o-mini, instructions: ["quick: {input}"], output: {class: "shapes:Answer"}}
+  slow: {model: openai/gpt-4o-mini, instructions: ["slow: {input}"], output: {class: "shapes:Answer"}}
 """
 
 
@@ -169,6 +184,27 @@ def test_a_killed_process_of_the_old_code_is_not_started_again(desk: Desk, tmp_p
     assert held.steps(["a"])["a"].attempt == 2
 
 
+def test_a_run_whose_steps_ran_with_several_versions_shows_them(desk: Desk, tmp_path: Path) -> None:
+    nodes = [
+        {**chain("hold", path=str(tmp_path / "go"))["nodes"][0], "next_node": "b"},
+        {"node_id": "b", "kind": "tool", "name": "version"},
+    ]
+    run = desk.client.submit_chain({"entry_node": "a", "nodes": nodes})
+    until(lambda: is_running(run), "the long step")
+    version = desk.edit()
+    until(lambda: desk.served() == version, "the new version")
+    (tmp_path / "go").touch()
+    assert run.result().final_output == version
+
+    shown = CliRunner().invoke(submit, ["runs", "show", run.run_id, "--json"])
+    code = json.loads(shown.stdout)["code"]
+    digests = sorted(entry.partition("@")[2] for entry in code)
+
+    assert len(digests) == 2
+    said = CliRunner().invoke(submit, ["runs", "show", run.run_id])
+    assert f"its steps ran with different versions of the code: steps ({', '.join(digests)})" in said.stderr
+
+
 def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(desk: Desk) -> None:
     def ask(tool: str) -> tuple[int, Any]:
         request = urllib.request.Request(
@@ -189,3 +225,57 @@ def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_
     log = desk.stack.home.logs / "gateway.log"
     until(lambda: "configuration_not_served" in log.read_text(), "the fault")
     assert ask("again")[0] < 300
+
+
+class Gated(ScriptedModels):
+    """A model server that answers slow questions when it is let."""
+
+    gate = threading.Event()
+
+    def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
+        """Write a request into the journal; wait at the gate before its answer."""
+        found = super().receive(body, authorization)
+        if "slow" in str(found[1]["text"]):
+            self.gate.wait(timeout=120)
+        return found
+
+
+def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_a_standby_serves_the_new(tmp_path: Path) -> None:
+    save(tmp_path, "shapes.py", ANSWER.format(version=1))
+    save(tmp_path, "cantata.yaml", AGENTS)
+    config, home = tmp_path / "cantata.yaml", tmp_path / "home"
+
+    def start(client: Client, name: str) -> ChainRun:
+        node = {"node_id": "a", "kind": "agent", "name": name, "input": {"text": "?"}}
+        return client.submit_chain({"entry_node": "a", "nodes": [node]})
+
+    with pytest.MonkeyPatch.context() as patch, Gated([{"reply": "{}"}]) as models:
+        patch.delenv("REDIS_URL", raising=False)
+        patch.setenv("OPENAI_API_BASE", models.url)
+        patch.setenv("OPENAI_API_KEY", "sk-test-secret-0123456789")
+        stack = Stack.start(home, agents=1, tools=0, config=config, keep=True)
+        try:
+            with Client(stack.url, config=config) as client:
+                pids = {process.name: process.pid for process in until(lambda: _with_standby(stack), "the standby", 120)}
+                held = start(client, "slow")
+                until(models.journal, "the model call")
+
+                save(tmp_path, "shapes.py", ANSWER.format(version=2))
+
+                until(lambda: start(client, "quick").result().final_output == {"version": 2}, "the new version")
+                now = {process.name: process.pid for process in stack.processes()}
+                assert (now["agents"], now["agents (finishing)"]) == (pids["agents (standby)"], pids["agents"])
+                models.gate.set()
+                assert held.result().final_output == {"version": 1}
+                assert (held.steps(["a"])["a"].attempt, held.result().usage.model_calls) == (1, 1)
+                assert sum("slow" in str(entry["text"]) for entry in models.journal()) == 1
+                until(lambda: "agents (finishing)" not in [each.name for each in stack.processes()], "the end of the old process")
+        finally:
+            models.gate.set()
+            embedded.down(home)
+    assert not [pid for pid in pids.values() if identify(pid)]
+
+
+def _with_standby(stack: Stack) -> list[Process]:
+    found = stack.processes()
+    return found if any(process.name == "agents (standby)" for process in found) else []
