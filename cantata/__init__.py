@@ -82,3 +82,8 @@ def __getattr__(name: str) -> Any:
     if not place.is_relative_to(_HERE / "orchestrator"):
         raise ImportError(f"the package 'orchestrator' at {place} hides the one of Cantata; rename yours")
     return getattr(package, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names too, so that shells complete them."""
+    return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from celery.backends.base import DisabledBackend
 from celery.canvas import Signature
 from kombu import Connection
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
+from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.uuid import uuid
 from redis import Redis
 from redis.exceptions import RedisError
@@ -43,6 +44,7 @@ TRANSPORTS = {
     "socket": "orchestrator.transport:SocketTransport",
     "sentinel": "orchestrator.transport:SentinelTransport",
 }
+TRANSPORT_ALIASES["socket"] = TRANSPORTS["socket"]  # `celery inspect conf`, which Flower calls, makes a connection of `broker_url` alone
 
 
 class LedgerBackend(DisabledBackend):

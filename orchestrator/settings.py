@@ -125,4 +125,5 @@ def namespace_named(name: str | None) -> str:
 
 def _fault(variable: str, message: str) -> Fault:
     """What is wrong with a variable; its value is not shown, since it may be a secret."""
-    return Fault(f"{message[:1].lower()}{message[1:]}; correct the variable or unset it", where=variable)
+    said = message.removeprefix("Value error, ")  # pydantic's, for errors of our own checks
+    return Fault(f"{said[:1].lower()}{said[1:]}; correct the variable or unset it", where=variable)

@@ -90,15 +90,15 @@ def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequ
     except ConfigError as error:
         return error.faults, ""
     faults = with_lines(chains.check(request, definitions, is_draft=True)[0], document)
-    return faults, f"a chain request of {len(request.nodes)} nodes{_still_to_give(request)}"
+    return faults, f"a chain request of {len(request.nodes)} {'node' if len(request.nodes) == 1 else 'nodes'}{_still_to_give(request)}"
 
 
 def _still_to_give(request: ChainRequest) -> str:
-    """What a request reads from the input that it does not have yet."""
+    """Return the names that a request reads from an input that it does not have yet, as a clause."""
     if request.inputs or request.initial_input:
         return ""
     names = read_from_input(outline(request.nodes, request.entry_node).nodes)
-    return f", which reads from the input it is yet to be given: {', '.join(map(repr, names))}" if names else ""
+    return f", which expects an input with {', '.join(map(repr, names))}" if names else ""
 
 
 def _checked_configuration(document: Document, path: Path) -> tuple[Sequence[Fault], str]:

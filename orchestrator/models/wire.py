@@ -12,6 +12,8 @@ from orchestrator.models.values import ErrorInfo, Usage, Value
 
 RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
+ENDED = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
+"""How a run that did not succeed ended → the words for it behind its id."""
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
 
 
@@ -140,7 +142,7 @@ class Ending(Value):
             raise RunError(
                 f"run {self.run_id} has no answer yet: it is {self.status}", run_id=self.run_id, status=self.status, code="not_over"
             )
-        said = f"run {self.run_id} is {self.status}: {error.message}" if self.run_id else error.message
+        said = f"run {self.run_id} {ENDED[self.status]}: {error.message}" if self.run_id else error.message
         raise RunError(said, run_id=self.run_id, status=self.status, code=error.code)
 
 

@@ -50,7 +50,9 @@ def retry(past: Past) -> Fork:
     """A run that does anew what the source left unfinished. Raises ConfigError if it left nothing."""
     left = set(_unfinished(past))
     if not left:
-        raise _refused(f"run {past.run_id} left nothing unfinished: it is {past.status}; fork it from a step to do that anew")
+        raise _refused(
+            f"run {past.run_id} left nothing to retry: its status is {past.status!r}; fork it from a step to run that step again"
+        )
     return _rewound(past, left)
 
 

@@ -26,6 +26,11 @@ def test_an_address_of_no_broker_is_a_fault_that_shows_no_password(url: str) -> 
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["redis+socket:///tmp/valkey.sock", "redis://:geheim@host:1/0", "redis+sentinel://:geheim@a:1,b:2/main"])
+def test_flower_is_told_the_settings_of_a_worker_without_passwords(url: str) -> None:
+    assert "geheim" not in str(make_app(url).conf.table()), "celery inspect conf"
+
+
 @pytest.mark.parametrize(
     ("broker", "said"),
     [

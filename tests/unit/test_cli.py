@@ -339,7 +339,7 @@ def test_a_request_without_an_input_is_told_what_it_reads_from_it(folder: Path) 
     checked, run_with_input = run("check", "draft.yaml"), run("chain", "draft.yaml", "--input", '{"by": 1}')
 
     assert checked.exit_code == 0
-    assert checked.stdout.endswith("which reads from the input it is yet to be given: 'aa', 'by')\n")
+    assert checked.stdout.endswith("(a chain request of 1 node, which expects an input with 'aa', 'by')\n")
     assert run_with_input.exit_code == 2
     assert "line 2: nodes[0] 'a'.input_map.text: 'aa' is neither a node of the chain nor an input" in run_with_input.stderr
 

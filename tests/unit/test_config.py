@@ -124,6 +124,13 @@ def test_a_missing_file_is_a_fault() -> None:
 # settings
 
 
+def test_a_wrong_namespace_is_told_in_our_words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_NAMESPACE", "A:b")
+
+    with pytest.raises(ConfigError, match=r"^environment: CANTATA_NAMESPACE: a namespace has 1 to 40 of"):
+        settings()
+
+
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://:secret@host/0")
     monkeypatch.setenv("CANTATA_BROKER_URL", "amqp://user:secret@host")

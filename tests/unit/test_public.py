@@ -47,6 +47,10 @@ def test_public_names_are_those_that_have_a_home() -> None:
     assert sorted(orchestrator.__all__) == sorted(orchestrator._HOMES)
 
 
+def test_a_shell_completes_the_public_names() -> None:
+    assert set(orchestrator.__all__) <= set(dir(cantata)), "modules that import names late list them by __dir__"
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
         _ = orchestrator.Cleint

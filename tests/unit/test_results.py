@@ -23,11 +23,14 @@ def test_an_answer_is_had_only_from_a_run_that_succeeded() -> None:
     assert answered.raise_for_status().output == "yes"
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled", "timed_out", "exhausted"])
-def test_a_run_without_an_answer_raises_why(status: RunStatus) -> None:
+@pytest.mark.parametrize(
+    ("status", "ended"),
+    [("failed", "failed"), ("cancelled", "was cancelled"), ("timed_out", "timed out"), ("exhausted", "exhausted its budget")],
+)
+def test_a_run_without_an_answer_raises_why(status: RunStatus, ended: str) -> None:
     result = RunResult(run_id="r", status=status, error=ErrorInfo(code="model_error", message="no key"))
 
-    with pytest.raises(RunError, match=f"run r is {status}: no key") as caught:
+    with pytest.raises(RunError, match=f"run r {ended}: no key") as caught:
         result.raise_for_status()
 
     assert (caught.value.run_id, caught.value.status, caught.value.code) == ("r", status, "model_error")

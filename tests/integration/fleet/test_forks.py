@@ -86,7 +86,7 @@ def test_a_retry_asks_only_for_what_failed(client: EmbeddedClient, models: Scrip
 
     assert finished(retried).final_output == "said"
     assert [prompt.partition(" ")[0] for prompt in asked()] == ["ann", "bob", "bob", "cleo"]
-    with pytest.raises(ConfigError, match="left nothing unfinished: it is succeeded"):
+    with pytest.raises(ConfigError, match="left nothing to retry: its status is 'succeeded'"):
         client.retry(retried.run_id)
 
 

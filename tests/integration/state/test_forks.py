@@ -149,7 +149,7 @@ def test_what_cannot_be_forked_is_told(ledger: Ledger) -> None:
         planning.fork(past, "aa")
     with pytest.raises(ConfigError, match="'b' was skipped, since nothing led to it"):
         planning.fork(past, "b")
-    with pytest.raises(ConfigError, match=r"^run run left nothing unfinished: it is succeeded"):
+    with pytest.raises(ConfigError, match=r"^run run left nothing to retry: its status is 'succeeded'"):
         planning.retry(past)
     with pytest.raises(UnknownRunError):
         forks.read(ledger, "nobody")
