@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
-from celery import Celery
+from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.canvas import Signature
 from kombu import Connection
@@ -62,7 +62,7 @@ class LedgerBackend(DisabledBackend):
 
     def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **options: Any) -> None:
         """Send the join if this part's commit made it ready."""
-        if state == "SUCCESS" and result == "joined" and request.chord:
+        if state == states.SUCCESS and result == "joined" and request.chord:
             faultpoints.at("chord-joined")
             self.app.signature(request.chord).apply_async()  # type: ignore[attr-defined]  # every backend has its app
 
@@ -292,6 +292,13 @@ class Carried:
             self._request.chain = None
             following = frozenset()
         return frozenset(ready) - following - self.join
+
+    def send(self, app: App, answer: str | None) -> None:
+        """Send the next link, or the join, of a task that raises, as Celery does of one that succeeds; `answer` is what it would return."""
+        chain_links, self._request.chain = self._request.chain, None
+        if chain_links:
+            app.signature(chain_links[-1]).apply_async(chain=chain_links[:-1])
+        app.backend.on_chord_part_return(self._request, states.SUCCESS, answer)
 
 
 def __getattr__(name: str) -> App:

@@ -43,7 +43,10 @@ def envelope(item: bytes, queue: str) -> Any:
     """Return the message in an item of a queue; around what is none, one whose content type nobody accepts."""
     try:
         found = loads(bytes_to_str(item))
-        if found["properties"]["delivery_tag"] and found["properties"]["delivery_info"]["routing_key"]:
+        properties = found["properties"]
+        if properties["delivery_tag"] and properties["delivery_info"]["routing_key"]:
+            if found.get("redelivered"):  # kombu writes it here, and Celery looks for it there
+                properties["delivery_info"]["redelivered"] = True
             return found
     except (ValueError, TypeError, KeyError):
         log.warning("no_message", queue=queue, bytes=len(item))

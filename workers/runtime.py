@@ -23,7 +23,7 @@ from orchestrator import faultpoints, metrics, tracing
 from orchestrator.coordinator import definitions_from
 from orchestrator.errors import CantataError, StepError
 from orchestrator.models.definitions import Definitions
-from orchestrator.models.graph import Spec
+from orchestrator.models.graph import Outcome, Spec
 from orchestrator.planning.canvas import Pace
 from orchestrator.results import is_over
 from orchestrator.settings import settings
@@ -58,6 +58,8 @@ class Held:
     late: str = ""
     """The error past `give_up`, where it is a part of the work that may take only so long."""
     cancelled: bool = False
+    outcome: Outcome | None = None
+    """What was recorded for the handler, past its time-out."""
 
 
 class Process:
@@ -103,12 +105,12 @@ class Process:
     # --- doing ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def leased(self, begun: Begun) -> Iterator[None]:
+    def leased(self, begun: Begun) -> Iterator[Held]:
         """Keep the lease of a step alive until its outcome is recorded."""
         with self._changed:
-            self._held[begun.lease] = Held(begun)
+            held = self._held[begun.lease] = Held(begun)
         try:
-            yield
+            yield held
         finally:
             with self._changed:
                 self._held.pop(begun.lease, None)
@@ -256,6 +258,7 @@ class Process:
             record = outcomes.failed(held.begun, StepError(late, code="timeout", retryable=not held.late))
             try:
                 committed = self._heart_ledger.commit(held.begun, record.outcome, output=record.output, info=record.info)
+                held.outcome = record.outcome if committed.word in ("ok", "again") else None
                 metrics.step_ended(held.begun.spec.kind, record.outcome.status, time.monotonic() - held.begun.asked_at)
                 self._send(held.begun.run_id, committed.sends)
                 traces.end(tracing.active() if is_over(committed.run_status) else None, self._heart_ledger, held.begun.run_id)

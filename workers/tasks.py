@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import structlog
@@ -23,14 +23,14 @@ from orchestrator.state.records import Ahead, Begun, Committed, Ready
 from workers import outcomes, shown
 from workers.kinds import HANDLERS
 from workers.outcomes import Record
-from workers.runtime import Process
+from workers.runtime import Held, Process
+from workers.shown import Attempt
 from workers.watching import do
 
 log = structlog.get_logger(__name__)
 
 MOST_AHEAD = 64  # steps one message may run ahead, so that a worker comes back to its queue
 AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
-DROPPED = "dropped"  # an attempt whose lease was lost, or whose run has ended: what came of it counts for nothing
 
 
 class Service(Protocol):
@@ -47,6 +47,7 @@ class Place:
     kind: str
     queue: str
     priority: int
+    is_redelivered: bool = False
 
 
 class Loop:
@@ -62,19 +63,21 @@ class Loop:
         self._held_back: dict[str, Ready] = {}
         self._until: float | None = None
         self._definitions = ""
-        self.done: list[tuple[str, str, float, float]] = []
+        self.done: list[Attempt] = []
+        self.lost: list[Attempt] = []
+        """The attempts that a process died of which had this message before."""
 
     def run(self) -> str | None:
         """Do the steps; 'joined' if Celery is to send the join of this message's chord."""
         begun = self._next()
         while begun is not None:
             self._definitions = begun.definitions
-            with self._process.leased(begun):
+            with self._process.leased(begun) as held:
                 since = time.time()
                 metrics.step_began(begun.spec.queue, begun.waited_s)
                 record = do(self._process, begun)
-                self.done.append((begun.spec.kind, begun.step_id, since, time.time()))
-                committed = self._commit(begun, record)
+                self.done.append(Attempt(begun.spec.kind, begun.step_id, since, time.time()))
+                committed = self._commit(begun, record, held)
             begun = committed or self._next()
         return self._let_celery_send()
 
@@ -88,7 +91,26 @@ class Loop:
                 faultpoints.at("begun")
                 return answer
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
+            if self._place.is_redelivered:
+                self._find_lost(step_id)
         return None
+
+    def _find_lost(self, step_id: str) -> None:
+        """Find out how a step ended whose process was killed, as it is past a time-out: Celery delivers its message again."""
+        record = self._process.ledger.records(self._run_id, [step_id]).get(step_id)
+        if record is None:
+            return
+        attempt, error = Attempt(record.spec.kind, step_id, time.time(), time.time()), record.error
+        if record.state == "running":
+            self.lost.append(
+                replace(
+                    attempt,
+                    status="retry",
+                    reason="its process died, or goes on without the broker: it is tried again if its lease runs out",
+                )
+            )
+        elif error is not None:
+            self.lost.append(replace(attempt, status="failed" if record.state == "failed" else "retry", reason=error.message))
 
     def _pass_on(self) -> None:
         """Leave steps that did not begin to the process that replaces this one."""
@@ -99,13 +121,16 @@ class Loop:
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(message.steps), error=str(error), note="the sweep sends them later")
 
-    def _commit(self, begun: Begun, record: Record | None) -> Begun | None:
+    def _commit(self, begun: Begun, record: Record | None, held: Held) -> Begun | None:
         if record is None:
-            self._count(DROPPED)
+            self._count()
+            self.done[-1] = self.done[-1].ended(held.outcome)
             return None
         since = clock.now()
-        committed = self._recorded(begun, record)
-        self._count(record.outcome.status if committed.word in ("ok", "again") else DROPPED)
+        committed, record = self._recorded(begun, record)
+        if committed.word in ("ok", "again"):
+            self.done[-1] = self.done[-1].ended(record.outcome)
+        self._count()
         faultpoints.at("committed")
         if record.outcome.fragment:
             faultpoints.at("graph-grown")
@@ -123,7 +148,7 @@ class Loop:
             self._todo.popleft()
         return begun_next
 
-    def _recorded(self, begun: Begun, record: Record) -> Committed:
+    def _recorded(self, begun: Begun, record: Record) -> tuple[Committed, Record]:
         """Record an outcome. It waits for a Redis that is away: given up, it would be lost, and its step done again.
 
         One that cannot be recorded at all becomes a failure that says so.
@@ -131,7 +156,8 @@ class Loop:
         ahead = self._ahead()
         while True:
             try:
-                return self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=ahead)
+                committed = self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=ahead)
+                return committed, record
             except UnavailableError as error:
                 if self._process.is_draining:
                     raise
@@ -143,10 +169,10 @@ class Loop:
                 reason = f"its outcome could not be recorded: {type(error).__name__}: {error}"
                 record, ahead = outcomes.failed(begun, StepError(reason, code="internal")), None
 
-    def _count(self, status: str) -> None:
+    def _count(self) -> None:
         """Count the attempt that was done last."""
-        kind, _, since, until = self.done[-1]
-        metrics.step_ended(kind, status, until - since)
+        attempt = self.done[-1]
+        metrics.step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)
 
     def _ahead(self) -> Ahead | None:
         now = time.monotonic()
@@ -181,7 +207,7 @@ class Loop:
             log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
 
     def _let_celery_send(self) -> str | None:
-        left = self._carried.keep_only(self._held_back, {step_id for _, step_id, _, _ in self.done})
+        left = self._carried.keep_only(self._held_back, {attempt.step_id for attempt in self.done})
         self._out([(step_id, self._held_back[step_id].spec) for step_id in left])
         return "joined" if self._carried.join and self._carried.join <= self._held_back.keys() else None
 
@@ -190,18 +216,24 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
     """The Celery task of one step kind."""
 
     ignore_result = True
+    throws = (StepError,)  # Celery logs them as nothing unusual: the step's own line has been written
 
     def __init__(self, kind: str, service: Service) -> None:
         self.name = kind
         self.service = service
 
     def run(self, run_id: str, steps: list[str]) -> str | None:
-        """Do the steps of one message, and what may run ahead behind them."""
-        app, delivered = cast(App, self.app), self.request.delivery_info or {}
-        place = Place(self.name, app.step_queue(str(delivered.get("routing_key") or "")), int(delivered.get("priority") or 0))
-        loop = Loop(app, self.service.process(), run_id, steps, place, Carried(self.request))
+        """Do the steps of one message, and what may run ahead behind them. Raises what Celery is to tell of an attempt that failed."""
+        app, delivered, carried = cast(App, self.app), self.request.delivery_info or {}, Carried(self.request)
+        queue, is_redelivered = app.step_queue(str(delivered.get("routing_key") or "")), bool(delivered.get("redelivered"))
+        place = Place(self.name, queue, int(delivered.get("priority") or 0), is_redelivered)
+        loop = Loop(app, self.service.process(), run_id, steps, place, carried)
         answer = loop.run()
-        shown.steps_run_ahead(self, run_id, steps, loop.done)
+        own = shown.own_attempt(steps, [*loop.lost, *loop.done])
+        shown.steps_run_ahead(self, run_id, [attempt for attempt in loop.done if attempt is not own])
+        if own is not None and (error := own.exception) is not None:
+            carried.send(app, answer)
+            raise error
         return answer
 
 

@@ -12,6 +12,7 @@ from redis import Redis
 from orchestrator.celeryapp import Carried, make_app
 from orchestrator.errors import UnavailableError
 from orchestrator.models.graph import START, Edge, Graph, Outcome
+from orchestrator.models.values import JsonValue
 from orchestrator.state import outages
 from orchestrator.state.keys import shard_key, shard_of
 from orchestrator.state.ledger import Ledger
@@ -35,9 +36,10 @@ def process(valkey: Redis, ledger: Ledger) -> Iterator[Process]:
     process.stop()
 
 
-def loop_of(process: Process, valkey: Redis) -> Loop:
+def loop_of(process: Process, valkey: Redis, *, is_redelivered: bool = False) -> Loop:
     app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
-    return Loop(app, process, RUN, [START], Place("run.start", "coordinator", 0), Carried(SimpleNamespace(chain=None, chord=None)))
+    place = Place("run.start", "coordinator", 0, is_redelivered)
+    return Loop(app, process, RUN, [START], place, Carried(SimpleNamespace(chain=None, chord=None)))
 
 
 def begun_by(process: Process) -> Begun:
@@ -144,3 +146,29 @@ def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
 
     step = ledger.records(RUN, [START])[START]
     assert (tries, step.state, step.failures, step.crashes) == ([1, 2], "done", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shown"),
+    [
+        (None, [("retry", "its process died, or goes on without the broker: it is tried again if its lease runs out")]),
+        (Outcome(status="retry", retry_in_s=60.0), [("retry", "took too long")]),
+        (Outcome(status="failed"), [("failed", "took too long")]),
+        (Outcome(), []),
+    ],
+    ids=["killed", "retry", "failed", "done"],
+)
+def test_a_message_that_comes_again_since_its_process_was_killed_tells_how_its_step_ended(
+    process: Process, valkey: Redis, outcome: Outcome | None, shown: list[tuple[str, str]]
+) -> None:
+    begun = begun_by(process)
+    if outcome is not None:
+        error: JsonValue = {"code": "timeout", "message": "took too long", "step": START}
+        process.ledger.commit(begun, outcome, output="null", info={} if outcome.status == "done" else {"error": error})
+    process.owner = "another~1"
+
+    for is_redelivered in (False, True):
+        loop = loop_of(process, valkey, is_redelivered=is_redelivered)
+        assert loop.run() is None
+        assert [(lost.status, lost.reason) for lost in loop.lost] == (shown if is_redelivered else [])
+        assert loop.done == []

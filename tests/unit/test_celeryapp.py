@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -135,6 +136,21 @@ def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App, monkeyp
     assert second.decode()[0] == ["r", ["b"]]
     assert carried(second).steps == {"c"}
     assert (second.headers["parent_id"], second.headers["root_id"]) == ("parent", "root")
+
+
+@pytest.mark.parametrize("answer", ["joined", None])
+def test_behind_a_task_that_raises_the_next_link_or_the_join_goes_out_as_celery_sends_it(app: App, answer: str | None) -> None:
+    [first] = sent(app, Row((message("a"), message("b"), message("c"))))
+    [member, _] = sent(app, Fan((message("a"), message("b")), message("c")))
+    request = SimpleNamespace(chain=first.decode()[2]["chain"], chord=member.decode()[2]["chord"])
+
+    Carried(request).send(app, answer)
+
+    second, *join = sent(app)
+    assert second.decode()[0] == ["r", ["b"]]
+    assert carried(second).steps == {"c"}
+    assert [raw.decode()[0] for raw in join] == ([["r", ["c"]]] if answer else [])
+    assert request.chain is None, "nor does Celery send it again, or look for who waits for it"
 
 
 def test_all_that_is_named_in_a_broker_begins_with_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,14 @@ def test_each_task_leads_to_its_run_and_each_run_to_its_tasks(desk: Desk, http: 
         assert f'<a href="/runs/run/{run_id}">{run_id}</a>' in http.get(f"/task/{task['uuid']}").text
 
 
+def test_a_failed_step_is_a_failed_task(desk: Desk, http: httpx.Client) -> None:
+    run_id = desk.chain({"node_id": "sum", "name": "add", "input": {"a": 1}}).wait(PATIENCE_S).run_id
+
+    failed = until(lambda: [task for task in tasks_of(http, run_id) if task["state"] == "FAILURE"], "a failed task")
+    assert [task["steps"] for task in failed] == [["sum"]]
+    assert "missing a required argument" in http.get(f"/task/{failed[0]['uuid']}").text
+
+
 @pytest.mark.parametrize("path", ["graph", "steps/one", "events"])
 def test_a_run_that_is_not_known_is_not_found(path: str, http: httpx.Client) -> None:
     answer = http.get(f"/runs/api/runs/1234567890abcdef/{path}")
