@@ -19,7 +19,9 @@ from orchestrator.models.graph import Outcome
 from orchestrator.planning import canvas
 from orchestrator.planning.canvas import Fan, Message
 from orchestrator.state import clock, events
+from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import Ledger
+from orchestrator.state.limits import LIMITS_KEY
 from tests.integration.state.play import Play, work
 
 FOREIGN = ("no JSON", "[1]", "7", '{"headers": null}', '{"headers": {"sent_at": "noon"}}', "[" * 100_000, b"\xff")
@@ -155,6 +157,19 @@ def test_what_is_due_is_sent_though_lost_messages_cannot_be_looked_for(
         sweep_once(app, ledger)
 
     assert steps_in(valkey, TOOLS) == ["dead", "again"]
+
+
+def test_lost_messages_are_sent_though_the_limits_cannot_be_asked(ledger: Ledger, valkey: Redis, app: App) -> None:
+    play = Play(ledger)
+    play.plan(work("lost"), work("call"))
+    play.commit(play.begin("call"), outcome=Outcome(status="wait", retry_in_s=60))
+    valkey.zadd(f"{play.shard}:due", {"permit|run|call": 1.0})
+    look_now(play, "lost")
+    valkey.set(f"{key_of(valkey, LIMITS_KEY)}:tickets", "no hash")
+
+    assert not sweep_once(app, ledger), "so that its age tells it"
+
+    assert steps_in(valkey, TOOLS) == ["lost"]
 
 
 def fail(text: str, *_: object) -> None:
