@@ -57,10 +57,13 @@ local function told_again()
   return {'again', sends, begun, status, {}}
 end
 
-if s.word == 'skipped' and s.attempt == attempt and (ARGV[5] == 'done' or ARGV[5] == 'failed') then add_usage_once(s.id, attempt, ARGV[10]) end
+local counts = s.word == 'running' and s.attempt == attempt and s.owner == ARGV[4]
+local counted = s.word == ARGV[5] and s.attempt == attempt
+local was_stopped = s.word == 'skipped' and s.attempt == attempt
+if (ARGV[5] == 'done' and not counts and not counted) or (ARGV[5] == 'failed' and was_stopped) then add_usage_once(s.id, attempt, ARGV[10]) end
 if status ~= 'running' then return {'closed', {}, false, status, {}} end
-if s.word == ARGV[5] and s.attempt == attempt then return told_again() end
-if s.word ~= 'running' or s.attempt ~= attempt or s.owner ~= ARGV[4] then return {'stale', {}, begun_before(), status, {}} end
+if counted then return told_again() end
+if not counts then return {'stale', {}, begun_before(), status, {}} end
 
 add_usage(ARGV[10])
 keep(#ARGV[6] + #ARGV[7] + #ARGV[8])

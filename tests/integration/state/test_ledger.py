@@ -19,7 +19,7 @@ from orchestrator.state.keys import SHARDS, key_of, run_key, shard_key, shard_of
 from orchestrator.state.ledger import BLOB_BYTES, Ledger
 from orchestrator.state.records import Ahead, Begun, Overdue, Ready, Swept
 from tests.integration.state import invariants
-from tests.integration.state.play import Play, failed, row, sent, wait, work
+from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 
 # accepting
 
@@ -314,6 +314,27 @@ def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> Non
         ledger.used(cut_off, Usage(input_tokens=3, model_calls=1))
 
     assert ledger.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
+
+
+def test_what_a_lost_or_late_attempt_used_counts_once_for_its_run(ledger: Ledger) -> None:
+    """Its worker was frozen while a model answered, or the join behind it went on; both may be told twice."""
+    play = Play(ledger)
+    play.plan(work("a"), work("late"), work("end", quorum=1), edges=fan_in(("a", "late"), "end"))
+    lost, late = play.begin("a"), play.begin("late")
+    play.lose_lease(lost)
+    usage = Usage(input_tokens=3, model_calls=1)
+
+    for _ in range(2):
+        assert play.commit(lost, outcome=Outcome(usage=usage)).word == "stale"
+    again = play.begin("a")
+    for _ in range(2):
+        play.commit(again, outcome=Outcome(usage=usage))
+    assert play.step("late").state == "failed"
+    for _ in range(2):
+        assert play.commit(late, outcome=Outcome(usage=usage)).word == "stale"
+        assert play.commit(lost, outcome=Outcome(usage=usage)).word == "stale"
+
+    assert ledger.read("run").usage == Usage(input_tokens=9, model_calls=3)
 
 
 def test_a_last_outcome_that_is_told_again_counts_once(ledger: Ledger) -> None:
