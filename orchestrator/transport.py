@@ -22,6 +22,9 @@ from orchestrator.state.refusals import patient
 
 FIRST = "first"  # header of a message that goes before all that waits in its queue with its priority
 
+NOT_READ = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading an item of a queue raises, as kombu makes objects of what is there, where it is no message."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -39,20 +42,32 @@ class Received(virtual.QoS):
             super().reject(delivery_tag, requeue)
 
 
-def envelope(item: bytes, queue: str) -> Any:
+def envelope(item: bytes, queue: str, channel: Any) -> Any:
     """Return the message in an item of a queue; around what is none, one whose content type nobody accepts."""
     try:
         found = loads(bytes_to_str(item))
-        properties = found["properties"]
-        if properties["delivery_tag"] and properties["delivery_info"]["routing_key"]:
+        if _is_whole(channel.Message(found, channel=channel)):
             if found.get("redelivered"):  # kombu writes it here, and Celery looks for it there
-                properties["delivery_info"]["redelivered"] = True
+                found["properties"]["delivery_info"]["redelivered"] = True
             return found
-    except (ValueError, TypeError, KeyError):
-        log.warning("no_message", queue=queue, bytes=len(item))
+    except NOT_READ:  # not passed on: with kombu it ends the worker
+        pass
+    log.warning("no_message", queue=queue, bytes=len(item))
     properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
     body = base64.b64encode(item).decode()
     return {"body": body, "content-type": "application/x-unknown", "content-encoding": "binary", "headers": {}, "properties": properties}
+
+
+def _is_whole(message: Any) -> bool:
+    """Whether a message has what kombu and Celery look at before they look for its task."""
+    headers = message.headers
+    names = [
+        message.delivery_tag,
+        message.delivery_info["routing_key"],
+        message.content_type,
+        *([headers["task"], headers["id"]] if "task" in headers else []),
+    ]
+    return all(isinstance(name, str) and name for name in names)
 
 
 class Channel(redis.Channel):
@@ -100,7 +115,7 @@ class Channel(redis.Channel):
                 raise Empty
             queue = bytes_to_str(found[0]).rsplit(self.sep, 1)[0]
             self._queue_cycle.rotate(queue)  # type: ignore[attr-defined]  # as above
-            self.connection._deliver(envelope(found[1], queue), queue)
+            self.connection._deliver(envelope(found[1], queue, self), queue)
             return True
         finally:
             self._in_poll = None

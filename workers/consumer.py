@@ -11,6 +11,7 @@ from celery.worker import consumer
 
 from orchestrator.state import dead_letters
 from orchestrator.state.connection import RedisFailure
+from orchestrator.transport import FIRST
 
 EVENTS_S = 0.1
 AGAIN_S = 0.2  # before a message that could not be kept goes back to its queue
@@ -46,7 +47,7 @@ class Consumer(_Celerys):  # type: ignore[misc]  # for the same reason
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
         """Keep a task that nobody here registered. A step of a newer version is left to the sweep, which sends it again."""
-        if "sent_at" in (message.headers or {}):
+        if not {"sent_at", FIRST}.isdisjoint(message.headers or {}):
             super().on_unknown_task(body, message, exc)
         else:
             self._keep(message, f"no task is called {str(exc.args[0] if exc.args else exc)[:200]!r}")

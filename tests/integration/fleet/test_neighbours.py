@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from orchestrator.celeryapp import send_all
 from orchestrator.client import EmbeddedClient
 from orchestrator.health.gather import look_at_fleet
+from orchestrator.planning import canvas
 from orchestrator.state import dead_letters
 from orchestrator.state.keys import key_of
 from orchestrator.state.load import standing
@@ -93,7 +96,33 @@ def test_a_task_that_is_no_step_is_kept_and_told(
     assert client.redis.ttl(letters) > 0
 
 
-@pytest.mark.parametrize("raw", [b"not JSON", b"[1]", b'{"body": "x"}', b"\xff\xfe\x00", b'{"properties": {"delivery_tag": "1"}}'])
+def test_a_step_of_a_newer_version_is_left_to_the_sweep_however_it_was_sent(client: EmbeddedClient, shop: Any, letters: str) -> None:
+    steps = canvas.Fan((canvas.Message("newer.kind", "tools", ("a",)),))
+
+    send_all(client.app, [("run", 0, steps)], first=True)
+    send_all(client.app, [("run", 0, steps)])
+    shop.send_task("shop.sell", queue="cantata.tools")
+
+    (letter,) = until(lambda: dead_letters.letters(client.redis), "the dead letter")
+    assert letter["reason"] == "no task is called 'shop.sell'"
+
+
+def message(**fields: object) -> bytes:
+    """A message as kombu writes it, but for some fields."""
+    properties = {"delivery_tag": "1", "delivery_info": {"exchange": "", "routing_key": "cantata.tools"}, "body_encoding": "base64"}
+    whole = {"body": "W10=", "content-type": "application/json", "content-encoding": "utf-8", "headers": {}, "properties": properties}
+    return json.dumps(whole | fields | {"properties": properties | cast("dict[str, object]", fields.get("properties", {}))}).encode()
+
+
+NO_MESSAGES = [
+    b"not JSON", b"[1]", b'{"body": "x"}', b"\xff\xfe\x00", b'{"properties": {"delivery_tag": "1"}}', b"[" * 100_000,
+    b'{"__type__": "bytes", "__value__": 5}', message(properties={"body_encoding": "other"}), message(body="W"), message(headers=[1]),
+    message(properties={"delivery_tag": ["1"]}), message(headers={"task": ["shop.sell"]}), message(headers={"task": "tool.call"}),
+    message(**{"content-type": ["json"]}), message(**{"content-encoding": "other"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("raw", NO_MESSAGES, ids=range(len(NO_MESSAGES)))
 def test_what_is_no_message_at_all_is_kept_and_ends_no_worker(client: EmbeddedClient, letters: str, raw: bytes) -> None:
     before = {(worker.name, worker.pid) for worker in standing(client.redis).workers}
 
