@@ -14,7 +14,8 @@ from hypothesis import settings
 
 # What a developer's shell may have set must not change a result; tests set what they need. CANTATA_REDIS_SERVER names another server.
 FOREIGN = re.compile(
-    r"REDIS_URL|CANTATA_(?!REDIS_SERVER$).*|(OPENAI|ANTHROPIC|OTEL|FLOWER|CELERY)_.*|(HTTP|HTTPS|ALL|NO)_PROXY|PYTHONPATH", re.I
+    r"REDIS_URL|CANTATA_(?!REDIS_SERVER$).*|(OPENAI|ANTHROPIC|LITELLM|OTEL|FLOWER|CELERY)_.*|(HTTP|HTTPS|ALL|NO)_PROXY|PYTHONPATH|PYTEST_(ADDOPTS|PLUGINS)",
+    re.I,
 )
 for foreign in [name for name in os.environ if FOREIGN.fullmatch(name)]:
     del os.environ[foreign]

