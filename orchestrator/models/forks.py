@@ -104,6 +104,7 @@ class Redone(Value):
     is_enough: bool = Field(default=False, description="its quorum is reached by what is taken over")
     joins: list[JsonValue] | None = Field(default=None, description="whom it waits for, if it has a quorum or a deadline")
     deadline_s: float | None = None
+    waits: bool = Field(default=False, description="for a signal")
 
 
 class Window(Value):

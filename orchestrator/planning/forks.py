@@ -220,6 +220,7 @@ class _Rewind:
         return Redone(
             step_id=step_id, pending=len(open_ones), taken=taken if is_asked else 1, quorum=missing,
             is_enough=bool(duty.quorum) and missing == 0, joins=joins, deadline_s=duty.deadline_s,
+            waits=duty.kind == "wait",
         )  # fmt: skip
 
     # --- maps --------------------------------------------------------------------------------------------------------

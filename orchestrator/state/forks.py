@@ -1,9 +1,9 @@
-"""Reads what a fork must know of a run, and makes the run that it becomes; `lua/fork.lua` does so in one call."""
+"""Reads what a fork must know of a run, and makes the run that it becomes: it is laid out in pieces, and made in one call."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from orchestrator.errors import CantataError, ConfigError, UnknownRunError
@@ -11,17 +11,19 @@ from orchestrator.models.forks import Cell, Duty, Fork, Growth, Past
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.encoding import to_json
+from orchestrator.state.encoding import ready_of, to_json
 from orchestrator.state.keys import run_key
 from orchestrator.state.ledger import Ledger
-from orchestrator.state.pieces import events, scan
+from orchestrator.state.pieces import PIECE, events, fields, scan
 from orchestrator.state.records import Ready
+from orchestrator.state.staging import LOST, Stage
 
 PARTS = (":state", ":steps", ":edges", ":info", ":names", ":grown")
 REFUSED = {
     "gone": "no run {source!r} is known here any more",
     "open": "run {source!r} is not over",
     "undefined": "the definitions of run {source!r} have expired",
+    "lost": LOST,
 }
 
 
@@ -33,9 +35,9 @@ def read(ledger: Ledger, run_id: str) -> Past:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
     cells, specs, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
     order = [
-        fields["s"]
-        for fields in events(ledger.redis, ledger.patiently, f"{key}:log")
-        if fields["t"] == "grown" and fields["s"] != START
+        entry["s"]
+        for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
+        if entry["t"] == "grown" and entry["s"] != START
     ]  # fmt: skip
     ledger.check_whole(run_id, meta)
     own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
@@ -58,15 +60,33 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
 
     `run_id` lies in the shard of the source. Of an id that there is already it makes nothing. Raises UnknownRunError or CantataError.
     """
-    word, priority, sends = ledger.fork(
-        run_id, fork.source, request=to_json(request), given=to_json(given), labels=to_json(dict(labels)), plan=fork.model_dump_json()
-    )
+    key = run_key(ledger.redis, run_id)
+    if ledger.patiently(lambda: ledger.redis.exists(key)):
+        return ()
+    stage = Stage(ledger, run_id, fork)
+    plan = stage.lay_out(to_json(given))
+    word, priority, sends = ledger.fork(run_id, fork.source, stage.place, request=to_json(request), labels=to_json(dict(labels)), plan=plan)
+    if word != "new":
+        stage.clear()
     if word == "known":
         return ()
     if word != "new":
         kind = UnknownRunError if word == "gone" else CantataError
         raise kind(REFUSED[word].format(source=fork.source))
-    return tuple(Ready(each.step_id, each.spec, priority) for each in sends)
+    ready = (*sends, *_specs(ledger, key, stage.sent))
+    return tuple(Ready(each.step_id, each.spec, priority) for each in ready)
+
+
+def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]:
+    """The steps, with what they are to do; those that share it read it once."""
+    texts = fields(ledger.redis, ledger.patiently, f"{key}:steps", step_ids, PIECE)
+    shared = list({text[1:] for text in texts if text and text.startswith("=")})
+    known = dict(
+        zip((f"={step_id}" for step_id in shared), fields(ledger.redis, ledger.patiently, f"{key}:steps", shared, PIECE), strict=True)
+    )
+    for step_id, text in zip(step_ids, texts, strict=True):
+        if whole := known.get(text or "", text):
+            yield from ready_of((step_id, whole))
 
 
 def _cell(packed: str, duty: Duty, info: Mapping[str, JsonValue]) -> Cell:

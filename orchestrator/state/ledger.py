@@ -82,7 +82,7 @@ Reply = TypeVar("Reply")
 
 _reading = Scripts("reading")
 _LUA = files("orchestrator.state") / "lua"
-_PRELUDES = {"commit": ("lib", "grow"), "fork": ("lib", "grow")}
+_PRELUDES = {"commit": ("lib", "grow")}
 
 
 class Ledger:
@@ -135,9 +135,13 @@ class Ledger:
                 break
         return Accepted(word, int(priority))
 
-    def fork(self, run_id: str, source: str, *, request: str, given: str, labels: str, plan: str) -> tuple[str, int, tuple[Ready, ...]]:
-        """Make a run of another in its shard: 'new', 'known', 'gone', 'open' or 'undefined', its priority, what to send; see `forks`."""
-        args = (run_id, source, token_hex(4), request, given, labels, self._resend_ms, plan)
+    def stage(self, run_id: str, source: str, place: str, *words: str) -> Sequence[Any]:
+        """Lay out a piece of what a fork takes over; see `staging`."""
+        return self._call("stage", run_id, source, place, *words)
+
+    def fork(self, run_id: str, source: str, place: str, *, request: str, labels: str, plan: str) -> tuple[str, int, tuple[Ready, ...]]:
+        """Make a run of another in its shard: 'new' or why not (`lua/fork.lua`), its priority, what to send."""
+        args = (run_id, source, place, token_hex(4), request, labels, self._resend_ms, plan)
         word, priority, sends = self._call("fork", run_id, *args)
         return word, int(priority), ready_of(sends)
 

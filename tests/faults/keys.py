@@ -32,6 +32,7 @@ LIMITS = re.compile(
     r"|model:.+:(slots|line|asks|mark|hold)"  # the limits that the suite sets
     r"|budget:run:[^:]+)"
 )
+STAGED_KEY = re.compile(r"cantata:\{\d+\}:run:[^:]+:fork:")
 BUDGET_KEY = re.compile(re.escape(f"cantata:{LIMITS_KEY}") + r":budget:run:(.+)")
 WORKING = ("leases", "ready", "due")
 
@@ -41,7 +42,10 @@ def check(redis: Redis) -> Iterator[Violation]:
     for key in sorted(cast("Iterator[str]", redis.scan_iter(count=1000))):
         expires = redis.pttl(key) != -1
         run, definitions = RUN_KEY.match(key), DEFINITIONS_KEY.fullmatch(key)
-        if run:
+        if STAGED_KEY.match(key):
+            if not expires:
+                yield Violation("", "", "an expiry of what is laid out for a fork", repr(key))
+        elif run:
             yield from _check_run_key(redis, key, run[1], expires)
         elif definitions:
             yield from _check_definitions(redis, key, int(definitions[1]), definitions[2], expires)

@@ -45,6 +45,7 @@
 --   R:blobs     hash   sha256 -> text of a large output
 --   R:log       stream of events; ids 0-1, 0-2, ...
 --   R:logs      stream of the lines that workers logged for it, bounded; the run's log_bytes and log_dropped tell what it holds and let go
+--   R:fork:<call>:* what a fork takes over, as the parts of a run, until it is made (lua/stage.lua)   expires after ten minutes
 --   R:closed    stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]

@@ -212,7 +212,10 @@ def check_keys(redis: Redis, run_id: str) -> None:
     """Every key of a run that is over expires; none of a run under way does."""
     key = run_key(None, run_id)
     found = cast("Iterable[str]", redis.scan_iter(match=f"{_escape(key)}*", count=1000))
-    keys = [name for name in found if name.removeprefix(key)[:1] in ("", ":")]
+    mine = [name for name in found if name.removeprefix(key)[:1] in ("", ":")]
+    staged = [name for name in mine if name.removeprefix(key).startswith(":fork:")]
+    assert all(redis.pttl(name) > 0 for name in staged), "what was laid out for a fork that was not made expires"
+    keys = [name for name in mine if name not in staged]
     is_over = redis.hget(key, "status") in RUN_OVER
     for name in keys:
         assert (redis.pttl(name) >= 0) == is_over, f"{name} expires if and only if its run is over"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import cast
 
 import pytest
+from redis import Redis
 
-from orchestrator.errors import ConfigError, UnknownRunError
+from orchestrator.errors import CantataError, ConfigError, UnknownRunError
 from orchestrator.models.forks import Fork
 from orchestrator.models.graph import Edge, Graph, Items
 from orchestrator.planning import forks as planning
 from orchestrator.state import forks
-from orchestrator.state.keys import shard_of
+from orchestrator.state.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Ready
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
@@ -89,17 +93,116 @@ def test_a_fork_of_a_fork_is_one_too(ledger: Ledger) -> None:
     assert again.kept() == ["a", "c", "e"]
 
 
+def whole(ledger: Ledger, run_id: str) -> dict[str, object]:
+    """All that lies in Redis of a run but times and names of calls."""
+    key, found = run_key(ledger.redis, run_id), cast("Iterator[str]", ledger.redis.scan_iter(match=f"*:run:{run_id}*"))
+    parts: dict[str, object] = {}
+    for name in found:
+        match ledger.redis.type(name):
+            case "hash":
+                parts[name.removeprefix(key)] = ledger.redis.hgetall(name)
+            case "list":
+                parts[name.removeprefix(key)] = ledger.redis.lrange(name, 0, -1)
+            case _:
+                log = cast("list[tuple[str, dict[str, str]]]", ledger.redis.xrange(name))
+                parts[name.removeprefix(key)] = [(each, event["t"], event["s"], event["d"]) for each, event in log]
+    timed = ("created_at", "started_at", "deadline_at", "accepted_by", "priority", "labels")
+    parts[""] = {field: value for field, value in cast("dict[str, str]", parts[""]).items() if field not in timed}
+    parts[":state"] = {step: state.split(" ")[:7] for step, state in cast("dict[str, str]", parts[":state"]).items()}
+    return parts
+
+
+def half_mapped(ledger: Ledger) -> Play:
+    """A run with a map of which some items failed, an output that is kept apart, and a step nobody asked for."""
+    play = Play(ledger)
+    edges = (*row("map", "b"), Edge(source="a", target="never", label="other"))
+    play.plan(work("a"), work("never"), work("map"), work("b"), edges=edges, terminals=("b",))
+    play.do("a", "x" * 50_000)
+    items = Items(like="map/item", prefix="map", given=tuple(range(9)), window=2)
+    like, gather = work("map/item", window="map", scope="map"), work("map/gather")
+    play.do("map", fragment=Graph(steps=(like, gather), edges=row(like.id, gather.id), items=items, exit=gather.id))
+    play.do("map/0", 1)
+    play.fail("map/1")
+    return play
+
+
 def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = diamond(ledger)
-    fork = planning.fork(forks.read(ledger, "run"), "b")
-    monkeypatch.setattr("orchestrator.state.ledger.token_hex", lambda _: "the same call")
-
+    fork = planning.retry(forks.read(ledger, half_mapped(ledger).run_id))
     first = made(ledger, near("run"), fork)
+    once = whole(ledger, near("run"))
+    assert made(ledger, near("run"), fork) == (), "it is there"
+    for key in ledger.redis.scan_iter(match=f"*:run:{near('run')}*"):
+        ledger.redis.delete(key)
+    ledger.redis.zrem(f"{shard_key(None, shard_of('run'))}:ready", *(f"{near('run')}|{each.step_id}" for each in first))
+    ledger.redis.hincrby(definitions_key(None, shard_of("run"), definitions_digest("{}")), "runs", -1)
+    dropped = itertools.cycle((True, False))
+    monkeypatch.setattr("orchestrator.faultpoints.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped))
 
-    assert made(ledger, near("run"), fork) == first
-    monkeypatch.undo()
-    assert made(ledger, near("run"), fork) == ()
-    assert play.status == "succeeded"
+    again = made(ledger, near("run"), fork)
+
+    assert [(each.step_id, each.spec) for each in again] == [(each.step_id, each.spec) for each in first]
+    assert whole(ledger, near("run")) == once, "though the reply to each call was lost, and it was told again"
+
+
+@pytest.mark.parametrize("part", [":out", ":state", ":told", ":log", ":backlog:map"])
+def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    fork = planning.retry(forks.read(ledger, half_mapped(ledger).run_id))
+    make = ledger.fork
+
+    def evicted(run_id: str, source: str, place: str, **more: str) -> object:
+        assert ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}") == 1
+        return make(run_id, source, place, **more)
+
+    monkeypatch.setattr(ledger, "fork", evicted)
+
+    with pytest.raises(CantataError, match="evicted"):
+        made(ledger, near("run"), fork)
+
+    assert list(ledger.redis.scan_iter(match=f"*:run:{near('run')}*")) == []
+
+
+def test_what_was_laid_out_by_one_who_died_expires(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = planning.retry(forks.read(ledger, half_mapped(ledger).run_id))
+    monkeypatch.setattr(ledger, "fork", lambda *_, **__: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        made(ledger, near("run"), fork)
+
+    left = list(ledger.redis.scan_iter(match=f"*:run:{near('run')}*"))
+    assert len(left) > 10
+    assert all(0 < ledger.redis.pttl(key) <= 600_000 for key in left)
+
+
+MOST_COMMANDS = 600  # of Redis in one call, which then takes it a few milliseconds
+
+
+def most_commands(redis: Redis, make: Callable[[], object]) -> int:
+    """The most commands that one script runs: counted, since times say little on a busy machine."""
+    redis.config_set("slowlog-max-len", 100_000)
+    redis.config_set("slowlog-log-slower-than", 0)
+    redis.slowlog_reset()
+    make()
+    told = [str(each["command"]) for each in reversed(redis.slowlog_get(100_000))]
+    redis.config_set("slowlog-log-slower-than", 10_000)
+    calls = [place for place, command in enumerate(told) if "EVAL" in command[:6]]
+    assert calls
+    return max(b - a for a, b in pairwise([-1, *calls]))
+
+
+@pytest.mark.parametrize("how", ["taken over", "done anew"])
+def test_a_fork_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, how: str) -> None:
+    play, ids = Play(ledger), tuple(f"s{n}" for n in range(4000))
+    edges = tuple(Edge(source="a", target=each, label="other") for each in ids) if how == "taken over" else ()
+    play.plan(work("a"), *map(work, ids), work("b"), edges=(*edges, *row("a", "b")), terminals=("b",))
+    play.do("a")
+    if how == "taken over":
+        play.do("b")
+    else:
+        ledger.cancel("run")
+    past = forks.read(ledger, "run")
+    fork = planning.retry(past) if how == "done anew" else planning.fork(past, "b")
+
+    assert most_commands(ledger.redis, lambda: made(ledger, near("run"), fork)) <= MOST_COMMANDS
 
 
 def test_a_fork_whose_maker_died_is_swept(ledger: Ledger) -> None:

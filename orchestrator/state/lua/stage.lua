@@ -1,0 +1,111 @@
+-- Lays out what a fork takes over, a piece a call, beside all runs; lua/fork.lua makes a run of it. It expires unless that is done.
+-- A piece told again changes nothing more: the source is over, and the log is told of each step once.
+-- ARGV: source, where it is laid out (as a run's id), what, then of what is
+--   begin: part, ...             makes the keys: of each the whole is there, or nothing
+--   copy:  part, cursor, count   some fields of the source, states as of steps that ended in no attempt of this run
+--   put:   part, field, value, ...
+--   drop:  part, field, ...
+--   push:  part, how many are there, value, ...
+--   blobs: part, cursor, count   what some outputs refer to
+--   tell:  part, after, count    the ends of the steps that are taken over, as the source's log has them after an entry
+--   rest:  part, cursor, count   the ends of those of which the log says nothing
+-- Replies {'ok', where to go on ('0' at the end), failures of the plan among the rest}, or {'lost'}: Redis evicted it, or it took too long.
+local STAGED_MS = 600000
+local ENDINGS = {done = true, failed = true, skipped = true, grown = true, late = true}
+local RS, what, part, at = S .. ':run:' .. ARGV[1], ARGV[3], ARGV[4], ARGV[5]
+use(ARGV[2])
+
+if what == 'begin' then
+  for i = 4, #ARGV do
+    redis.call('DEL', R .. ARGV[i])
+    redis.call('HSET', R .. ARGV[i], '', '')
+    redis.call('PEXPIRE', R .. ARGV[i], STAGED_MS)
+  end
+  redis.call('DEL', R .. ':log')
+  event('accepted', nil, nil, nil, cjson.encode({forked_from = ARGV[1]}))
+  redis.call('PEXPIRE', R .. ':log', STAGED_MS)
+  return {'ok', '0', 0}
+end
+if what == 'push' then
+  local there = redis.call('LLEN', R .. part)
+  if there == tonumber(at) then
+    redis.call('RPUSH', R .. part, unpack(ARGV, 6))
+    if there == 0 then redis.call('PEXPIRE', R .. part, STAGED_MS) end
+  elseif there ~= tonumber(at) + #ARGV - 5 then
+    return {'lost'}
+  end
+  return {'ok', '0', 0}
+end
+if redis.call('EXISTS', R .. part, R .. ':state', R .. ':told', R .. ':log') < 4 then return {'lost'} end
+
+local function scan(key) return unpack(redis.call('HSCAN', key, at, 'COUNT', ARGV[6])) end
+
+-- Tells of the ends of steps that are taken over, but for those that were told: {step, event, detail}.
+local function tell(ends)
+  local ids, told = {}, {}
+  for i, each in ipairs(ends) do ids[i] = each[1] end
+  if #ids == 0 then return end
+  local states, known = redis.call('HMGET', R .. ':state', unpack(ids)), redis.call('HMGET', R .. ':told', unpack(ids))
+  for i, each in ipairs(ends) do
+    if states[i] and OVER[string.match(states[i], '^%S+')] and not known[i] then
+      event(each[2], each[1], nil, nil, each[3])
+      told[#told + 1] = each[1]; told[#told + 1] = ''
+    end
+  end
+  if #told > 0 then redis.call('HSET', R .. ':told', unpack(told)) end
+end
+
+local TAKES = {}
+
+function TAKES.copy()
+  local cursor, flat = scan(RS .. part)
+  if part == ':state' then
+    for i = 1, #flat, 2 do
+      local s = parse(flat[i], flat[i + 1])
+      flat[i + 1] = s.word .. ' 0 0 ' .. s.taken .. ' 0 0 0 -'
+    end
+  end
+  for i = 1, #flat, 1000 do redis.call('HSET', R .. part, unpack(flat, i, math.min(i + 999, #flat))) end
+  return cursor
+end
+
+function TAKES.put() redis.call('HSET', R .. part, unpack(ARGV, 5)) end
+
+function TAKES.drop() redis.call('HDEL', R .. part, unpack(ARGV, 5)) end
+
+function TAKES.blobs()
+  local cursor, outs = scan(R .. ':out')
+  for i = 2, #outs, 2 do
+    local digest = string.match(outs[i], '^@(.*)$')
+    local text = digest and redis.call('HGET', RS .. part, digest)
+    if text then redis.call('HSET', R .. part, digest, text) end
+  end
+  return cursor
+end
+
+function TAKES.tell()
+  local entries, ends = redis.call('XRANGE', RS .. part, '(' .. at, '+', 'COUNT', ARGV[6]), {}
+  for _, entry in ipairs(entries) do
+    local fields = {}
+    for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+    if ENDINGS[fields.t] then ends[#ends + 1] = {fields.s, fields.t, fields.d} end
+  end
+  tell(ends)
+  return #entries > 0 and entries[#entries][1] or '0'
+end
+
+function TAKES.rest()
+  local cursor, cells = scan(R .. part)
+  local ends, failures = {}, 0
+  for i = 1, #cells, 2 do
+    if cells[i] ~= '' then
+      ends[#ends + 1] = {cells[i], 'skipped'}
+      if string.match(cells[i + 1], '^failed ') and is_of_the_plan(select(3, spec_of(cells[i]))) then failures = failures + 1 end
+    end
+  end
+  tell(ends)
+  return cursor, failures
+end
+
+local cursor, failures = TAKES[what]()
+return {'ok', cursor or '0', failures or 0}
