@@ -279,7 +279,7 @@ def test_a_run_is_done_anew_from_a_step_with_another_input(client: httpx.Client,
 def test_a_fork_that_does_not_fit_is_refused(client: httpx.Client, story: str, broken: str) -> None:
     running = client.post("/chains", json=WAITING).json()["run_id"]
 
-    assert "left nothing unfinished" in client.post(f"/runs/{story}/retry").json()["error"]["message"]
+    assert "left nothing to retry" in client.post(f"/runs/{story}/retry").json()["error"]["message"]
     assert "wait until it is over" in client.post(f"/runs/{running}/retry").json()["error"]["message"]
     assert client.post(f"/runs/{broken}/fork", json={"from_step": "nope"}).status_code == 422
     assert client.post(f"/runs/{broken}/fork", json={}).status_code == 422
