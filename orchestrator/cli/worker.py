@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def worker(
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
-    return _attend(workers)
+    return attend(workers)
 
 
 def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[Worker]:
@@ -86,20 +87,34 @@ def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: i
     return Worker(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
 
 
-def _attend(workers: Sequence[Worker]) -> int:
-    """Start the workers, hand on what asks them to end, and wait until all have ended; the exit status is 0 if theirs were."""
+def attend(workers: Sequence[Worker]) -> int:
+    """Start the workers, hand on what asks them to end, and wait until all have ended; the exit status is 0 if theirs were.
+
+    If one ends unasked, the others are told to end too: its queues would have no worker, and whoever started us would see all well.
+    """
     # In groups of their own: a Ctrl-C at the terminal reaches them once, through us. The second one means: at once.
     children = {each.name: subprocess.Popen(each.command, process_group=0) for each in workers}
+    running = {child.pid: name for name, child in children.items()}
+    was_asked = failed = False
 
     def hand_on(number: int, _frame: object) -> None:
-        for child in children.values():
-            if child.poll() is None:
-                child.send_signal(number)
+        nonlocal was_asked
+        was_asked = True
+        for pid in list(running):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, hand_on)
-    statuses = {name: child.wait() for name, child in children.items()}
-    for name, status in statuses.items():
-        if status:
-            click.echo(f"submit: worker {name} ended with {status}", err=True)
-    return FAILED if any(statuses.values()) else 0
+    while running:
+        pid, waited = os.wait()
+        name, status = running.pop(pid, None), os.waitstatus_to_exitcode(waited)
+        if name is None:
+            continue
+        children[name].returncode = status
+        if status or not was_asked:
+            failed = True
+            click.echo(f"submit: worker {name} ended with {status}" + ("" if was_asked else "; the others are told to end"), err=True)
+        if not was_asked:
+            hand_on(signal.SIGTERM, None)
+    return FAILED if failed else 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from orchestrator import words
 from orchestrator.cli.main import COMMANDS, Told, submit
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
 from orchestrator.cli.requests import with_lines
-from orchestrator.cli.worker import workers_for
+from orchestrator.cli.worker import Worker, attend, workers_for
 from orchestrator.demo import share, what_next, with_model
 from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
 from orchestrator.formats.documents import parse
@@ -518,6 +519,14 @@ def test_a_place_leads_to_its_line(where: str, line: int) -> None:
 # Workers
 
 
+@pytest.fixture
+def kept_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def test_queues_of_one_pool_share_a_process() -> None:
     (worker,) = workers_for(("tools", "gpu"), "mine", 3)
 
@@ -533,6 +542,19 @@ def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: st
         workers_for(queues, name, None)
     with pytest.raises(ConfigError, match="name has letters from A to Z, digits and"):
         serve(tuple(queues), name=name or "worker", concurrency=None)
+
+
+def test_a_worker_that_ends_unasked_ends_the_others_and_is_told(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
+    python = [sys.executable, "-S", "-c"]
+    lasting = Worker("lasting", ("agents",), [*python, "import time; time.sleep(600)"])
+    failing = Worker("failing", ("tools",), [*python, "raise SystemExit(7)"])
+
+    assert attend([lasting, failing]) == 1
+
+    assert capsys.readouterr().err.splitlines() == [
+        "submit: worker failing ended with 7; the others are told to end",
+        "submit: worker lasting ended with -15",
+    ]
 
 
 def test_queues_of_several_pools_get_a_process_each() -> None:
