@@ -185,7 +185,7 @@ def test_the_commands(client: EmbeddedClient, monkeypatch: pytest.MonkeyPatch, a
     assert json.loads(run(submit, ["runs", "show", fork_id, "--json"]).stdout)["labels"]["forked_from"] == source.run_id
     refused = run(submit, ["runs", "retry", fork_id])
     assert refused.exit_code != 0
-    assert "left nothing unfinished" in refused.stderr
+    assert "left nothing to retry" in refused.stderr
     again = run(submit, ["runs", "fork", fork_id, "--from", "three"])
     assert again.exit_code == 0, again.output
     assert len(asked()) == 5
