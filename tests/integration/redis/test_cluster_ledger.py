@@ -14,7 +14,7 @@ from tests.integration.state import test_forks, test_listing, test_outputs, test
 from tests.integration.state.invariants import check_all
 
 SHARED = (test_forks, test_listing, test_outputs, test_sessions, test_sizes, test_story)
-LONG = ("ten_thousand", "any_size")
+LONG = ("ten_thousand", "any_size", "large_run")
 """Tests of size, which is no other on a cluster."""
 
 globals().update({
