@@ -72,7 +72,7 @@ CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is told 
 CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
 """What replicas confirm, if so many are named: what is promised to somebody, or need not be done again."""
 CALLS_AT_ONCE = 200  # in one round trip, for which a server turns to nobody else
-EARLY_SIGNALS = 1000  # that one run keeps for steps which do not wait yet
+EARLY_SIGNALS = 20_000  # that one run keeps for steps which do not wait yet
 EARLY_SIGNAL_BYTES = 16_000_000  # of them
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
