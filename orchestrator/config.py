@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats import langswarm
-from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.a2e import is_request, kind_faults, load_request
 from orchestrator.formats.diskurs import folder as diskurs
 from orchestrator.formats.documents import Document, parse
 from orchestrator.formats.faults import did_you_mean
@@ -118,8 +118,8 @@ def check_file(path: Path) -> list[Fault]:
         document = read(path)
         if is_request(document):
             load_request(document)
-        else:
-            definitions_in(document, path)
+            return list(kind_faults(document, "nodes.*.kind"))
+        definitions_in(document, path)
     except ConfigError as error:
         return list(error.faults)
     return []
