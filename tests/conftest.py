@@ -6,11 +6,14 @@ import ipaddress
 import os
 import re
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests import warm
 
 # What a developer's shell may have set must not change a result; tests set what they need. CANTATA_REDIS_SERVER names another server.
 FOREIGN = re.compile(
@@ -23,6 +26,13 @@ for foreign in [name for name in os.environ if FOREIGN.fullmatch(name)]:
 # No deadline for an example: two busy cores would make a test fail that is right.
 settings.register_profile("cantata", settings(), deadline=None)
 settings.load_profile("cantata")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all processes of this run have one parent, from which they are forked."""
+    if not hasattr(config, "workerinput"):
+        warm.serve(config)
+    subprocess.Popen = warm.WarmPopen  # type: ignore[misc]
 
 
 class NetworkReached(RuntimeError):

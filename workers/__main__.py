@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Sequence
 
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.runlog import configure_logs
 
 
-def main() -> int:
-    """Serve queues until told to stop."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve queues until told to stop. The arguments are those of the command line, if none are given."""
     parser = argparse.ArgumentParser(prog="python -m workers")
     parser.add_argument("queues", nargs="+")
     parser.add_argument("--name")
     parser.add_argument("--concurrency", type=int)
     parser.add_argument("--metrics-port", type=int)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     configure_logs(for_runs=True)
     gc.disable()  # until it serves: looking for garbage among what imports make for good is a quarter of their time
     from workers.service import serve  # noqa: PLC0415

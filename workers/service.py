@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import mmap
 import os
 import signal
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from billiard.process import active_children
 from celery import signals
-from celery.concurrency import get_implementation
 
 import orchestrator
 from orchestrator import embedded
@@ -104,9 +102,6 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to stop."""
-        if embedded.is_standby():
-            self._load()
-            embedded.wait_until_needed()
         client = self.app.dead_letters = connect(self.redis_url)
         for warning in check(client, url=self.redis_url).warnings:
             log.warning("redis", warning=warning)
@@ -140,13 +135,6 @@ class Service:
             if self._metrics is not None:
                 self._metrics.close()
         return 0
-
-    def _load(self) -> None:
-        """Import what takes long, and read no code of the user's."""
-        importlib.import_module("celery.apps.worker")
-        get_implementation(self.pool)
-        if "agents" in self.queues:
-            llm.load()
 
     def _serve_code(self) -> None:
         """Serve one version of the user's code, and tell the stack and the fleet which."""

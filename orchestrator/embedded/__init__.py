@@ -18,10 +18,8 @@ from orchestrator.embedded.inside import (
     generation,
     inherited_socket,
     is_inside,
-    is_standby,
     report,
     stack_is_gone,
-    wait_until_needed,
 )
 from orchestrator.embedded.plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
 from orchestrator.embedded.record import Process
@@ -44,11 +42,9 @@ __all__ = [
     "generation",
     "inherited_socket",
     "is_inside",
-    "is_standby",
     "report",
     "stack_is_gone",
     "status",
     "url_here",
-    "wait_until_needed",
     "worker_command",
 ]

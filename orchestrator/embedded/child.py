@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from orchestrator.embedded.forking import Forked, start
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import Identity, identify
-from orchestrator.embedded.inside import FINISH, GENERATION, LISTEN_FD, READY, READY_FD, SERVING, STANDBY
+from orchestrator.embedded.inside import FINISH, GENERATION, LISTEN_FD, READY, READY_FD, SERVING
 from orchestrator.embedded.plan import Service
 from orchestrator.embedded.record import Process
 from orchestrator.errors import UnavailableError
@@ -33,7 +34,7 @@ class Child:
     service: Service
     death_signal: signal.Signals
     """What Linux sends it when the supervisor is killed."""
-    running: subprocess.Popen[bytes] | None = None
+    running: subprocess.Popen[bytes] | Forked | None = None
     """Its process, dead or alive; None while it waits to be started."""
     is_ready: bool = False
     is_serving: bool = False
@@ -49,8 +50,6 @@ class Child:
     """How many processes did its work before it, each with older code."""
     is_finishing: bool = False
     """Whether another does its work now, and it only finishes its steps."""
-    is_standby: bool = False
-    """Whether it has loaded its libraries and waits until its predecessor's code has changed."""
     served: dict[str, set[str]] = field(default_factory=dict)
     """Files of user code that its process read: path → digests."""
     heard: bytes = b""
@@ -61,20 +60,13 @@ class Child:
         service = self.service
         ready, announce = os.pipe() if service.announces else (None, None)
         passed = {name: number for name, number in ((READY_FD, announce), (LISTEN_FD, service.listens)) if number is not None}
+        told = {**environment, GENERATION: str(self.generation), **{name: str(number) for name, number in passed.items()}}
         try:
-            with home.log(service.name).open("ab") as log:
+            with home.log(service.name).open("ab") as log, open(os.devnull, "rb") as nothing:
                 self.log_start = log.tell()
-                self.running = subprocess.Popen(
-                    service.command,
-                    stdin=subprocess.PIPE if self.is_standby else subprocess.DEVNULL,
-                    bufsize=0,
-                    stdout=log,
-                    stderr=log,
-                    env={**environment, **self._told(), **{name: str(number) for name, number in passed.items()}},
-                    pass_fds=tuple(passed.values()),
-                    start_new_session=True,
-                    preexec_fn=partial(_die_with, os.getpid(), self.death_signal),  # safe: the supervisor has one thread
-                )
+                streams = (nothing.fileno(), log.fileno(), log.fileno())
+                die = partial(_die_with, os.getpid(), self.death_signal)
+                self.running = start(service.command, environment=told, streams=streams, passed=tuple(passed.values()), prepare=die)
         except OSError as error:
             if ready is not None:
                 os.close(ready)
@@ -86,9 +78,6 @@ class Child:
         self.served, self.heard = {}, b""
         self.started_s = time.time()
         return ready
-
-    def _told(self) -> dict[str, str]:
-        return {GENERATION: str(self.generation), **({STANDBY: "1"} if self.is_standby else {})}
 
     def hear(self, told: bytes) -> None:
         """Take in what its process tells: that it is ready, or which files it read."""
@@ -109,16 +98,9 @@ class Child:
         if self.running:
             self.running.send_signal(FINISH)
 
-    def successor(self, *, is_standby: bool = False) -> Child:
+    def successor(self) -> Child:
         """Return the child that does this one's work when its code has changed; its process is not started yet."""
-        return Child(self.service, self.death_signal, generation=self.generation + 1, is_standby=is_standby)
-
-    def step_in(self) -> None:
-        """Have the process that waits do its predecessor's work."""
-        self.is_standby, self.started_s = False, time.time()
-        if self.running and self.running.stdin:
-            with suppress(OSError), self.running.stdin as stdin:  # it may just have died; then it is started again
-                stdin.write(b"\n")
+        return Child(self.service, self.death_signal, generation=self.generation + 1)
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
@@ -135,8 +117,6 @@ class Child:
         """Make sure that nothing is left of its process, nor of those that this started. Returns the exit status."""
         if self.running is None:
             return 0
-        if self.running.stdin:
-            self.running.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.running.wait(wait_s)
         with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
@@ -159,7 +139,7 @@ class Child:
 
     def describe(self) -> Process:
         pid = self.running.pid if self.running else 0
-        what = " (finishing)" if self.is_finishing else " (standby)" if self.is_standby else ""
+        what = " (finishing)" if self.is_finishing else ""
         return Process(f"{self.service.name}{what}", self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from contextlib import suppress
 from functools import cache
 
@@ -18,7 +17,6 @@ GENERATION = "CANTATA_GENERATION"
 FINISH = signal.SIGUSR2
 """Tells a worker that another one replaces it: it takes no step more, and ends when those under way are done."""
 LISTEN_FD = "CANTATA_LISTEN_FD"
-STANDBY = "CANTATA_STANDBY"
 STACK_PID = "CANTATA_STACK_PID"
 
 
@@ -57,20 +55,6 @@ def _supervisor() -> int | None:
 def generation() -> int:
     """Return how many processes did this one's work before it, each with older code."""
     return int(os.environ.get(GENERATION, "0"))
-
-
-def is_standby() -> bool:
-    """Return whether this process shall wait until it is to do another's work."""
-    return STANDBY in os.environ
-
-
-def wait_until_needed() -> None:
-    """Return when this process shall do the work of another, whose code has changed; end if it never will."""
-    os.environ.pop(STANDBY, None)
-    if not os.read(sys.stdin.fileno(), 1):
-        sys.exit(0)  # the supervisor is gone
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdin.fileno())
 
 
 def is_inside() -> bool:

@@ -8,10 +8,12 @@ and the next start finds the server by the record).
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,9 +21,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from orchestrator.embedded import ports, valkey
 from orchestrator.embedded.child import Child
+from orchestrator.embedded.forking import can_fork
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import identify
 from orchestrator.embedded.inside import STACK_PID
@@ -48,7 +52,7 @@ class Supervisor:
         self._server = Child(plan.server, signal.SIGTERM)
         self._workers = [Child(service, signal.SIGKILL) for service in plan.services]
         self._finishing: list[Child] = []
-        self._standbys: dict[str, Child] = {}
+        self._loading: threading.Thread | None = None
         self._code = Watch()
         self._code_fault = ""
         self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
@@ -77,6 +81,7 @@ class Supervisor:
 
     def _start(self) -> None:
         self._start_child(self._server)
+        self._load()
         while not self._is_stopping() and not valkey.answers(self._plan.socket):
             self._refuse(self._turn(PING_S))
         for child in self._workers:
@@ -97,7 +102,7 @@ class Supervisor:
             dues = [child.due - time.monotonic() for child in self._waiting()]
             if any(child.served for child in self._workers):
                 self._look_at_code()
-                self._keep_standbys()
+                self._load_models()
                 dues.append(POLL_S)
             for child in self._turn(max(0.0, min(dues)) if dues else None):
                 self._bury(child)
@@ -107,7 +112,7 @@ class Supervisor:
             self._ask_stop(0.0)
         _log("stack_stops", grace_s=round(self._grace_left(), 1))
         self._write_record()
-        workers = [*self._workers, *self._finishing, *self._standbys.values()]
+        workers = [*self._workers, *self._finishing]
         for child in workers:
             child.ask_to_end()
         while any(child.is_running() for child in workers) and self._grace_left() > 0:
@@ -125,8 +130,16 @@ class Supervisor:
 
     # Its children
 
+    def _load(self) -> None:
+        """Import what its workers share; LiteLLM too if several need it, as it takes longer than all else."""
+        if can_fork():
+            libraries = _libraries()
+            libraries.common()
+            if sum("agents" in child.service.queues for child in self._workers) > 1:
+                libraries.models()
+
     def _children(self) -> Iterable[Child]:
-        return (self._server, *self._workers, *self._finishing, *self._standbys.values())
+        return (self._server, *self._workers, *self._finishing)
 
     def _waiting(self) -> list[Child]:
         return [child for child in self._children() if child.running is None]
@@ -188,24 +201,20 @@ class Supervisor:
         if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
             what = f"{verdict.changed[0]} is served when one of the {MAX_FINISHING} older processes of {name!r} ends"
             return f"{what}: wait, or cancel their runs"
-        successor = self._standbys.pop(name) if name in self._standbys else child.successor()
+        successor = child.successor()
         self._workers[self._workers.index(child)] = successor
         self._finishing.append(child)
         child.finish()
         _log("code_changed", name=name, generation=successor.generation, files=", ".join(verdict.changed[:5]))
-        successor.step_in()
-        if successor.running is None:
-            self._restart(successor)
+        self._restart(successor)
         self._write_record()
         return ""
 
-    def _keep_standbys(self) -> None:
-        """Have a process wait beside each that serves user code: to load Celery and LiteLLM takes seconds."""
-        are_all_loaded = all(child.is_serving for child in self._workers if child.service.queues)
-        for child in self._workers if self._is_kept and are_all_loaded else ():
-            if child.served and child.is_running() and child.service.name not in self._standbys:
-                standby = self._standbys[child.service.name] = child.successor(is_standby=True)
-                self._restart(standby)
+    def _load_models(self) -> None:
+        """Import LiteLLM once all serve: from then on a process for agents that is started again need not."""
+        if self._is_kept and self._loading is None and all(child.is_serving for child in self._workers if child.service.queues):
+            self._loading = threading.Thread(target=_libraries().models, name="load", daemon=True)
+            self._loading.start()
 
     # What happens to it
 
@@ -282,6 +291,10 @@ def main() -> None:
     except UnavailableError as error:
         _log("stack_failed", error=str(error))
         _reply("failed", error=str(error))
+
+
+def _libraries() -> Any:
+    return importlib.import_module("workers.libraries")  # by name: what is imported flows down
 
 
 def _take_lock(home: Home) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,31 @@ def load(home: Path | None = None) -> Any:
     with _loading:
         if _litellm is None:
             os.environ.update(ENVIRONMENT)
-            _litellm = _imported(home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
+            litellm = imported()
+            _serve_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
+            _litellm = litellm
         return _litellm
 
 
-def _imported(home: Path) -> Any:
+@cache
+def imported() -> Any:
+    """LiteLLM, not yet set up to ask anything."""
+    os.environ.update(ENVIRONMENT)
     import aiohttp  # noqa: PLC0415  # LiteLLM loads it
     import litellm  # noqa: PLC0415  # the choke-point: it is slow and large
-
-    from workers.local_llm.provider import Provider  # noqa: PLC0415  # with it comes httpx, which LiteLLM has loaded by now
-
-    class LocalModels(Provider, litellm.CustomLLM):  # type: ignore[misc]  # mypy does not read litellm
-        """`local/...` among LiteLLM's providers."""
 
     leaving.watch(aiohttp)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
+    return litellm
+
+
+def _serve_local_models(litellm: Any, home: Path) -> None:
+    from workers.local_llm.provider import Provider  # noqa: PLC0415  # with it comes httpx, which LiteLLM has loaded by now
+
+    class LocalModels(Provider, litellm.CustomLLM):  # type: ignore[misc]  # mypy does not read litellm
+        """`local/...` among LiteLLM's providers."""
+
     litellm.custom_provider_map = [{"provider": "local", "custom_handler": LocalModels(home.resolve())}]
     litellm.utils.custom_llm_setup()
-    return litellm

@@ -1,0 +1,154 @@
+"""Starts processes that have imported their libraries already: forks of this one, which imported them once.
+
+An import of Celery takes a second, one of LiteLLM two to six and 150 MB; a fork takes 20 ms and shares the memory. The process that forks
+has one thread, no connection and none of the user's modules, so there is nothing that a fork could share by mistake.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from setproctitle import setproctitle
+
+POLL_S = 0.002
+
+
+class Forked:
+    """A child process of this one, with what `subprocess.Popen` has of the same names."""
+
+    stdin = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
+        give_up = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if give_up is not None and time.monotonic() >= give_up:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(POLL_S)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def can_fork() -> bool:
+    """Whether this process has a single thread, also outside Python; on macOS its frameworks forbid a fork without exec."""
+    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+
+
+def start(
+    command: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int] = (),
+    prepare: Callable[[], object] = bool,
+) -> Forked | subprocess.Popen[bytes]:  # fmt: skip
+    """Start `python -m MODULE` in a session of its own: a fork, where that is possible, else from nothing. `prepare` is called in it first.
+
+    It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
+    """
+    if "-m" in command and can_fork():
+        module, *arguments = command[command.index("-m") + 1 :]
+
+        def run() -> None:
+            prepare()
+            run_module(module, arguments)
+
+        return fork(run, command, environment=environment, streams=streams, passed=passed)
+    stdin, stdout, stderr = streams
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, pass_fds=passed, start_new_session=True, preexec_fn=prepare
+    )
+
+
+def run_module(module: str, arguments: Sequence[str]) -> None:
+    """Run a module as `python -m` does."""
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def fork(
+    run: Callable[[], object], title: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int],
+    passed: Sequence[int] = (),
+) -> Forked:  # fmt: skip
+    """Call a function in a process and a session of its own; its exit status is that of `sys.exit`, else 0.
+
+    It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`; `title` is the command line that `ps` shows.
+    """
+    gc.freeze()  # a collection in the child would copy the memory that it shares
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return Forked(pid)
+    status = 1
+    try:
+        _become(title, environment, streams, sorted(passed))
+        status = _status(run)
+    finally:
+        os._exit(status)  # not up the stack: what lies there is the parent's
+
+
+def _become(title: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int]) -> None:
+    """Leave behind what is the parent's: its session, signals, files and environment."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    above = [os.dup(number) if number < 3 else number for number in streams]  # none is overwritten before it is used
+    for target, source in enumerate(above):
+        os.dup2(source, target)
+    start = 3
+    for stop in [*passed, os.sysconf("SC_OPEN_MAX")]:
+        os.closerange(start, stop)
+        start = stop + 1
+    setproctitle(" ".join(title))  # it finds its place by the environment that the process was started with
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _status(run: Callable[[], object]) -> int:
+    """Run it to its end as the interpreter would: threads are waited for, what is registered for the exit is called."""
+    status: object = None
+    try:
+        run()
+    except SystemExit as error:
+        status = error.code
+    except BaseException:  # noqa: BLE001  # told as the interpreter tells it
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if isinstance(status, str):
+        sys.stderr.write(f"{status}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status if isinstance(status, int) else int(status is not None)

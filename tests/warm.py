@@ -1,0 +1,220 @@
+"""Starts the processes of tests, `python -m orchestrator...` and `python -m workers`, as forks of one that has imported what they import.
+
+They are processes of their own, with their own arguments, environment, folder, streams and exit status; only the imports are shared,
+which take seconds each. One such parent serves a whole run of tests, all of its processes at once; it is started with the first request.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import importlib
+import inspect
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PLACE = "WARM_SOCKET"
+"""Names the socket of the parent, for all processes of a test run."""
+
+MODULES = frozenset({"orchestrator.cli", "orchestrator.embedded", "orchestrator.testing", "workers"})
+LOADED = (
+    "orchestrator.cli.main", "orchestrator.embedded.supervisor", "orchestrator.testing", "orchestrator.client",
+    "orchestrator.gateway", "uvicorn", "orchestrator.flowerapp", "flower.app",
+)  # fmt: skip
+MAX_FDS, ABOVE = 32, 1000
+
+
+# The side of the tests
+
+
+def serve(config: Any) -> None:
+    """Start a parent for this run and everything in it."""
+    folder = tempfile.mkdtemp(prefix="cantata-warm-", dir="/tmp")
+    os.environ[PLACE] = f"{folder}/s"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(os.environ[PLACE])
+    listening.listen(64)
+    parent = subprocess.Popen(
+        [sys.executable, "-P", __file__, str(listening.fileno())], stdin=subprocess.PIPE, pass_fds=(listening.fileno(),), cwd="/"
+    )
+    listening.close()
+
+    def end() -> None:
+        parent.communicate()
+        for path in (Path(os.environ[PLACE]), Path(folder)):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+    config.add_cleanup(end)
+
+
+class WarmPopen(subprocess.Popen[Any]):
+    """A Popen that asks the parent for the processes that it can fork, and makes all others as usual."""
+
+    _told: socket.socket | None = None
+
+    def _execute_child(self, *args: Any) -> None:
+        usual = super()._execute_child  # type: ignore[misc]
+        given = inspect.signature(usual).bind(*args).arguments
+        module = _module(given)
+        if module is None:
+            usual(*args)
+            return
+        streams = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        streams = [own if number == -1 else number for own, number in enumerate(streams)]
+        request = {
+            "module": module[0], "arguments": module[1], "path": module[2], "command": given["args"],
+            "cwd": os.path.abspath(given["cwd"] or os.getcwd()), "env": dict(os.environ if given["env"] is None else given["env"]),
+            "passed": list(given["pass_fds"]),
+        }  # fmt: skip
+        asked = socket.socket(socket.AF_UNIX)
+        asked.connect(os.environ[PLACE])
+        text = json.dumps(request).encode("utf-8", "surrogateescape")
+        fds = array.array("i", [*streams, *given["pass_fds"]])
+        asked.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        asked.sendall(text)
+        self.pid = int.from_bytes(_exactly(asked, 4), "big")
+        self._told, self._child_created = asked, True
+        self._close_pipe_fds(*[given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")])  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *args: Any, **more: Any) -> int | None:
+        if self._told is None:
+            return super()._internal_poll(*args, **more)  # type: ignore[misc, no-any-return]
+        if self.returncode is None:
+            self._try_wait(os.WNOHANG)
+        return self.returncode
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        """What waitpid says of a child: its pid, and its status."""
+        if self._told is None:
+            return super()._try_wait(flags)  # type: ignore[misc, no-any-return]
+        self._told.setblocking(flags != os.WNOHANG)
+        try:
+            told = self._told.recv(4)
+        except BlockingIOError:
+            return 0, 0
+        self._told.close()
+        status = int.from_bytes(told, "big", signed=True) if told else -signal.SIGKILL  # the parent is gone
+        self.returncode = status
+        return self.pid, -status if status < 0 else status << 8
+
+
+def _module(given: Mapping[str, Any]) -> tuple[str, list[str], bool] | None:
+    """The module that a command runs, its arguments, and whether its folder is on its path; None of what is not ours to fork."""
+    command, environment = given["args"], given["env"]
+    if PLACE not in os.environ or given["preexec_fn"] or given["shell"] or isinstance(command, str | bytes) or asyncio._get_running_loop():
+        return None
+    words = list(map(os.fspath, command))
+    if environment is not None and _of_interpreter(environment) != _of_interpreter(os.environ):
+        return None
+    if words[0] == sys.executable:
+        is_safe = words[1:2] == ["-P"]
+        option, *rest = words[2 if is_safe else 1 :] or [""]
+        if option == "-m" and rest and rest[0] in MODULES:
+            return rest[0], rest[1:], not is_safe
+    return None
+
+
+def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_"))}
+
+
+def _exactly(sender: socket.socket, size: int) -> bytes:
+    text = b""
+    while len(text) < size:
+        if not (more := sender.recv(size - len(text))):
+            raise RuntimeError("the parent of the tests' processes is gone; what it said stands above")
+        text += more
+    return text
+
+
+# The side of the parent
+
+
+class Parent:
+    """Forks when it is asked to, and says how its children ended."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._children: dict[int, tuple[Any, socket.socket]] = {}
+        self._selector = selectors.DefaultSelector()
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for source, react in ((wake, partial(os.read, wake, 512)), (0, sys.exit), (listening, self._answer)):
+            self._selector.register(source, selectors.EVENT_READ, react)
+
+    def run(self) -> None:
+        """Serve until standard input ends."""
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+            for pid, (child, asked) in list(self._children.items()):
+                if (status := child.poll()) is not None:
+                    del self._children[pid]
+                    with suppress(OSError):  # nobody waits for it any more
+                        asked.sendall(status.to_bytes(4, "big", signed=True))
+                    asked.close()
+
+    def _answer(self) -> None:
+        asked, _ = self._listening.accept()
+        head, received, _, _ = socket.recv_fds(asked, 4, MAX_FDS)
+        request = json.loads(_exactly(asked, int.from_bytes(head, "big")).decode("utf-8", "surrogateescape"))
+        # Above all numbers that a child wants to find its own under.
+        fds = [fcntl.fcntl(number, fcntl.F_DUPFD, ABOVE) for number in received]
+        for number in received:
+            os.close(number)
+        forking = _loaded()
+        child = forking.fork(
+            partial(_be, forking, request, fds[3:]), request["command"], environment=request["env"], streams=tuple(fds[:3]), passed=fds[3:]
+        )
+        for number in fds:
+            os.close(number)
+        self._children[child.pid] = child, asked
+        asked.sendall(child.pid.to_bytes(4, "big"))
+
+
+def _loaded() -> Any:
+    """Everything is imported; the module that forks."""
+    forking = importlib.import_module("orchestrator.embedded.forking")
+    libraries = importlib.import_module("workers.libraries")
+    if LOADED[0] not in sys.modules:
+        libraries.common()
+        libraries.models()
+        for name in LOADED:
+            importlib.import_module(name)
+        assert forking.can_fork()
+    return forking
+
+
+def _be(forking: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
+    """Be the process that was asked for."""
+    for number, wanted in zip(fds, request["passed"], strict=True):
+        os.dup2(number, wanted)
+        os.close(number)
+    os.chdir(request["cwd"])
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        usual = getattr(sys, name)
+        stream = open(number, mode, buffering=-1 if name != "stderr" else 1, encoding=usual.encoding, errors=usual.errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    if request["path"]:
+        sys.path.insert(0, request["cwd"])
+    forking.run_module(request["module"], request["arguments"])
+
+
+if __name__ == "__main__":
+    Parent(socket.socket(fileno=int(sys.argv[1]))).run()
