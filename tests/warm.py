@@ -13,6 +13,7 @@ import importlib
 import inspect
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -31,7 +32,7 @@ PLACE = "WARM_SOCKET"
 MODULES = frozenset({"orchestrator.cli", "orchestrator.embedded", "orchestrator.testing", "workers"})
 LOADED = (
     "orchestrator.cli.main", "orchestrator.embedded.supervisor", "orchestrator.testing", "orchestrator.client",
-    "orchestrator.gateway", "uvicorn", "orchestrator.flowerapp", "flower.app",
+    "orchestrator.gateway", "uvicorn", "mcp.server", "mcp.client.stdio",
 )  # fmt: skip
 MAX_FDS, ABOVE = 32, 1000
 
@@ -67,17 +68,13 @@ class WarmPopen(subprocess.Popen[Any]):
     def _execute_child(self, *args: Any) -> None:
         usual = super()._execute_child  # type: ignore[misc]
         given = inspect.signature(usual).bind(*args).arguments
-        module = _module(given)
-        if module is None:
+        program = _program(given)
+        if program is None:
             usual(*args)
             return
         streams = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
         streams = [own if number == -1 else number for own, number in enumerate(streams)]
-        request = {
-            "module": module[0], "arguments": module[1], "path": module[2], "command": given["args"],
-            "cwd": os.path.abspath(given["cwd"] or os.getcwd()), "env": dict(os.environ if given["env"] is None else given["env"]),
-            "passed": list(given["pass_fds"]),
-        }  # fmt: skip
+        request = {**program, "command": list(map(os.fspath, given["args"])), "passed": list(given["pass_fds"])}
         asked = socket.socket(socket.AF_UNIX)
         asked.connect(os.environ[PLACE])
         text = json.dumps(request).encode("utf-8", "surrogateescape")
@@ -110,24 +107,32 @@ class WarmPopen(subprocess.Popen[Any]):
         return self.pid, -status if status < 0 else status << 8
 
 
-def _module(given: Mapping[str, Any]) -> tuple[str, list[str], bool] | None:
-    """The module that a command runs, its arguments, and whether its folder is on its path; None of what is not ours to fork."""
-    command, environment = given["args"], given["env"]
+def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a command of Python's runs, if it is ours to fork: a module or a script, its arguments, and the folders first on its path."""
+    command, environment = given["args"], os.environ if given["env"] is None else given["env"]
     if PLACE not in os.environ or given["preexec_fn"] or given["shell"] or isinstance(command, str | bytes) or asyncio._get_running_loop():
         return None
-    words = list(map(os.fspath, command))
-    if environment is not None and _of_interpreter(environment) != _of_interpreter(os.environ):
+    if _of_interpreter(environment) != _of_interpreter(os.environ):
         return None
-    if words[0] == sys.executable:
-        is_safe = words[1:2] == ["-P"]
-        option, *rest = words[2 if is_safe else 1 :] or [""]
-        if option == "-m" and rest and rest[0] in MODULES:
-            return rest[0], rest[1:], not is_safe
+    interpreter, *words = map(os.fspath, command)
+    is_safe = words[:1] == ["-P"]
+    option, *arguments = words[1:] if is_safe else words or [""]
+    cwd = os.path.abspath(given["cwd"] or os.getcwd())
+    paths = [str(Path(cwd, path)) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    usual = {"cwd": cwd, "env": dict(environment), "arguments": arguments}
+    if interpreter != sys.executable or any(Path(path, "sitecustomize.py").exists() for path in paths):
+        return None
+    if option == "-m" and arguments and arguments[0] in MODULES:
+        return {**usual, "module": arguments[0], "arguments": arguments[1:], "path": paths if is_safe else [cwd, *paths]}
+    if option.endswith(".py"):
+        return {**usual, "script": option, "path": paths if is_safe else [str(Path(cwd, option).resolve().parent), *paths]}
     return None
 
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_"))}
+    """What changes Python itself; the variables that are left out are heeded."""
+    heeded = ("PYTHONPATH", "PYTHONPYCACHEPREFIX")
+    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_")) and name not in heeded}
 
 
 def _exactly(sender: socket.socket, size: int) -> bytes:
@@ -197,6 +202,7 @@ def _loaded() -> Any:
         for name in LOADED:
             importlib.import_module(name)
         assert forking.can_fork()
+        assert "prometheus_client" not in sys.modules, "it decides as it is imported whether several processes count together"
     return forking
 
 
@@ -211,9 +217,14 @@ def _be(forking: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
         stream = open(number, mode, buffering=-1 if name != "stderr" else 1, encoding=usual.encoding, errors=usual.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    if request["path"]:
-        sys.path.insert(0, request["cwd"])
-    forking.run_module(request["module"], request["arguments"])
+    importlib.reload(sys.modules["orchestrator.faultpoints"])  # what the environment says is read as it is imported
+    sys.path[:0] = request["path"]
+    sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None
+    if "module" in request:
+        forking.run_module(request["module"], request["arguments"])
+    else:
+        sys.argv = [request["script"], *request["arguments"]]
+        runpy.run_path(request["script"], run_name="__main__")
 
 
 if __name__ == "__main__":

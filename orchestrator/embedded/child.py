@@ -23,6 +23,7 @@ from orchestrator.errors import UnavailableError
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
 YOUNG_S = 10.0
 PR_SET_PDEATHSIG = 1
+BOUND = "CANTATA_TOOL_MEMORY_MB"  # counts what a process has, so it shall have none of LiteLLM, which the supervisor may have imported
 
 _LIBC = ctypes.CDLL(None)  # loaded here: a process between fork and exec should do as little as possible
 
@@ -65,8 +66,11 @@ class Child:
             with home.log(service.name).open("ab") as log, open(os.devnull, "rb") as nothing:
                 self.log_start = log.tell()
                 streams = (nothing.fileno(), log.fileno(), log.fileno())
-                die = partial(_die_with, os.getpid(), self.death_signal)
-                self.running = start(service.command, environment=told, streams=streams, passed=tuple(passed.values()), prepare=die)
+                self.running = start(
+                    service.command, environment=told, streams=streams, passed=tuple(passed.values()),
+                    prepare=partial(_die_with, os.getpid(), self.death_signal),
+                    may_fork="tools" not in service.queues or not environment.get(BOUND),
+                )  # fmt: skip
         except OSError as error:
             if ready is not None:
                 os.close(ready)

@@ -69,14 +69,15 @@ def can_fork() -> bool:
 
 def start(
     command: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int] = (),
-    prepare: Callable[[], object] = bool,
+    prepare: Callable[[], object] = bool, may_fork: bool = True,
 ) -> Forked | subprocess.Popen[bytes]:  # fmt: skip
     """Start `python -m MODULE` in a session of its own: a fork, where that is possible, else from nothing. `prepare` is called in it first.
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
     """
-    if "-m" in command and can_fork():
-        module, *arguments = command[command.index("-m") + 1 :]
+    interpreter, option, *words = [word for word in command if word != "-P"]  # a fork has the path that this process has
+    if may_fork and interpreter == sys.executable and option == "-m" and can_fork():
+        module, *arguments = words
 
         def run() -> None:
             prepare()

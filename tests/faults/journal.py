@@ -33,6 +33,8 @@ class Line(Value):
     """On whose behalf a model was asked."""
     round: int = 0
     """For which of the agent's turns, from 0, by what came back for the calls before it; -1 if that is none."""
+    about_tokens: int = 0
+    """By what a budget is charged at most for asking, if the worker hangs up before the reply has come: providers tell nothing then."""
     until: float = 0.0
     """When the process that froze went on."""
 

@@ -47,6 +47,7 @@ from tests.faults.shapes import (
     taken,
 )
 from tests.waiting import until
+from workers.leave import CHARACTERS_A_TOKEN
 
 ASKED = re.compile(r"(?P<agent>\w+) <(?:.*\n\nCurrent Input:\n)?(?P<text>(?P<tag>[^ >]+)[^>]*)>", re.DOTALL)
 """What a model of the suite is asked, after what was said before if it is told that."""
@@ -81,7 +82,9 @@ class Models(ScriptedModels):
         asked, results = ASKED.match(str(entry["text"])), _results(body)
         assert asked, f"an agent of the suite asks as it was instructed, not {entry['text']!r}"
         agent, text = asked["agent"], asked["text"]
-        self._lines.write("asked", agent=agent, tag=asked["tag"], round=_round(agent, text, len(results)))
+        sent = len(json.dumps(body["messages"], ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+        turn = _round(agent, text, len(results))
+        self._lines.write("asked", agent=agent, tag=asked["tag"], round=turn, about_tokens=2 * sent)  # the answer is an echo at most
         if agent in REPLIES and not rule.tool_calls:
             rule = rule.model_copy(update={"reply": REPLIES[agent](text, results)})
         return rule, entry
