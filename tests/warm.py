@@ -182,9 +182,9 @@ class Parent:
         fds = [fcntl.fcntl(number, fcntl.F_DUPFD, ABOVE) for number in received]
         for number in received:
             os.close(number)
-        forking = _loaded()
-        child = forking.fork(
-            partial(_be, forking, request, fds[3:]), request["command"], environment=request["env"], streams=tuple(fds[:3]), passed=fds[3:]
+        prefork = _loaded()
+        child = prefork.fork(
+            partial(_be, prefork, request, fds[3:]), request["command"], environment=request["env"], streams=tuple(fds[:3]), passed=fds[3:]
         )
         for number in fds:
             os.close(number)
@@ -194,19 +194,19 @@ class Parent:
 
 def _loaded() -> Any:
     """Everything is imported; the module that forks."""
-    forking = importlib.import_module("orchestrator.embedded.forking")
+    prefork = importlib.import_module("orchestrator.embedded.prefork")
     libraries = importlib.import_module("workers.libraries")
     if LOADED[0] not in sys.modules:
         libraries.common()
         libraries.models()
         for name in LOADED:
             importlib.import_module(name)
-        assert forking.can_fork()
+        assert prefork.can_fork()
         assert "prometheus_client" not in sys.modules, "it decides as it is imported whether several processes count together"
-    return forking
+    return prefork
 
 
-def _be(forking: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
+def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
     """Be the process that was asked for."""
     for number, wanted in zip(fds, request["passed"], strict=True):
         os.dup2(number, wanted)
@@ -221,7 +221,7 @@ def _be(forking: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
     sys.path[:0] = request["path"]
     sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None
     if "module" in request:
-        forking.run_module(request["module"], request["arguments"])
+        prefork.run_module(request["module"], request["arguments"])
     else:
         sys.argv = [request["script"], *request["arguments"]]
         runpy.run_path(request["script"], run_name="__main__")

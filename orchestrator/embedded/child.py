@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from orchestrator.embedded.forking import Forked, start
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import Identity, identify
 from orchestrator.embedded.inside import FINISH, GENERATION, LISTEN_FD, READY, READY_FD, SERVING
 from orchestrator.embedded.plan import Service
+from orchestrator.embedded.prefork import Forked, start
 from orchestrator.embedded.record import Process
 from orchestrator.errors import UnavailableError
 

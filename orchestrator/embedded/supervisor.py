@@ -25,11 +25,11 @@ from typing import Any
 
 from orchestrator.embedded import ports, valkey
 from orchestrator.embedded.child import Child
-from orchestrator.embedded.forking import can_fork
 from orchestrator.embedded.home import Home
 from orchestrator.embedded.identity import identify
 from orchestrator.embedded.inside import STACK_PID
 from orchestrator.embedded.plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, Plan
+from orchestrator.embedded.prefork import can_fork
 from orchestrator.embedded.record import Process, Record, clear_record, read_record
 from orchestrator.embedded.watch import POLL_S, Watch, judge
 from orchestrator.errors import UnavailableError

@@ -473,8 +473,7 @@ def test_status_lists_every_process_and_worker(kept: Folder) -> None:
     found = kept.json("status")
 
     assert isinstance(found["processes"], list)
-    serving = [each for each in found["processes"] if "(standby)" not in each["name"]]  # standbys come once all serves
-    assert [(each["name"], each["queues"], each["alive"]) for each in serving] == [
+    assert [(each["name"], each["queues"], each["alive"]) for each in found["processes"]] == [
         ("supervisor", [], True), ("valkey", [], True), ("coordinator", ["coordinator"], True), ("agents", ["agents"], True),
         ("tools", ["tools"], True), ("gateway", [], True),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from orchestrator import embedded
 from orchestrator.cli.main import submit
 from orchestrator.client import ChainRun, Client
-from orchestrator.embedded import Process, Stack, plan
+from orchestrator.embedded import Stack, plan
 from orchestrator.embedded.identity import identify
 from orchestrator.pages.runs import Pages
 from orchestrator.state import fleet
@@ -240,7 +240,7 @@ class Gated(ScriptedModels):
         return found
 
 
-def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_a_standby_serves_the_new(tmp_path: Path) -> None:
+def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_another_process_serves_the_new(tmp_path: Path) -> None:
     save(tmp_path, "shapes.py", ANSWER.format(version=1))
     save(tmp_path, "cantata.yaml", AGENTS)
     config, home = tmp_path / "cantata.yaml", tmp_path / "home"
@@ -256,7 +256,7 @@ def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_a_stan
         stack = Stack.start(home, agents=1, tools=0, config=config, keep=True)
         try:
             with Client(stack.url, config=config) as client:
-                pids = {process.name: process.pid for process in until(lambda: _with_standby(stack), "the standby", 120)}
+                pids = {process.name: process.pid for process in stack.processes()}
                 held = start(client, "slow")
                 until(models.journal, "the model call")
 
@@ -264,7 +264,7 @@ def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_a_stan
 
                 until(lambda: start(client, "quick").result().final_output == {"version": 2}, "the new version")
                 now = {process.name: process.pid for process in stack.processes()}
-                assert (now["agents"], now["agents (finishing)"]) == (pids["agents (standby)"], pids["agents"])
+                assert now["agents (finishing)"] == pids["agents"]
                 models.gate.set()
                 assert held.result().final_output == {"version": 1}
                 assert (held.steps(["a"])["a"].attempt, held.result().usage.model_calls) == (1, 1)
@@ -274,8 +274,3 @@ def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_a_stan
             models.gate.set()
             embedded.down(home)
     assert not [pid for pid in pids.values() if identify(pid)]
-
-
-def _with_standby(stack: Stack) -> list[Process]:
-    found = stack.processes()
-    return found if any(process.name == "agents (standby)" for process in found) else []

@@ -192,7 +192,7 @@ def test_a_cold_start_requires_hashes_and_a_warm_one_installs_nothing(machine: M
     installed = (machine.folder / "uv.log").read_text()
     warm = machine.run("test", "-k", "two words")
 
-    assert cold.stdout == warm.stdout == "-m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -k two words\n"
+    assert cold.stdout == warm.stdout == "-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -k two words\n"
     assert installed.startswith("pip sync --quiet --require-hashes --python .venv/bin/python requirements-dev.lock\n")
     assert (machine.folder / "uv.log").read_text() == installed
     assert warm.stderr == ""

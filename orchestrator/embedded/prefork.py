@@ -75,9 +75,9 @@ def start(
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
     """
-    interpreter, option, *words = [word for word in command if word != "-P"]  # a fork has the path that this process has
-    if may_fork and interpreter == sys.executable and option == "-m" and can_fork():
-        module, *arguments = words
+    words = [word for word in command if word != "-P"]  # a fork has the path that this process has
+    if may_fork and words[:2] == [sys.executable, "-m"] and can_fork():
+        module, *arguments = words[2:]
 
         def run() -> None:
             prepare()

@@ -1,0 +1,125 @@
+"""Processes that are forks of one which has imported what they need: what they keep of it, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.client import Client
+from orchestrator.embedded import Stack
+from orchestrator.embedded.identity import identify
+from tests.waiting import until
+
+FORK = """
+import json, os, signal, sys, threading
+from orchestrator.embedded.prefork import can_fork, fork, start
+
+kept, left = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
+written, writes = os.pipe()
+signal.signal(signal.SIGTERM, lambda *_: None)
+os.set_blocking(writes, False)
+signal.set_wakeup_fd(writes)
+
+
+def be():
+    {be}
+
+
+child = fork(be, ["what", "it is"], environment={{"ONLY": "this"}}, streams=(kept, 1, 2), passed=[kept])
+print(json.dumps({{"status": child.wait(20), "poll": child.poll(), "own": os.getsid(0), "pid": child.pid}}))
+"""
+TELLS = """
+    import atexit, time
+    atexit.register(lambda: print("at exit", flush=True))
+    threading.Thread(target=lambda: (time.sleep(0.1), print("a thread ended", flush=True))).start()
+    fds = sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1]
+    told = {{"env": dict(os.environ), "fds": fds, "kept": kept, "left": left, "sid": os.getsid(0), "pid": os.getpid(),
+        "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL}}
+    print(json.dumps(told), flush=True)
+"""
+
+
+def ran(be: str) -> tuple[list[str], str, dict[str, Any]]:
+    """What a fork printed on both of its streams, and what its parent says of it."""
+    code = FORK.replace("{be}", be).replace("{{", "{").replace("}}", "}")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    *lines, last = done.stdout.splitlines()
+    return lines, done.stderr, json.loads(last)
+
+
+def test_a_fork_has_its_own_session_signals_environment_and_files() -> None:
+    lines, _, parent = ran(TELLS.strip())
+    told = json.loads(lines[0])
+
+    assert (told["sid"], told["pid"]) == (parent["pid"], parent["pid"])
+    assert told["sid"] != parent["own"]
+    assert told["env"] == {"ONLY": "this"}
+    assert told["fds"] == [0, 1, 2, told["kept"]]
+    assert told["left"] not in told["fds"]
+    assert told["title"] == "what it is"
+    assert told["term"]
+
+
+def test_it_ends_as_an_interpreter_ends() -> None:
+    lines, _, parent = ran(TELLS.strip())
+
+    assert lines[1:] == ["a thread ended", "at exit"]
+    assert (parent["status"], parent["poll"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("be", "status", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('it is wrong')", 1, "it is wrong"),
+        ("raise ValueError('it broke')", 1, "ValueError: it broke"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+        ("return 5", 0, ""),
+    ],
+)
+def test_its_status_is_that_of_a_program(be: str, status: int, said: str) -> None:
+    _, told, parent = ran(be)
+
+    assert parent["status"] == status
+    assert said in told
+
+
+def test_with_a_second_thread_a_process_starts_from_nothing() -> None:
+    code = (
+        "import sys, threading; from orchestrator.embedded.prefork import can_fork, start\n"
+        "gate = threading.Event(); thread = threading.Thread(target=gate.wait); thread.start()\n"
+        "child = start([sys.executable, '-P', '-m', 'this'], environment={}, streams=(0, 1, 2))\n"
+        "print(can_fork(), type(child).__name__, child.wait(20)); gate.set(); thread.join(); print(can_fork())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert "Zen of Python" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["False Popen 0", "True"]
+
+
+def test_a_stack_s_processes_say_what_they_are_and_are_started_again(tmp_path: Path) -> None:
+    with Stack.start(tmp_path / "home", agents=2, tools=1) as stack, Client(stack.url):
+        old = {process.name: process for process in stack.processes()}
+        titles = {name: found.command for name, process in old.items() if (found := identify(process.pid))}
+        killed = old["agents-2"]
+        killed.identity.signal(signal.SIGKILL)
+        until(
+            lambda: (
+                {each.name: each.pid for each in stack.processes() if each.alive}.get("agents-2", old["agents-2"].pid)
+                != old["agents-2"].pid
+            ),
+            "another",
+        )
+
+    assert "supervise" in titles["supervisor"]
+    assert all(name in titles[name] for name in ("coordinator", "agents", "agents-2", "tools"))
+
+
+def living(stack: Stack) -> dict[str, int]:
+    return {process.name: process.pid for process in stack.processes() if process.alive}
