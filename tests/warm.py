@@ -29,7 +29,7 @@ from typing import Any
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
-MODULES = frozenset({"orchestrator.cli", "orchestrator.embedded", "orchestrator.testing", "workers"})
+MODULES = frozenset({"orchestrator.cli", "orchestrator.demo", "orchestrator.embedded", "orchestrator.testing", "workers"})
 LOADED = (
     "orchestrator.cli.main", "orchestrator.embedded.supervisor", "orchestrator.testing", "orchestrator.client",
     "orchestrator.gateway", "uvicorn", "mcp.server", "mcp.client.stdio",

@@ -1,19 +1,15 @@
-"""The short form of `./run faults`: each point, each fault and each shape once, and a little of all the rest."""
+"""The short form of `./run faults`: a little of chaos, deploys and recovery; strikes are in `test_points.py`."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from orchestrator.faultpoints import KINDS, LABELS
 from orchestrator.state import fleet
-from tests.faults import approaches, chaos, deploys, history, points, recovery
-from tests.faults.points import Case
+from tests.faults import chaos, deploys, history, recovery
 from tests.faults.shapes import SHAPES, served_by
 from tests.faults.stage import Stage, stage
 from tests.waiting import at_best
@@ -21,57 +17,6 @@ from tests.waiting import at_best
 NUMBERS = count()
 PATIENCE_S = 60.0
 OFF_S = 300.0
-
-CASES = (
-    Case("accepted", "kill", "row"),
-    Case("accept-replied", "drop", "session"),
-    Case("fork-replied", "kill", "fork"),
-    Case("begin-replied", "drop", "parked"),
-    Case("begun", "freeze", "fan"),
-    Case("tool-started", "kill", "map"),
-    Case("tool-finished", "freeze", "agent"),
-    Case("model-sent", "kill", "broadcast"),
-    Case("model-answered", "drop", "agent", 2),
-    Case("model-answered", "kill", "workflow", 3),  # in the second round of its loop
-    Case("budget-reserved", "kill", "broadcast"),
-    Case("budget-settled", "drop", "router", 2),
-    Case("rotation-replied", "kill", "round"),
-    Case("memory-replied", "drop", "memory"),
-    Case("commit-replied", "drop", "fan"),
-    Case("committed", "kill", "agent", 2),
-    Case("committed", "kill", "conductor", 2),  # a reply is recorded
-    Case("graph-grown", "kill", "router", 4),  # the second decision is recorded, its agent is not sent
-    Case("run-closed", "freeze", "row"),
-    Case("run-closed", "kill", "session"),
-    Case("canvas-sent", "drop", "loop"),
-    Case("chord-joined", "freeze", "broadcast"),
-    Case("successors-sent", "kill", "group"),
-    Case("lease-renewed", "drop", "row"),
-    Case("handed-back", "kill", "diamond"),
-    Case("swept", "freeze", "row"),
-    Case("timer-fired", "kill", "retry"),
-    Case("event-appended", "drop", "unserved"),
-)
-
-
-def test_each_point_each_fault_and_each_shape_has_its_case() -> None:
-    assert {case.label for case in CASES} == set(LABELS)
-    assert {case.kind for case in CASES} == set(KINDS)
-    assert {case.shape for case in CASES} == set(SHAPES)
-
-
-@pytest.mark.timeout(600)
-def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approaches, "AFTER_S", 10.0)  # each of these points is reached, by a process that stalls too
-    with stage(tmp_path, drain_s=0.5, armed=True) as world:
-        report = points.strike(world, CASES, time.monotonic() + PATIENCE_S * 10, print)
-        if report.missed:  # a step that lingers may be over before it is struck, if we stall; not twice
-            again = points.strike(world, [case for case in CASES if (case.label, case.shape) in report.missed], math.inf, print)
-            report.violations += again.violations
-            report.missed = again.missed
-
-    assert report.violations == []
-    assert report.missed == set()
 
 
 @pytest.mark.timeout(400)

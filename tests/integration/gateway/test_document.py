@@ -23,39 +23,7 @@ from tests.integration.gateway.conftest import Gateway
 pytestmark = pytest.mark.timeout(400)
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
-LOST = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-def document(gateway: Gateway) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{gateway.url}/openapi.json").json()
-    return found
-
-
-def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(gateway: Gateway) -> None:
-    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
-
-    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
-
-    assert len(operations) == 26
-    for operation in operations:
-        ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
-        with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
-            ask(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
-
-
-def ask(cases: st.SearchStrategy[Any]) -> None:
-    """Hold the answers to some requests to what the document says."""
-
-    @settings(max_examples=25, **LOST)  # type: ignore[arg-type]  # of two types
-    @given(case=cases)
-    def hold(case: Any) -> None:
-        case.call_and_validate(checks=CHECKS, timeout=40)
-
-    hold()
-
-
-@settings(max_examples=300, **LOST)  # type: ignore[arg-type]  # as above
-@given(
+ANYTHING = given(
     path=st.sampled_from(["/turns", "/chains", "/memory/a/b", "/runs/x/cancel", "/sessions/x"]),
     method=st.sampled_from(["POST", "PUT", "DELETE", "PATCH", "GET"]),
     body=st.one_of(
@@ -78,12 +46,52 @@ def ask(cases: st.SearchStrategy[Any]) -> None:
         },
     ),
 )
-def test_nothing_that_is_sent_breaks_it(gateway: Gateway, path: str, method: str, body: bytes, headers: dict[str, Any]) -> None:
-    response = httpx.request(method, f"{gateway.url}{path}", content=body, headers=headers, timeout=40)
+LOST = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
-    assert response.status_code < 500, response.text
-    if response.status_code >= 400:
-        assert response.json()["error"]["code"]
+
+def document(gateway: Gateway) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{gateway.url}/openapi.json").json()
+    return found
+
+
+@pytest.mark.parametrize("examples", [6, pytest.param(25, marks=pytest.mark.thorough("1,300 requests, made up one by one"))])
+def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(gateway: Gateway, examples: int) -> None:
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+    assert len(operations) == 26
+    for operation in operations:
+        ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), examples)
+        with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
+            ask(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), examples)
+
+
+def ask(cases: st.SearchStrategy[Any], examples: int) -> None:
+    """Hold the answers to some requests to what the document says."""
+
+    @settings(max_examples=examples, **LOST)  # type: ignore[arg-type]  # of two types
+    @given(case=cases)
+    def hold(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS, timeout=40)
+
+    hold()
+
+
+@pytest.mark.parametrize("examples", [100, pytest.param(1000, marks=pytest.mark.thorough("1,000 requests"))])
+def test_nothing_that_is_sent_breaks_it(gateway: Gateway, examples: int) -> None:
+    with httpx.Client(base_url=gateway.url, timeout=40) as client:
+
+        @settings(max_examples=examples, **LOST)  # type: ignore[arg-type]  # as above
+        @ANYTHING
+        def hold(path: str, method: str, body: bytes, headers: dict[str, Any]) -> None:
+            response = client.request(method, path, content=body, headers=headers)
+
+            assert response.status_code < 500, response.text
+            if response.status_code >= 400:
+                assert response.json()["error"]["code"]
+
+        hold()
 
 
 def test_the_examples_of_the_document_are_of_its_schemas(gateway: Gateway) -> None:
