@@ -185,6 +185,23 @@ esac
 """
 
 
+PYTEST = "-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder"
+
+
+@pytest.mark.parametrize(
+    ("tier", "ran"),
+    [
+        ("unit", [f"{PYTEST} tests/unit -x"]),
+        ("all", [f"{PYTEST} -x", "-m tests.redis_versions", "-m tests.faults --fuzz --minutes 1 --seed 1"]),
+        ("redis-versions", ["-m tests.redis_versions -x"]),
+    ],
+)
+def test_each_tier_runs_what_it_says(machine: Machine, tier: str, ran: list[str]) -> None:
+    machine.has("uv", NEW_UV)
+
+    assert machine.run("test", tier, "-x").stdout.splitlines() == ran
+
+
 def test_a_cold_start_requires_hashes_and_a_warm_one_installs_nothing(machine: Machine) -> None:
     machine.has("uv", NEW_UV)
 
@@ -192,7 +209,7 @@ def test_a_cold_start_requires_hashes_and_a_warm_one_installs_nothing(machine: M
     installed = (machine.folder / "uv.log").read_text()
     warm = machine.run("test", "-k", "two words")
 
-    assert cold.stdout == warm.stdout == "-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -k two words\n"
+    assert cold.stdout == warm.stdout == f"{PYTEST} -m not thorough -k two words\n"
     assert installed.startswith("pip sync --quiet --require-hashes --python .venv/bin/python requirements-dev.lock\n")
     assert (machine.folder / "uv.log").read_text() == installed
     assert warm.stderr == ""
