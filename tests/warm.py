@@ -217,6 +217,7 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
         stream = open(number, mode, buffering=-1 if name != "stderr" else 1, encoding=usual.encoding, errors=usual.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    subprocess.Popen = WarmPopen  # type: ignore[misc]  # for what it starts itself, such as the supervisor of a stack
     importlib.reload(sys.modules["orchestrator.faultpoints"])  # what the environment says is read as it is imported
     sys.path[:0] = request["path"]
     sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None

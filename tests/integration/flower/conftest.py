@@ -101,7 +101,7 @@ def opened(folder: Path) -> Iterator[Desk]:
             yield Desk(folder, stack, client)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A stack for all tests that leave it as they found it."""
     with opened(tmp_path_factory.mktemp("flower")) as desk:

@@ -115,7 +115,7 @@ class Desk:
             assert process.returncode == 0, said
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def models() -> Iterator[ScriptedModels]:
     """The model server of the stack's workers."""
     with ScriptedModels() as server:
@@ -130,7 +130,7 @@ def start(folder: Path, models: ScriptedModels, **options: Any) -> Stack:
         return Stack.start(folder, tools=2, **options)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def desk(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[Desk]:
     """A stack for all tests that leave it as they found it."""
     folder = tmp_path_factory.mktemp("gateway")
@@ -138,14 +138,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> It
         yield Desk(folder, stack, models)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(desk: Desk) -> Iterator[Gateway]:
     """A gateway without tokens."""
     with desk.gateway("--rate", "10000") as gateway:
         yield gateway
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded(desk: Desk) -> Iterator[Gateway]:
     """A gateway of two tenants."""
     file = desk.folder / "tokens.json"

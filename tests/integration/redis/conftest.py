@@ -10,7 +10,7 @@ from orchestrator.testing import ScriptedModels
 from tests.integration.redis.servers import OPEN, Clustered, running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def clustered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
     """A cluster of three nodes with the user of our example beside the usual one; a test that breaks it mends it."""
     cluster = Clustered(tmp_path_factory.mktemp("cluster"), OPEN)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 from redis import Redis
@@ -24,6 +26,8 @@ MODEL = "openai/gpt-4o-mini"
 LOG = "log"
 """A list of what `run` answers."""
 START_S = 50.0
+DELAYS = "delays"
+"""A list of the shares of their time that the processes waited for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +53,26 @@ class Watched(Limiter):
         return text
 
 
-def run(redis: Redis, load: Load) -> list[tuple[int, str, int]]:
-    """Have the processes work; answers what happened to calls: when by Redis's clock (ms), how, and how many were under way then."""
-    spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(PROCESSES)
+def run(redis: Redis, load: Load) -> tuple[list[tuple[int, str, int]], float]:
+    """Have the processes work.
+
+    Answers what happened to calls: when by Redis's clock (ms), how, and how many were under way then; and the share of their time that the
+    processes waited for a processor, on average.
+    """
+    forks = multiprocessing.get_context("forkserver")  # of a process that has imported this module, and has no thread
+    forks.set_forkserver_preload([__name__])
+    barrier = forks.Barrier(PROCESSES)
     path = cast(str, redis.connection_pool.connection_kwargs["path"])
-    processes = [spawn.Process(target=_work, args=(f"unix://{path}", str(n), load, barrier), daemon=True) for n in range(PROCESSES)]
+    processes = [forks.Process(target=_work, args=(f"unix://{path}", str(n), load, barrier), daemon=True) for n in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
         assert process.exitcode == 0
     log = (text.split() for text in cast("list[str]", redis.lrange(LOG, 0, -1)))
-    redis.delete(LOG)
-    return [(int(at), what, int(under_way)) for at, what, under_way in log]
+    delayed = fmean(map(float, cast("list[str]", redis.lrange(DELAYS, 0, -1))))
+    redis.delete(LOG, DELAYS)
+    return [(int(at), what, int(under_way)) for at, what, under_way in log], delayed
 
 
 def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
@@ -73,7 +83,7 @@ def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
     mail = redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py
     mail.subscribe(name)
     barrier.wait(START_S)
-    ends_at = time.monotonic() + load.lasts_s
+    waited_s, ends_at = _waited_s(), time.monotonic() + load.lasts_s
     agenda = [(time.monotonic(), f"{name}.{n}", 1, "ask") for n in range(STEPS)]
     newest = dict.fromkeys((step for _, step, _, _ in agenda), 1)
     renew_at = 0.0
@@ -103,6 +113,12 @@ def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
                 heapq.heappush(agenda, (time.monotonic() + wait.seconds, step, n, "ask"))
             case other:
                 raise AssertionError(other)
+    redis.rpush(DELAYS, (_waited_s() - waited_s) / load.lasts_s)
+
+
+def _waited_s() -> float:
+    """How long this process could run and had no processor (Linux, /proc/self/schedstat)."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def _holder(step: str, n: int) -> str:

@@ -636,6 +636,8 @@ def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
 
 MOST_LEFT = 0.07  # a rate's worth of calls takes 62/60 of a window, so 0.032 are left by design
 
+MOST_DELAYED = 0.02  # of their time the processes may wait for a processor, if what they use is to tell of the limiter
+
 CONTENTIONS = {
     "rpm": Load({"rpm": 480}, window_s=2.4, lasts_s=7.3),
     "tpm": Load({"tpm": 24_000}, window_s=2.4, lasts_s=7.3, tokens=100, used=60, hold_s=0.02),
@@ -643,15 +645,16 @@ CONTENTIONS = {
 }
 
 
+@pytest.mark.slow("three windows of 2.4 s, by Redis's clock")
 @pytest.mark.parametrize("what", CONTENTIONS)
 def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: str) -> None:
     load = CONTENTIONS[what]
     limit = load.rates[what]
 
     def left() -> float:
-        """How much of the limit was not used, by eight processes that never exceeded it."""
+        """How much of the limit was not used, by eight processes that never exceeded it; nothing, if they could not ask in time."""
         stage.redis.flushdb()
-        log = contention.run(stage.redis, load)
+        log, delayed = contention.run(stage.redis, load)
         if what == "concurrency":
             most, used = max(under_way for _, _, under_way in log), mean_under_way(log)
         else:
@@ -659,7 +662,7 @@ def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: 
             most, used = most * load.used, used * load.used
         print(f"{what}: at most {most / limit:.1%} of the limit, {used / limit:.1%} used")  # noqa: T201
         assert most <= limit * 1.01
-        return 1 - used / limit
+        return 0.0 if delayed > MOST_DELAYED else 1 - used / limit
 
     assert at_best(left, MOST_LEFT) <= MOST_LEFT
 

@@ -1,0 +1,1 @@
+"""Runs on a stack of real workers."""

@@ -1,0 +1,1 @@
+"""Redis in the ways that operators run it."""
