@@ -194,19 +194,20 @@ def remembers_what_it_was_told(past: Past) -> Iterator[Violation]:
 
 
 def was_charged_as_asked(past: Past) -> Iterator[Violation]:
-    """Its budget was charged for each turn that is recorded, and at most once more for each time that its model was asked in vain.
+    """Its budget was charged for each turn that is recorded, and at most once more for each attempt whose reply was lost.
 
-    A call that was cut off is charged with an estimate, which may be more than its model would have told.
+    A call that was cut off is charged with an estimate, which may be more than its model would have told; so is one whose request left and
+    did not come to the model whole.
     """
     least = sum(past.tokens_of(step) for step in past.picture.cells if step not in past.taken_over)
-    most = sum(_most_tokens(past.tokens_of(step), asked) for step, asked in past.asked_by() if asked)
+    most = sum(_most_tokens(past, step, asked) for step, asked in past.asked_by() if asked)
     if past.picture.status == "succeeded" and not least <= past.spent_tokens <= most:
         yield past.violation("", f"{least} to {most} tokens charged to its budget", str(past.spent_tokens))
 
 
-def _most_tokens(told: int, asked: list[Line]) -> int:
-    in_vain = sorted((max(told, line.about_tokens) for line in asked), reverse=True)[:-1]
-    return told + sum(in_vain)
+def _most_tokens(past: Past, step: str, asked: list[Line]) -> int:
+    told, attempts = past.tokens_of(step), max(len(asked), past.picture.cells[step].attempt)
+    return told + (attempts - 1) * max(told, *(line.about_tokens for line in asked))
 
 
 def _words(line: Line) -> str:
