@@ -433,6 +433,13 @@ class EmbeddedClient(Client):
             self.stack.stop()
             raise
 
+    def skip(self, seconds: float) -> None:
+        """Let so many seconds pass for what the ledger keeps for later: `Stack.skip` of a stack that was started with `virtual_time=True`.
+
+        Raises ConfigError without that, or unless `seconds` is a number from 0.001; UnavailableError if no worker of the stack answers.
+        """
+        self.stack.skip(seconds)
+
     def close(self) -> None:
         """Let go of connections and stop the stack."""
         super().close()

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -75,20 +75,24 @@ class Sweeper(threading.Thread):
     The nodes of a Redis Cluster are swept side by side: one that cannot be reached holds up none of the others.
     """
 
-    def __init__(self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S) -> None:
+    def __init__(
+        self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S, pause: Callable[[float], object] | None = None
+    ) -> None:
+        """`pause` is called with `every_s` between two sweeps, and may return early; without it nothing but `stop` ends a pause."""
         super().__init__(name="sweeper", daemon=True)
         self._app = app
         self._ledger = ledger
         self._owner = name
         self._every_s = every_s
         self._ended = threading.Event()
+        self._pause = pause or self._ended.wait
         self._nodes: dict[str, _Node] = defaultdict(_Node)
         self._under_way: dict[str, Future[bool]] = {}
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
         pool = ThreadPoolExecutor(MAX_NODES, "sweep")
-        while not self._ended.wait(self._every_s):
+        while not (self._pause(self._every_s) or self._ended.is_set()):
             try:
                 self._sweep_all(pool)
             except (CantataError, RedisFailure, OSError) as error:

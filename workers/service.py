@@ -34,6 +34,7 @@ from orchestrator.state.connection import Redis, RedisFailure, check, connect
 from orchestrator.state.fleet import Worker
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Ready
+from orchestrator.state.skipping import SkipListener
 from workers import configured, llm, mcp, memory, tasks, telling, usercode
 from workers.consumer import Consumer
 from workers.runtime import Process
@@ -189,7 +190,9 @@ class Service:
         own = self.name if self.pool == "prefork" else self.process().name
         telling.begin(self.redis_url, own, does_steps=self.pool != "prefork")  # children do it for themselves
         self._announce_always()
-        Sweeper(self.app, self._ledger(), self.name).start()
+        ledger = self._ledger()
+        pause = SkipListener(ledger.redis).wait if embedded.has_virtual_time() else None
+        Sweeper(self.app, ledger, self.name, pause=pause).start()
         embedded.announce_ready()
         embedded.announce_serving()
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)

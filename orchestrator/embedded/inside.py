@@ -18,6 +18,7 @@ FINISH = signal.SIGUSR2
 """Tells a worker that another one replaces it: it takes no step more, and ends when those under way are done."""
 LISTEN_FD = "CANTATA_LISTEN_FD"
 STACK_PID = "CANTATA_STACK_PID"
+VIRTUAL_TIME = "CANTATA_VIRTUAL_TIME"
 
 
 _told: set[str] = set()
@@ -60,6 +61,11 @@ def generation() -> int:
 def is_inside() -> bool:
     """Return whether this process is part of a stack."""
     return STACK_PID in os.environ
+
+
+def has_virtual_time() -> bool:
+    """Return whether this process is part of a stack whose time may be skipped."""
+    return is_inside() and VIRTUAL_TIME in os.environ
 
 
 def inherited_socket() -> socket.socket | None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from orchestrator.embedded.home import Home
+from orchestrator.embedded.inside import VIRTUAL_TIME
 from orchestrator.embedded.ports import Port
 from orchestrator.embedded.record import SERVER
 from orchestrator.embedded.valkey import find_server, server_command, server_url
@@ -70,7 +71,10 @@ class Plan:
         return cls(**found, server=services[0], services=services[1:])
 
 
-def make_plan(home: Home, *, agents: int, tools: int, ports: Mapping[str, Port], config: str | Path | None, command: WorkerCommand) -> Plan:
+def make_plan(
+    home: Home, *, agents: int, tools: int, ports: Mapping[str, Port], config: str | Path | None, command: WorkerCommand,
+    virtual_time: bool = False,
+) -> Plan:  # fmt: skip
     """Plan a server, a coordinator, `agents` workers for model turns, one with `tools` processes, and the services that have a port."""
     check_workers()
     socket_path = home.make_socket()
@@ -79,6 +83,8 @@ def make_plan(home: Home, *, agents: int, tools: int, ports: Mapping[str, Port],
     environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
     if config is not None:
         environment["CANTATA_CONFIG"] = str(config)
+    if virtual_time:
+        environment[VIRTUAL_TIME] = "1"
     if flower_url is not None:
         environment["CANTATA_FLOWER_URL"] = flower_url
     return Plan(

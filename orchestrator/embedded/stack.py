@@ -32,11 +32,12 @@ from orchestrator.embedded.plan import (
 )
 from orchestrator.embedded.record import Process, Record, clear_stale_record, read_record
 from orchestrator.embedded.valkey import answers, server_url
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import ConfigError, UnavailableError
 
 READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on a machine with far too much to do
 ANSWER_S = 5.0  # the server of a kept stack may be starting again
 HURRY_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
+KEPT = "a stack with virtual time is for one test run, and is not kept: start it without keep, or without virtual_time"
 
 
 class Stack:
@@ -44,7 +45,7 @@ class Stack:
 
     def __init__(
         self, home: Home, url: str, *, supervisor: Identity | None = None, link: subprocess.Popen[bytes] | None = None,
-        moved: Mapping[str, int] | None = None,
+        moved: Mapping[str, int] | None = None, virtual_time: bool = False,
     ) -> None:  # fmt: skip
         self.home = home
         self.url = url
@@ -52,6 +53,7 @@ class Stack:
         self.moved = moved or {}
         """Services that were just started on another port than this one, their usual."""
         self._supervisor = supervisor  # None until it is known to be ready
+        self._virtual_time = virtual_time
         self._link = link  # the pipes to a stack that ends with this process; None for a kept one
 
     @classmethod
@@ -66,14 +68,20 @@ class Stack:
         config: str | Path | None = None,
         keep: bool = False,
         command: WorkerCommand = worker_command,
+        virtual_time: bool = False,
         timeout_s: float = READY_S,
     ) -> Self:
         """Start a stack and wait until its workers take work.
 
         `agents` counts the processes for model turns, `tools` (one a core, if not given) the slots of the worker for tools. Without `keep`
-        it ends with the calling process, however that ends. Raises UnavailableError if there is no server, or another stack in the folder.
+        it ends with the calling process, however that ends. With `virtual_time`, which is for tests, `skip` is allowed. Raises
+        UnavailableError if there is no server, or another stack in the folder; ConfigError if a stack with virtual time is to be kept.
         """
-        stack = cls.launch(home, agents=agents, tools=tools, flower=flower, gateway=gateway, config=config, command=command)
+        if keep and virtual_time:
+            raise ConfigError(KEPT)
+        stack = cls.launch(
+            home, agents=agents, tools=tools, flower=flower, gateway=gateway, config=config, command=command, virtual_time=virtual_time
+        )
         try:
             stack.wait_ready(timeout_s)
             if keep:
@@ -94,6 +102,7 @@ class Stack:
         gateway: bool = False,
         config: str | Path | None = None,
         command: WorkerCommand = worker_command,
+        virtual_time: bool = False,
     ) -> Self:
         """Begin to start a stack: `url` is known at once, so the caller can load what it needs meanwhile; then `wait_ready`."""
         home = home if isinstance(home, Home) else Home(home)
@@ -102,9 +111,9 @@ class Stack:
         wanted = {name: USUAL_PORTS[name] for name, is_wanted in (("flower", flower), ("gateway", gateway)) if is_wanted}
         bound = ports.bind(home, wanted)
         try:
-            plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command)
+            plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time)
             moved = {name: port.wanted for name, port in bound.items() if port.wanted not in (0, port.number)}
-            return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved)
+            return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time)
         finally:
             ports.close(bound)
 
@@ -114,12 +123,35 @@ class Stack:
             self._supervisor = identify(int(self._ask(self._link, timeout_s)["pid"]))
 
     def keep(self) -> None:
-        """Let a stack that is ready outlive this process: it runs until `down`."""
+        """Let a stack that is ready outlive this process: it runs until `down`. Raises ConfigError if it has virtual time."""
+        if self._virtual_time:
+            raise ConfigError(KEPT)
         if self._link:
             assert self._link.stdin
             self._link.stdin.write(KEEP)
             self._ask(self._link, ANSWER_S)
             self._hang_up(wait_s=0.0)
+
+    def skip(self, seconds: float) -> None:
+        """Let so many seconds pass for what this stack's ledger keeps for later, and return when all that became due has happened in it.
+
+        That takes milliseconds. Waits, retries, pauses that providers ask for, deadlines and time-outs of runs, and the ends of what is
+        kept (runs, sessions, memories, cached replies) come nearer by that time. One call is one jump: what begins because a timer fired
+        has its whole time before it. Steps under way go on, and are not begun again. Leases, time-outs of tools and of model calls, rate
+        limits, budgets of a day and the times that are recorded go by the real clock.
+
+        Raises ConfigError unless the stack was started with `virtual_time=True`, and `seconds` is a number from 0.001; UnavailableError if
+        no worker of the stack answers.
+        """
+        if not self._virtual_time:
+            raise ConfigError("time can be skipped in a stack for tests only: start it with virtual_time=True")
+        from orchestrator.state import connection, skipping  # noqa: PLC0415  # with them comes redis; to attach to a stack needs none
+
+        redis = connection.connect(self.url)
+        try:
+            skipping.skip(redis, seconds)
+        finally:
+            redis.close()
 
     def stop(self, grace_s: float = 10.0) -> None:
         """End the stack: workers finish what they do within the grace, then the server writes all it knows to the disk."""

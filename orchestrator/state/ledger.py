@@ -571,7 +571,7 @@ class Ledger:
         """Read all scripts now: a long-lived process must not meet those of a version that is installed over it."""
         for file in _LUA.iterdir():
             name = file.name.removesuffix(".lua")
-            if name not in ("lib", "grow") and not name.startswith(("costs", "limits", "memory", "reading", "rotation")):
+            if name not in ("lib", "grow") and not name.startswith(("costs", "limits", "memory", "reading", "rotation", "skip")):
                 self._script(name)
 
     def _script(self, name: str) -> tuple[str, str]:

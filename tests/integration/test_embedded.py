@@ -26,7 +26,7 @@ from orchestrator.embedded import stack as embedded_stack
 from orchestrator.embedded.identity import Identity, identify, wait_gone
 from orchestrator.embedded.record import Record, read_record
 from orchestrator.embedded.valkey import answers, find_server, server_command
-from orchestrator.errors import UnavailableError
+from orchestrator.errors import ConfigError, UnavailableError
 
 READY = "import os, signal, sys\nos.write(int(os.environ['CANTATA_READY_FD']), b'ready\\n')\n"
 PAUSE = "signal.pause()\n"
@@ -215,6 +215,39 @@ def test_what_a_dead_worker_started_ends_with_it(home: Home) -> None:
         os.kill(before.pid, signal.SIGKILL)
 
         assert wait_gone([started], 40.0)
+
+
+# Time that may be skipped
+
+
+def test_only_workers_of_a_stack_with_virtual_time_are_told_of_it(home: Home) -> None:
+    code = f"{READY}print(os.environ.get('CANTATA_VIRTUAL_TIME'), flush=True)\n{PAUSE}"
+    for virtual_time, told in ((True, "1\n"), (False, "1\nNone\n")):
+        with Stack.start(home, agents=0, command=stand_in(code), virtual_time=virtual_time) as stack:
+            eventually(lambda told=told: (stack.home.logs / "tools.log").read_text() == told)  # type: ignore[misc]
+
+
+def test_the_time_of_a_stack_that_was_not_started_for_it_cannot_be_skipped(home: Home) -> None:
+    with Stack.start(home, command=WORKER) as stack:
+        with pytest.raises(ConfigError, match=r"time can be skipped in a stack for tests only: start it with virtual_time=True"):
+            stack.skip(60)
+
+        stack.keep()
+        found = attach(home)
+        assert found is not None
+        with pytest.raises(ConfigError, match="for tests only"):
+            found.skip(60)
+
+
+def test_a_stack_with_virtual_time_is_not_kept(home: Home) -> None:
+    with pytest.raises(ConfigError, match="is not kept: start it without keep, or without virtual_time"):
+        Stack.start(home, keep=True, command=WORKER, virtual_time=True)
+    assert not status(home).running
+
+    with Stack.start(home, command=WORKER, virtual_time=True) as stack:
+        with pytest.raises(ConfigError, match="is not kept"):
+            stack.keep()
+        assert attach(home) is None
 
 
 # What goes wrong at the start

@@ -74,7 +74,7 @@ def asks_our_models(models: ScriptedModels) -> Iterator[None]:
 @pytest.fixture(scope="package")
 def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
     """A client with a stack of its own, for all tests that leave it as they found it."""
-    with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2) as client:
+    with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2, virtual_time=True) as client:
         yield client
 
 

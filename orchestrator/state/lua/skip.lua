@@ -1,0 +1,67 @@
+-- Brings nearer what a test stack keeps for later, as if time had passed. Stands alone: no other script or key knows of it. For a Redis of one node.
+-- KEYS[1] = the namespace. ARGV: ms. Replies now (ms): what is due by then is to happen.
+--
+-- Timers, deadlines, pauses that providers ask for and the ends of what is kept for a time come nearer. What is promised to those who live stays as far
+-- away as it was: leases, permits and what limits have counted, messages that were sent, parts of forks, marks of writes, the lock of the sweep. So no step
+-- is taken from a worker that does it.
+local prefix, ms = KEYS[1] .. ':', tonumber(ARGV[1])
+local time = redis.call('TIME')
+
+local function expiry(key)
+  local left = redis.call('PTTL', key)
+  if left > 0 then redis.call('PEXPIRE', key, left - ms) end -- not above 0: it goes now
+end
+
+local function scores(key)
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, -ms, member) end
+end
+
+local function pause(key)
+  redis.call('DECRBY', key, ms)
+  expiry(key)
+end
+
+local function field(name)
+  return function(key)
+    if redis.call('HEXISTS', key, name) == 1 then redis.call('HINCRBY', key, name, -ms) end
+    expiry(key)
+  end
+end
+
+local function memory(key)
+  if redis.call('TYPE', key).ok == 'zset' then scores(key) end
+  expiry(key)
+end
+
+-- The first that a name has counts; a name that has none stays as it is.
+local RULES = {
+  {'^{%d+}:due$', scores},
+  {'^{%d+}:finished$', scores},
+  {'^{%d+}:run:[^:]*$', field('deadline_at')},
+  {'^{%d+}:run:[^:]*:[^:]*$', expiry},
+  {'^{%d+}:definitions:', field('until')},
+  {'^{%d+}:session:', expiry},
+  {'^{%d+}:builder:', expiry},
+  {'^{memory:[^}]*}:told:', function() end},
+  {'^{memory:', memory},
+  {'^{cache}:', expiry},
+  {'^{limits}:model:.*:pause$', pause},
+  {'^dead_letters$', expiry},
+}
+
+local function bring_nearer(key)
+  for _, rule in ipairs(RULES) do
+    if string.find(key, rule[1], #prefix + 1) then return rule[2](key) end
+  end
+end
+
+local keys, cursor = {}, '0'
+repeat
+  local found
+  cursor, found = unpack(redis.call('SCAN', cursor, 'COUNT', 1000))
+  for _, key in ipairs(found) do
+    if string.sub(key, 1, #prefix) == prefix then keys[key] = true end -- one may be found twice
+  end
+until cursor == '0'
+for key in pairs(keys) do bring_nearer(key) end
+return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,0 +1,101 @@
+"""Time that is skipped in a stack for tests: what is due happens at once, and what is under way goes on."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from orchestrator.client import EmbeddedClient, Run
+from orchestrator.errors import UnknownRunError
+from orchestrator.models.definitions import Agent
+from orchestrator.state.ledger import SWEEP_S
+from tests.integration.fleet.agent_stage import Desk
+from tests.integration.fleet.conftest import Journal, tool
+from tests.waiting import until
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+
+
+def test_a_timer_that_is_due_in_a_day_fires_at_once(client: EmbeddedClient) -> None:
+    gate = {"node_id": "gate", "kind": "wait", "timeout": DAY_S, "default": "nobody came", "next_node": "after"}
+    run = client.submit_chain(
+        {"nodes": [gate, tool("after", "echo", input_map={"said": "gate"})], "entry_node": "gate", "timeout": 3 * DAY_S}
+    )  # fmt: skip
+    until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "waiting"], "the wait")
+
+    client.skip(DAY_S)
+
+    assert run.record().steps["gate"].state == "done", "it fired before the call returned"
+    assert run.result(40).final_output == {"said": "nobody came"}
+
+
+def test_a_run_past_its_deadline_is_over(client: EmbeddedClient, journal: Journal) -> None:
+    run = client.submit_chain(
+        {"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)], "entry_node": "n", "timeout": 2 * HOUR_S}
+    )
+    until(lambda: journal.of("start"), "the step")
+
+    client.skip(2 * HOUR_S)
+
+    response = run.result(0)
+    assert (response.status, response.error and response.error.code) == ("timed_out", "timeout")
+
+
+def test_a_try_that_is_an_hour_away_is_made_at_once(desk: Desk, client: EmbeddedClient) -> None:
+    desk.script({"status": 429, "headers": {"Retry-After": str(HOUR_S)}, "times": 1}, {"reply": "at last"})
+    run = desk.client(Agent(model="openai/gpt-4o-skipped", retries=1)).submit_turn("hello", agent="it", timeout_s=2 * HOUR_S)
+    until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "retry"], "the failure")
+
+    client.skip(HOUR_S)
+
+    assert run.result(40).output == "at last"
+
+
+def test_a_step_under_way_is_not_taken_away_and_runs_once(client: EmbeddedClient, journal: Journal) -> None:
+    run = client.submit_chain(
+        {"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=1.5)], "entry_node": "n", "timeout": 20 * DAY_S}
+    )
+    until(lambda: journal.of("start"), "the step")
+
+    for _ in range(10):
+        client.skip(DAY_S)  # many leases
+    assert journal.of("finish") == []
+    assert client.fleet_warnings() == []
+
+    assert run.result(40).final_output == "x"
+    assert [len(journal.of(what)) for what in ("start", "finish")] == [1, 1]
+    assert not {"lost", "recovered", "stale"} & {event.type for event in run.log()}
+
+
+def test_a_run_that_is_over_goes_with_its_retention(client: EmbeddedClient) -> None:
+    run = client.submit_chain({"nodes": [tool("n", "add", a=1)], "entry_node": "n"})
+    assert run.result(40).success
+
+    client.skip(2 * DAY_S)
+
+    with pytest.raises(UnknownRunError):
+        run.status()
+
+
+def test_hours_take_no_time(client: EmbeddedClient) -> None:
+    client.skip(HOUR_S)  # all that was due before
+    names = [f"gate-{n}" for n in range(20)]
+    gates = [{"node_id": a, "kind": "wait", "timeout": HOUR_S, "next_node": b} for a, b in pairwise([*names, ""])]
+    run = client.submit_chain({"nodes": gates, "entry_node": "gate-0", "timeout": DAY_S})
+    since = time.monotonic()
+
+    for name in names:
+        until(partial(is_reached, run, name), name, pause_s=0.002)
+        client.skip(HOUR_S)
+
+    assert run.result(0).success
+    assert time.monotonic() - since < len(names) * SWEEP_S / 2, "they did not wait for the sweeper's usual pause, half of which is its mean"
+
+
+def is_reached(run: Run, step_id: str) -> bool:
+    """Whether a run waits at a step."""
+    return any(step.state == "waiting_signal" for step in run.steps([step_id]).values())
