@@ -19,6 +19,7 @@ OF_OURS_ALONE = {
     "CANTATA_READY_FD",
     "CANTATA_STACK_PID",
     "CANTATA_STANDBY",
+    "CANTATA_VIRTUAL_TIME",
     "CANTATA_WORKER",
 }
 """Between our own processes and tests: nobody sets them by hand."""

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import Run
+from orchestrator.client import EmbeddedClient, Run
 from orchestrator.models.definitions import Model, Synthesizer, Team
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
+from tests.integration.fleet.conftest import skip_pauses
 from tests.waiting import until
 
 ROUTED = {"main": Model(model=OTHER, fallbacks=[MAIN])}  # the models of the server: gpt-4o first, then gpt-4o-mini
@@ -36,11 +37,12 @@ def deltas(run: Run) -> list[tuple[str | None, int | None, str]]:
 # Failures
 
 
-def test_another_model_is_asked_after_the_last_try_of_the_first(desk: Desk) -> None:
+def test_another_model_is_asked_after_the_last_try_of_the_first(desk: Desk, client: EmbeddedClient) -> None:
     desk.script({"model": FIRST, "status": 500}, {"model": SECOND, "reply": "instead"})
 
     run = desk.start(agent(model="main", retries=1), models=ROUTED)
-    result = run.result(PATIENCE_S)
+    skip_pauses(client, run)
+    result = run.result(0)
 
     assert (result.output, asked(desk)) == ("instead", ["gpt-4o", "gpt-4o", "gpt-4o-mini"])
     told = [(event.type, event.detail.get("model")) for event in run.log() if event.type in ("retry", "fallback")]
@@ -111,12 +113,13 @@ def test_a_provider_that_works_again_is_asked_again_after_the_pause_it_asks_for(
     ],
     ids=["empty", "blank", "none", "broken off", "a stream without its end"],
 )
-def test_a_reply_that_is_none_is_tried_again(desk: Desk, rule: dict[str, Any], stream: bool) -> None:
+def test_a_reply_that_is_none_is_tried_again(desk: Desk, client: EmbeddedClient, rule: dict[str, Any], stream: bool) -> None:
     desk.script({**rule, "times": 1}, {"reply": "whole"})
 
-    result = desk.ask(agent(retries=1, stream=stream))
+    run = desk.start(agent(retries=1, stream=stream))
+    skip_pauses(client, run)
 
-    assert (result.output, len(desk.requests())) == ("whole", 2)
+    assert (run.result(0).output, len(desk.requests())) == ("whole", 2)
 
 
 def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(desk: Desk) -> None:
@@ -127,14 +130,16 @@ def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(desk: 
     assert (result.output, result.warnings) == ("and then", ["a reply to agent 'it' is not whole: the model stopped for 'length'"])
 
 
-def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(desk: Desk) -> None:
+def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(desk: Desk, client: EmbeddedClient) -> None:
     desk.script(
         {"after_tools": 0, "tool_calls": [call("add", a=1)]},
         {"after_tools": 1, "status": 500, "times": 1},
         {"reply": "2"},
     )
 
-    result = desk.ask(agent(tools=["add"], retries=1))
+    run = desk.start(agent(tools=["add"], retries=1))
+    skip_pauses(client, run)
+    result = run.result(0)
 
     assert (result.output, result.usage.tool_calls) == ("2", 1)
     assert [len(request["body"]["messages"]) for request in desk.requests()] == [1, 3, 3]

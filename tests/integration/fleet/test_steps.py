@@ -15,7 +15,7 @@ from orchestrator.models.definitions import Tool
 from orchestrator.models.wire import ChainResponse
 from orchestrator.state import listing
 from orchestrator.state.listing import Wanted
-from tests.integration.fleet.conftest import Journal, ask, tool
+from tests.integration.fleet.conftest import Journal, ask, skip_pauses, tool
 from tests.waiting import at_best, until
 
 
@@ -97,7 +97,9 @@ def test_the_command_of_a_cancelled_run_is_killed(client: EmbeddedClient) -> Non
 
 
 def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, journal: Journal) -> None:
-    response = ask(client, tool("n", "fail_until", journal=str(journal.path), times=3, retry=2))
+    run = client.submit_chain({"nodes": [tool("n", "fail_until", journal=str(journal.path), times=3, retry=2)], "entry_node": "n"})
+    skip_pauses(client, run)
+    response = run.result(0)
 
     assert (response.success, response.final_output) == (True, 3)
 
@@ -105,12 +107,15 @@ def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, jour
 def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: EmbeddedClient, journal: Journal) -> None:
     nodes = [tool("quick", "add", a=1, next_node="slow"), tool("slow", "slow", journal=str(journal.path), mark="x", seconds=600)]
 
-    response = ask(client, *nodes, timeout=5)
+    run = client.submit_chain({"nodes": nodes, "entry_node": "quick", "timeout": 3600})
+    until(lambda: journal.of("start"), "the slow step")
+    client.skip(3600)
+    response = run.result(0)
 
     assert (response.status, response.success, response.outputs) == ("timed_out", False, {"quick": 2})
     assert response.error is not None
     assert response.error.code == "timeout"
-    assert response.error.message == "the run did not end within its 5 s (timeout of the request)"
+    assert response.error.message == "the run did not end within its 3600 s (timeout of the request)"
     assert ask(client, tool("n", "add", a=1)).success, "the tools worker is free again"
 
 

@@ -13,9 +13,12 @@ from orchestrator.client import EmbeddedClient
 from orchestrator.errors import ConfigError
 from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
-from tests.integration.fleet.conftest import ask
+from tests.integration.fleet.conftest import ask, skip_pauses
+from tests.waiting import until
 
 Asked = Callable[[], list[str]]
+
+HURRY_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +139,10 @@ def test_deadline_s_goes_on_with_who_has_answered_and_lists_the_late(client: Emb
     models.script([{"match": "^(bob|cleo)", "delay_s": 60}, {"reply": "fast"}])
     since = time.monotonic()
 
-    result = turn(client, "hello", team="hurried")
+    run = client.submit_turn("hello", team="hurried", timeout_s=2 * HURRY_S)
+    until(lambda: any(step.output == "fast" for step in run.record().steps.values()), "the answer of the first")
+    client.skip(HURRY_S)
+    result = run.result(40)
 
     assert time.monotonic() - since < 40
     assert (result.status, json.loads(str(result.output))["ann"]) == ("succeeded", "fast")
@@ -148,12 +154,17 @@ def test_a_passing_failure_is_tried_again_after_a_pause_and_one_that_stays_is_to
 ) -> None:
     models.script([{"status": 429, "headers": {"Retry-After": "1"}, "times": 1}, {"status": 500, "times": 1}, {"reply": "at last"}])
 
-    result = turn(client, "hello", agent="ann")
+    run = client.submit_turn("hello", agent="ann")
+    skip_pauses(client, run)
+    result = run.result(0)
 
     assert (result.status, result.output, len(asked())) == ("succeeded", "at last", 3)
+    assert [event.type for event in run.log()].count("retry") == 2
 
     models.script([{"status": 503}])
-    result = turn(client, "hello", agent="ann")
+    run = client.submit_turn("hello", agent="ann")
+    skip_pauses(client, run)
+    result = run.result(0)
     assert (result.status, len(asked())) == ("failed", 3 + 3)
 
 
