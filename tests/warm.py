@@ -110,7 +110,9 @@ class WarmPopen(subprocess.Popen[Any]):
 def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a command of Python's runs, if it is ours to fork: a module or a script, its arguments, and the folders first on its path."""
     command, environment = given["args"], os.environ if given["env"] is None else given["env"]
-    if PLACE not in os.environ or given["preexec_fn"] or given["shell"] or isinstance(command, str | bytes) or asyncio._get_running_loop():
+    if PLACE not in os.environ or given["preexec_fn"] or given["shell"] or isinstance(command, str | bytes):
+        return None
+    if asyncio._get_running_loop() or given.get("process_group", -1) != -1:  # then its starter waits for it as for a child of its own
         return None
     if _of_interpreter(environment) != _of_interpreter(os.environ):
         return None
@@ -131,7 +133,7 @@ def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     """What changes Python itself; the variables that are left out are heeded."""
-    heeded = ("PYTHONPATH", "PYTHONPYCACHEPREFIX")
+    heeded = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_")) and name not in heeded}
 
 
@@ -220,6 +222,7 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
     subprocess.Popen = WarmPopen  # type: ignore[misc]  # for what it starts itself, such as the supervisor of a stack
     importlib.reload(sys.modules["orchestrator.faultpoints"])  # what the environment says is read as it is imported
     sys.path[:0] = request["path"]
+    sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))
     sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None
     if "module" in request:
         prefork.run_module(request["module"], request["arguments"])

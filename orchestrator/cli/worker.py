@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +17,7 @@ import click
 from orchestrator.cli.door import service_url
 from orchestrator.cli.main import FAILED
 from orchestrator.cli.options import as_json, configured, metrics_port
+from orchestrator.embedded import prefork
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.metrics.place import place, port_after
 from orchestrator.models.names import checked_name
@@ -92,8 +93,10 @@ def attend(workers: Sequence[Worker]) -> int:
 
     If one ends unasked, the others are told to end too: its queues would have no worker, and whoever started us would see all well.
     """
-    # In groups of their own: a Ctrl-C at the terminal reaches them once, through us. The second one means: at once.
-    children = {each.name: subprocess.Popen(each.command, process_group=0) for each in workers}
+    if prefork.can_fork():
+        importlib.import_module("workers.libraries").common()  # by name: what is imported flows down
+    # In sessions of their own: a Ctrl-C at the terminal reaches them once, through us. The second one means: at once.
+    children = {each.name: prefork.start(each.command, environment=os.environ, streams=(0, 1, 2)) for each in workers}
     running = {child.pid: name for name, child in children.items()}
     was_asked = failed = False
 
