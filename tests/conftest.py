@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests import warm
+from tests.examples import FEWER
 
 # What a developer's shell may have set must not change a result; tests set what they need. CANTATA_REDIS_SERVER names another server.
 FOREIGN = re.compile(
@@ -23,9 +26,13 @@ FOREIGN = re.compile(
 for foreign in [name for name in os.environ if FOREIGN.fullmatch(name)]:
     del os.environ[foreign]
 
+# Bytecode of the tests and of what they test is kept, even where Python was told not to: each process compiles them all otherwise.
+sys.dont_write_bytecode = False
+
 # No deadline for an example: two busy cores would make a test fail that is right.
-settings.register_profile("cantata", settings(), deadline=None)
-settings.load_profile("cantata")
+settings.register_profile("thorough", settings(), deadline=None)
+settings.register_profile("plain", settings(), deadline=None, max_examples=100 // FEWER)
+settings.load_profile("thorough" if FEWER == 1 else "plain")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         warm.serve(config)
     subprocess.Popen = warm.WarmPopen  # type: ignore[misc]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import without looking for garbage, and never look through what is imported again: it stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 class NetworkReached(RuntimeError):

@@ -28,6 +28,7 @@ from orchestrator.planning.strategies import chains, turns
 from workers.service import serve
 
 NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
+NOWHERE = {"REDIS_URL": "redis://127.0.0.1:1/0"}  # so no stack is started for what is refused before anything is asked of Redis
 
 
 @pytest.fixture(autouse=True)
@@ -337,7 +338,7 @@ def test_a_request_without_an_input_is_told_what_it_reads_from_it(folder: Path) 
     nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: aa.foo, by: input.by}}]"
     (folder / "draft.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
 
-    checked, run_with_input = run("check", "draft.yaml"), run("chain", "draft.yaml", "--input", '{"by": 1}')
+    checked, run_with_input = run("check", "draft.yaml"), run("chain", "draft.yaml", "--input", '{"by": 1}', env=NOWHERE)
 
     assert checked.exit_code == 0
     assert checked.stdout.endswith("(a chain request of 1 node, which expects an input with 'aa', 'by')\n")
@@ -350,7 +351,7 @@ def test_an_input_that_is_missing_is_told_before_anything_runs(folder: Path) -> 
     (folder / "needy.yaml").write_text(f"entry_node: a\ninputs:\n  text: string\nnodes: {nodes}")
 
     assert run("check", "needy.yaml").exit_code == 0
-    result = run("chain", "needy.yaml")
+    result = run("chain", "needy.yaml", env=NOWHERE)
 
     assert result.exit_code == 2
     assert "initial_input.text: is missing: the chain declares it as a required input of type 'string'" in result.stderr
@@ -379,7 +380,7 @@ def test_a_refused_chain_is_answered_with_its_code_and_all_faults(
 ) -> None:
     (folder / "wrong.yaml").write_text(request_text)
 
-    result = run("chain", "wrong.yaml", option)
+    result = run("chain", "wrong.yaml", option, env=NOWHERE)
 
     assert result.exit_code == 2
     response = ChainResponse.model_validate_json(result.stdout)
@@ -427,14 +428,14 @@ def test_a_module_that_ends_its_process_when_it_is_imported_is_told(folder: Path
 def test_a_configuration_in_place_of_a_request_is_told(folder: Path) -> None:
     (folder / "desk.yaml").write_text("agents: {a: {}}")
 
-    result = run("chain", "desk.yaml")
+    result = run("chain", "desk.yaml", env=NOWHERE)
 
     assert result.exit_code == 2
     assert "this is a configuration, not a chain request, which has 'nodes'" in result.stderr
 
 
 def test_a_refused_turn_is_answered_too() -> None:
-    result = run("turn", "hello", "--agent", "nobody", "--json")
+    result = run("turn", "hello", "--agent", "nobody", "--json", env=NOWHERE)
 
     assert result.exit_code == 2
     error = RunResult.model_validate_json(result.stdout).error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -27,9 +28,10 @@ def test_the_pure_modules_keep_their_promises() -> None:
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     if tuple(map(int, version.lstrip("v").split(".")[:2])) < OLDEST_NODE:
         pytest.skip(f"Node {version} is older than {'.'.join(map(str, OLDEST_NODE))}")
-    tests = sorted(map(str, (HERE / "scripts").glob("*.test.mjs")))
+    tests = sorted((HERE / "scripts").glob("*.test.mjs"))
+    all_in_one = "\n".join(f"await import({json.dumps(path.as_uri())});" for path in tests)  # `--test` starts a process for each
 
-    ran = subprocess.run([node, "--no-warnings", "--test", *tests], capture_output=True, text=True, check=False)
+    ran = subprocess.run([node, "--no-warnings", "--input-type=module", "--eval", all_in_one], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"pass [1-9]", ran.stdout), ran.stdout

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -64,15 +61,3 @@ def test_submit_check_names_it(tmp_path: Path) -> None:
     done = CliRunner().invoke(submit, ["check", str(tmp_path / "shop.yaml")])
 
     assert (done.exit_code, HIDDEN in done.output) == (2, True), done.output
-
-
-def test_a_worker_is_not_started_where_a_package_of_that_name_comes_first(tmp_path: Path) -> None:
-    write(tmp_path, workers__jobs="x = 1", workers____init__="")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "REDIS_URL": "redis://localhost:1/0"}
-
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "orchestrator.cli", "worker", "tools"], env=environment, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 3
-    assert f"the package 'workers' at {tmp_path}/workers/__init__.py hides Cantata's own, so no worker can start; rename it" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -38,13 +37,21 @@ def shown(folder: Path) -> Callable[..., float | None]:
     return lambda name, **labels: registry.get_sample_value(name, labels)
 
 
-def in_child(folder: Path, code: str) -> int:
-    """Count in a process that is then killed; its id."""
-    lines = ["import os, signal", "from pathlib import Path", "from orchestrator.metrics.counts import Counts"]
-    lines += [f"counts = Counts(Path({str(folder)!r}))", code, "os.kill(os.getpid(), signal.SIGKILL)"]
-    with subprocess.Popen([sys.executable, "-c", "\n".join(lines)]) as child:
-        assert child.wait(20) == -signal.SIGKILL
-    return child.pid
+def in_children(folder: Path, *codes: str) -> None:
+    """Count in processes that are then killed, one after the other; they are forks of one that has imported what counts."""
+    counting = f"""
+import os, signal
+from pathlib import Path
+from orchestrator.metrics.counts import Counts
+for code in {codes!r}:
+    pid = os.fork()
+    if not pid:
+        counts = Counts(Path({str(folder)!r}))
+        exec(code)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+"""
+    subprocess.run([sys.executable, "-c", counting], check=True, timeout=40)
 
 
 def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
@@ -125,9 +132,9 @@ def test_threads_lose_no_count(counts: Counts, tmp_path: Path) -> None:
 
 def test_what_killed_processes_counted_stays_and_their_files_go(counts: Counts, tmp_path: Path) -> None:
     counts.add("cantata_steps_total", ("tool.call", "done"))
-    for _ in range(2):
-        in_child(tmp_path, "[counts.add('cantata_steps_total', ('tool.call', 'done')) for _ in range(3)]")
-        in_child(tmp_path, "counts.observe('cantata_queue_wait_seconds', ('tools',), 0.3)")
+    steps = "[counts.add('cantata_steps_total', ('tool.call', 'done')) for _ in range(3)]"
+    waits = "counts.observe('cantata_queue_wait_seconds', ('tools',), 0.3)"
+    in_children(tmp_path, steps, waits, steps, waits)
     value = shown(tmp_path)
 
     for _ in range(2):
@@ -161,7 +168,7 @@ def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path
         raise OSError(errno.ENOSPC, "No space left on device")
 
     counts.add("cantata_steps_total", ("tool.call", "done"))
-    in_child(tmp_path, "counts.add('cantata_steps_total', ('tool.call', 'done'))")
+    in_children(tmp_path, "counts.add('cantata_steps_total', ('tool.call', 'done'))")
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         for number in range(MOST_VALUES):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.models.graph import Edge, Graph, Spec, Step
 from orchestrator.planning.canvas import MOST_LINKS, Canvas, Fan, Message, Pace, Row, build, carried
+from tests.examples import examples
 
 
 def step(step_id: str, **fields: object) -> Step:
@@ -112,7 +113,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(steps=tuple(step(i, **f) for i, f in zip(ids, flags, strict=True)), edges=edges)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(graphs(), st.booleans())
 def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(graph: Graph, cheap: bool) -> None:
     targets = {edge.target for edge in graph.edges}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
@@ -17,6 +17,7 @@ from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.graphs import circles, reach
 from orchestrator.planning.strategies import chain_checks, chain_links, chains
 from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
+from tests.examples import examples
 from tests.unit.planning.interpreter import Run, ToolFailure
 from tests.unit.planning.interpreter import Tool as Function
 
@@ -940,7 +941,7 @@ def tangles(draw: st.DrawFn) -> list[ChainNode]:
     return nodes
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(tangles(), st.randoms(use_true_random=False))
 def test_any_tangle_is_refused_or_ends_with_each_round_over_before_the_next(nodes: list[ChainNode], chance: object) -> None:
     choose = chance.choice  # type: ignore[attr-defined]  # hypothesis gives a random.Random
@@ -989,7 +990,7 @@ def walk(nodes: Sequence[ChainNode], decide: Mapping[tuple[str, int], bool]) -> 
     return story
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(walks(), st.dictionaries(st.tuples(st.sampled_from([f"n{i}" for i in range(7)]), st.integers(1, 6)), st.booleans(), max_size=30))
 def test_any_loops_run_as_one_would_walk_them(nodes: list[ChainNode], decide: dict[tuple[str, int], bool]) -> None:
     reached = reach(

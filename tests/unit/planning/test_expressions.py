@@ -6,12 +6,13 @@ from contextlib import suppress
 
 import jmespath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.models.values import JsonValue
 from orchestrator.planning.evaluation import Meter
 from orchestrator.planning.expressions import ExpressionError, TooMuchError, parse
+from tests.examples import examples
 
 NAMES = frozenset(
     {"read", "parse", "text", "wrapped", "list-files", "list", "2nd", "42", "2024-01-01", "merge", "null-check", "process_each"}
@@ -540,7 +541,7 @@ def test_plain_jmespath_means_what_the_library_says(text: str, root: dict[str, J
 
 
 @given(NEARLY_PATHS | SOUP)
-@settings(max_examples=500)
+@examples(500)
 @pytest.mark.filterwarnings("ignore:deprecated string literal syntax")
 def test_what_the_library_can_read_is_read_or_refused_for_what_it_asks(text: str) -> None:
     try:
@@ -574,7 +575,7 @@ def test_or_and_and_agree_with_their_definitions(left: str, right: str, root: di
 
 
 @given(st.text() | SOUP | NEARLY_PATHS, ROOTS)
-@settings(max_examples=500)
+@examples(500)
 def test_any_text_gives_a_value_or_an_expression_error(text: str, root: dict[str, JsonValue]) -> None:
     with suppress(ExpressionError):
         expression = parse(text, NAMES)

@@ -7,11 +7,8 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,9 @@ import pytest
 
 from orchestrator.errors import ModelError
 from orchestrator.models.values import JsonValue, ToolCall, ToolSchema, Usage
-from orchestrator.runlog.secrets import redact, secrets_in
 from orchestrator.testing import Rule, ScriptedModels
 from orchestrator.testing import ToolCall as Scripted
 from workers import llm
-from workers.llm.failures import Failure, Setting, explain, retry_after_s
 
 # LiteLLM ignores these itself when it is imported, which pytest undoes.
 pytestmark = pytest.mark.filterwarnings(
@@ -32,7 +27,6 @@ pytestmark = pytest.mark.filterwarnings(
 
 KEY = "sk-test-1234567890abcdef"
 MODEL = "openai/gpt-4o-mini"
-NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 TOOLS = (
     ToolSchema(name="files.read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}}),
@@ -421,57 +415,6 @@ def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypa
     assert "Incorrect API key provided: ***" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "retryable"),
-    [
-        (400, "model_bad_request", False), (401, "model_auth", False), (403, "model_auth", False), (404, "model_unknown", False),
-        (408, "model_timeout", True), (409, "model_bad_request", False), (422, "model_bad_request", False), (429, "rate_limited", True),
-        (500, "model_unavailable", True), (502, "model_unavailable", True), (504, "model_timeout", True), (529, "model_unavailable", True),
-    ],
-)  # fmt: skip
-def test_the_status_of_an_answer_tells_what_to_do(status: int, code: str, retryable: bool) -> None:
-    error = explain(Failure(MODEL, "said", status, headers={"server": "x"}), Setting(), now=NOW)
-
-    assert (error.code, error.retryable) == (code, retryable)
-    assert f"({status}): said" in str(error)
-
-
-def test_a_package_that_is_missing_is_not_tried_again() -> None:
-    error = explain(Failure("vertex_ai/gemini", "No module named 'google'", 500, is_broken=True), Setting(), now=NOW)
-
-    assert (error.code, error.retryable) == ("model_error", False)
-
-
-def test_litellm_around_the_words_of_a_provider_is_taken_off() -> None:
-    text = "litellm.Timeout: Timeout Error: OpenAIException - too late\nTraceback (most recent call last):\n  File"
-
-    error = explain(Failure(MODEL, text, 504, headers={"server": "x"}), Setting(), now=NOW)
-
-    assert str(error) == "model 'openai/gpt-4o-mini': the provider timed out (504): too late"
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("7", 7.0), ("0.5", 0.5), ("-3", None), ("inf", None), ("soon", None),
-        ("Fri, 20 Nov 2026 12:01:30 GMT", 90.0), ("Fri, 20 Nov 2026 11:00:00 GMT", 0.0),
-    ],
-)  # fmt: skip
-def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, expected: float | None) -> None:
-    assert retry_after_s({"Retry-After": value}, NOW) == expected
-
-
-def test_what_is_no_secret_is_not_redacted() -> None:
-    secrets = secrets_in(
-        {"MAX_TOKENS": "12345678", "HOME": "/home/someone", "X_API_KEY": "short", "extra_headers": {"Authorization": "Bearer q" * 2}}
-    )
-
-    assert secrets == ["Bearer qBearer q"]
-    assert (
-        redact("the task-force asks to skip 12345678 risk-assessments", secrets) == "the task-force asks to skip 12345678 risk-assessments"
-    )
-
-
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
 def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))  # it ends with us
@@ -495,12 +438,6 @@ def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, m
     assert [(call.name, json.loads(call.arguments)) for call in calling.tool_calls] == [("files.read", {"path": "notes.txt"})]
     assert late.code == "model_timeout"
     assert unknown.code == "model_unknown"
-
-
-def test_litellm_is_not_imported_before_it_is_loaded() -> None:
-    code = "import sys, workers.llm; assert not {'litellm', 'httpx', 'openai', 'xllamacpp'} & set(sys.modules)"
-
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def client_left(server: ScriptedModels) -> bool:
