@@ -16,6 +16,7 @@ from orchestrator.state import forks
 from orchestrator.state.keys import shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Begun
+from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.shapes import LATER_S
 from tests.integration.state.test_ledger_properties import RUN, SHARD, Runs
@@ -87,7 +88,7 @@ def test_forks_of_whatever_a_run_was_are_sound(ledger: Ledger, monkeypatch: pyte
     run_state_machine_as_test(
         Forks,
         settings=settings(
-            max_examples=60,
+            parent=examples(60),
             stateful_step_count=30,
             derandomize=True,
             report_multiple_bugs=False,

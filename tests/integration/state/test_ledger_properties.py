@@ -16,6 +16,7 @@ from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.state.keys import shard_key, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.records import Ahead, Begun, Committed, Ready
+from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, wait, work
 from tests.integration.state.reference import Reference
@@ -370,7 +371,7 @@ def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger, monke
     run_state_machine_as_test(
         Runs,
         settings=settings(
-            max_examples=150,
+            parent=examples(150),
             stateful_step_count=40,
             derandomize=True,
             report_multiple_bugs=False,

@@ -14,6 +14,7 @@ from redis import Redis
 
 from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
 from orchestrator.state.limits import LIMITS_KEY, NANO, Ask, Exhausted, Granted, Scope, Unit, Wait
+from tests.examples import examples
 from tests.integration.state import limits_stage
 from tests.integration.state.limits_stage import MODEL, Stage, holder
 
@@ -244,7 +245,7 @@ def test_whatever_happens_no_limit_is_exceeded_and_budgets_are_as_in_the_referen
     run_state_machine_as_test(
         Workers,
         settings=settings(
-            max_examples=100,
+            parent=examples(100),
             stateful_step_count=40,
             derandomize=True,
             report_multiple_bugs=False,
