@@ -132,8 +132,9 @@ def _become(title: Sequence[str], environment: Mapping[str, str], streams: tuple
         os.closerange(start, stop)
         start = stop + 1
     setproctitle(" ".join(title))  # it finds its place by the environment that the process was started with
+    told = dict(environment)  # which may be our own
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(told)
 
 
 def _status(run: Callable[[], object]) -> int:

@@ -170,6 +170,7 @@ def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk
 
 
 def test_a_killed_process_of_the_old_code_is_not_started_again(desk: Desk, tmp_path: Path) -> None:
+    until(lambda: "tools (finishing)" not in desk.names(), "the end of what other tests replaced")
     held = desk.start("hold", path=str(tmp_path / "go"))
     until(lambda: is_running(held), "the long step")
     version = desk.edit()

@@ -1,0 +1,1 @@
+"""What must hold: unit, integration, acceptance and fault tests, and the benchmarks."""

@@ -1,0 +1,1 @@
+"""With real servers and processes."""
