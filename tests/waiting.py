@@ -7,16 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 40.0  # for what takes a second on a machine with nothing else to do
+MAX_PAUSE_S = 0.05
 TRIES = 3
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S, *, pause_s: float = 0.01) -> Any:
-    """Wait for a condition and answer what it gave. Raises TimeoutError, naming what did not come."""
-    give_up = time.monotonic() + timeout_s
+    """Wait for a condition and answer what it gave. Raises TimeoutError, naming what did not come.
+
+    The longer it has waited, the longer it pauses between two looks, a tenth of that and 50 ms at most: looks take processor time from
+    what is waited for.
+    """
+    since = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > give_up:
+        waited_s = time.monotonic() - since
+        if waited_s > timeout_s:
             raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
-        time.sleep(pause_s)
+        time.sleep(max(pause_s, min(MAX_PAUSE_S, waited_s / 10)))
     return found
 
 

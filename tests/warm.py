@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -61,6 +62,12 @@ def serve(config: Any) -> None:
             path.rmdir() if path.is_dir() else path.unlink()
 
     config.add_cleanup(end)
+
+
+def own_terminal() -> None:
+    """As `preexec_fn`: make standard input the terminal that Ctrl-C is for."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class WarmPopen(subprocess.Popen[Any]):
@@ -113,7 +120,7 @@ class WarmPopen(subprocess.Popen[Any]):
 def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a command of Python's runs, if it is ours to fork: a module or a script, its arguments, and the folders first on its path."""
     command, environment = given["args"], os.environ if given["env"] is None else given["env"]
-    if PLACE not in os.environ or given["preexec_fn"] or given["shell"] or isinstance(command, str | bytes):
+    if PLACE not in os.environ or given["shell"] or isinstance(command, str | bytes) or given["preexec_fn"] not in (None, own_terminal):
         return None
     if asyncio._get_running_loop() or given.get("process_group", -1) != -1:  # then its starter waits for it as for a child of its own
         return None
@@ -124,7 +131,7 @@ def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     option, *arguments = words[1:] if is_safe else words or [""]
     cwd = os.path.abspath(given["cwd"] or os.getcwd())
     paths = [str(Path(cwd, path)) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    usual = {"cwd": cwd, "env": dict(environment), "arguments": arguments}
+    usual = {"cwd": cwd, "env": dict(environment), "arguments": arguments, "own_terminal": given["preexec_fn"] is own_terminal}
     foreign = [path for path in paths if os.path.realpath(path) != str(TOP)]
     if interpreter != sys.executable or any(Path(path, name).exists() for path in foreign for name in HIDING):
         return None
@@ -218,6 +225,8 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
         os.dup2(number, wanted)
         os.close(number)
     os.chdir(request["cwd"])
+    if request["own_terminal"]:  # a fork has a session of its own
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         usual = getattr(sys, name)
         stream = open(number, mode, buffering=-1 if name != "stderr" else 1, encoding=usual.encoding, errors=usual.errors, closefd=False)  # noqa: SIM115

@@ -19,6 +19,8 @@ from typing import Self
 
 import pytest
 
+from tests.warm import own_terminal
+
 TOP = Path(__file__).parents[3]
 PATIENCE_S = 45.0
 PROMPT = ">\b"  # as it is painted first; text that is typed comes behind it
@@ -78,7 +80,7 @@ class Terminal:
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-m", program, "chat", *words], cwd=folder, env=environment(folder, url),
-            stdin=side, stdout=side, stderr=side, preexec_fn=_own_terminal,
+            stdin=side, stdout=side, stderr=side, preexec_fn=own_terminal,
         )  # fmt: skip
         os.close(side)
         self._bytes = b""
@@ -143,9 +145,3 @@ class Terminal:
             return False
         self._bytes += chunk
         return bool(chunk)
-
-
-def _own_terminal() -> None:
-    """Make standard input the terminal that Ctrl-C is for."""
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
