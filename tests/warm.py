@@ -131,7 +131,12 @@ def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     option, *arguments = words[1:] if is_safe else words or [""]
     cwd = os.path.abspath(given["cwd"] or os.getcwd())
     paths = [str(Path(cwd, path)) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    usual = {"cwd": cwd, "env": dict(environment), "arguments": arguments, "own_terminal": given["preexec_fn"] is own_terminal}
+    usual = {
+        "cwd": cwd,
+        "env": {PLACE: os.environ[PLACE], **environment},
+        "arguments": arguments,
+        "own_terminal": given["preexec_fn"] is own_terminal,
+    }
     foreign = [path for path in paths if os.path.realpath(path) != str(TOP)]
     if interpreter != sys.executable or any(Path(path, name).exists() for path in foreign for name in HIDING):
         return None
