@@ -183,6 +183,7 @@ def test_help_loads_nothing_that_takes_time() -> None:
     assert not loaded & {"celery", "kombu", "redis", "pydantic", "rich", "litellm", "yaml", "structlog", "workers"}
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_one_command_is_enough_and_leaves_nothing_running_but_the_run_kept(alone: Folder) -> None:
     done = alone.submit("chain", "doubles", "--input", '{"count": 3}')
 
@@ -215,6 +216,7 @@ def test_detached_without_a_service_the_stack_stays(alone: Folder) -> None:
     assert alone.response(run_id).final_output == 2
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_two_stacks_in_one_folder_are_refused_with_the_reason(alone: Folder) -> None:
     first = alone.start("chain", "gated", "--input", '{"name": "two"}')
     assert first.stderr is not None
@@ -524,6 +526,7 @@ def test_workers_can_be_added_and_end_when_they_are_told_to(kept: Folder) -> Non
     eventually(lambda: not {"extra-coordinator", "extra-gpu"} & _workers(kept).keys())
 
 
+@pytest.mark.slow("a worker starts from nothing")
 def test_a_worker_for_one_pool_is_the_command_s_own_process(kept: Folder) -> None:
     command = kept.start("worker", "gpu", "cpu", "--name", "own", "--concurrency", "1")
 

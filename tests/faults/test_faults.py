@@ -19,6 +19,7 @@ PATIENCE_S = 60.0
 OFF_S = 300.0
 
 
+@pytest.mark.slow("twenty seconds of chaos")
 @pytest.mark.timeout(400)
 def test_chaos_breaks_nothing(tmp_path: Path) -> None:
     runs, violations = chaos.wreak(tmp_path, 11, 20.0)
@@ -27,6 +28,7 @@ def test_chaos_breaks_nothing(tmp_path: Path) -> None:
     assert runs > 0
 
 
+@pytest.mark.slow("two deploys under load")
 @pytest.mark.timeout(300)
 def test_a_deploy_fails_no_run_and_changes_none_under_way(tmp_path: Path) -> None:
     report = deploys.roll_out(tmp_path, 1, 6.0, every_s=3.0, drain_s=1.0, margin_s=9.0)
@@ -43,6 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         assert history.check(world.journal, world.client.redis) == []
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.timeout(300)
 def test_steps_of_a_killed_worker_run_again_soon_and_a_step_of_a_live_one_is_not_doubled(world: Stage) -> None:
     with recovery.blocked(world, seconds=12.0, blocks_s=10.0):
@@ -51,6 +54,7 @@ def test_steps_of_a_killed_worker_run_again_soon_and_a_step_of_a_live_one_is_not
     assert p99_s <= recovery.BOUND_S
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_queue_that_nobody_serves_is_told_and_its_run_goes_on_when_a_worker_comes(world: Stage) -> None:
     run = world.submit(SHAPES["unserved"], "unserved")
     told = next(event for event in run.log(timeout_s=PATIENCE_S) if event.type == "unserved")
@@ -62,6 +66,7 @@ def test_a_queue_that_nobody_serves_is_told_and_its_run_goes_on_when_a_worker_co
     assert record.status == "succeeded"
 
 
+@pytest.mark.slow("its workers start from nothing, with another clock")
 def test_a_clock_five_minutes_off_is_told_and_corrupts_nothing(world: Stage, tmp_path: Path) -> None:
     queues = {"ahead": OFF_S, "behind": -OFF_S}
     for queue, off_s in queues.items():
@@ -85,6 +90,7 @@ def test_a_clock_five_minutes_off_is_told_and_corrupts_nothing(world: Stage, tmp
     assert ["clock_off" in log for log in logs] == [True, True]
 
 
+@pytest.mark.slow("its worker starts from nothing")
 def test_a_worker_of_an_older_version_hands_back_what_it_does_not_know(world: Stage) -> None:
     with world.extra_worker("old", program=("-m", "tests.faults.old_worker")):
         run = world.submit(served_by("old"), "old")

@@ -570,6 +570,7 @@ def test_a_turn_that_is_left_in_the_queue_is_found(talk: Talk) -> None:
     assert f"found '{TALK}:queue', which has neither" in found
 
 
+@pytest.mark.slow("a program starts from nothing")
 def test_it_is_a_program_of_its_own(world: World) -> None:
     path = cast("dict[str, str]", world.redis.connection_pool.connection_kwargs)["path"]
     command = [sys.executable, "-m", "tests.faults.history", str(world.journal.path), "--redis", f"unix://{path}"]

@@ -46,6 +46,7 @@ def ask(redis: Redis, text: str = "hi", *, model: Model = MODEL, **options: Any)
     return llm.cached(redis, model, [{"role": "user", "content": text}], **options)
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_the_same_request_is_answered_without_the_model(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
     server.script([Rule(reply="seen", tool_calls=(Scripted(name="files__read"),))])
 

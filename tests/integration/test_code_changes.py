@@ -119,6 +119,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
             embedded.down(folder / "home")
 
 
+@pytest.mark.slow("files are saved, and processes replaced")
 def test_new_steps_run_edited_code_while_old_ones_finish_theirs(desk: Desk, tmp_path: Path) -> None:
     assert desk.served() == desk.version
     before = desk.version
@@ -149,6 +150,7 @@ def test_the_digest_is_told_of_workers_and_recorded_with_runs(desk: Desk) -> Non
     until(lambda: [worker.code for worker in fleet.workers(desk.client.redis) if worker.code] == [code], "the fleet's code")
 
 
+@pytest.mark.slow("files are saved, and processes replaced")
 def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk: Desk) -> None:
     version = desk.edit()
     until(lambda: desk.served() == version, "the new version")
@@ -169,6 +171,7 @@ def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk
     until(lambda: not desk.stack.code_fault, "the end of the fault")
 
 
+@pytest.mark.slow("files are saved, and processes replaced")
 def test_a_killed_process_of_the_old_code_is_not_started_again(desk: Desk, tmp_path: Path) -> None:
     until(lambda: "tools (finishing)" not in desk.names(), "the end of what other tests replaced")
     held = desk.start("hold", path=str(tmp_path / "go"))
@@ -241,6 +244,7 @@ class Gated(ScriptedModels):
         return found
 
 
+@pytest.mark.slow("files are saved, and processes replaced")
 def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_another_process_serves_the_new(tmp_path: Path) -> None:
     save(tmp_path, "shapes.py", ANSWER.format(version=1))
     save(tmp_path, "cantata.yaml", AGENTS)

@@ -43,6 +43,7 @@ def page(desk: Stage) -> Iterator[Page]:
         yield made
 
 
+@pytest.mark.slow("a browser draws it")
 def test_a_run_is_watched_as_it_grows(desk: Stage, url: str, page: Page) -> None:
     gate = desk.gate()
     run = desk.chain(
@@ -213,6 +214,7 @@ def test_a_waiting_step_is_given_its_value(desk: Stage, url: str, page: Page) ->
     expect(page.locator(".answer")).to_contain_text('"by": "Anna"')
 
 
+@pytest.mark.slow("a browser draws it")
 def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: Page) -> None:
     runs = [desk.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
     failing = desk.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
@@ -250,6 +252,7 @@ def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: P
     expect(rows).to_have_count(1)
 
 
+@pytest.mark.slow("a browser draws it")
 def test_the_list_shows_by_itself_what_happens(desk: Stage, url: str, page: Page) -> None:
     gate = desk.gate()
     page.goto(f"{url}/pages/?q=by-itself")
@@ -261,6 +264,7 @@ def test_the_list_shows_by_itself_what_happens(desk: Stage, url: str, page: Page
     expect(page.locator(".cell-status")).to_have_text("Succeeded")
 
 
+@pytest.mark.slow("a browser draws it")
 def test_a_page_goes_on_when_its_gateway_comes_back(desk: Stage) -> None:
     port, gate = free_port(), desk.gate()
     run = desk.chain(tool("wait", "hold", gate=str(gate), value="held", next_node="then"), tool("then", "echo", input_map={"a": "wait"}))
@@ -335,6 +339,7 @@ def test_everything_is_reached_by_keyboard(desk: Stage, url: str, page: Page) ->
     expect(page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))).to_be_visible()
 
 
+@pytest.mark.slow("a browser draws it")
 def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
     tokens = {"token-of-anna-0123456789": "anna", "token-of-otto-0123456789": "otto"}
     file = desk.folder / "tokens.json"
@@ -360,6 +365,7 @@ def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
+@pytest.mark.slow("a browser draws it")
 def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
     rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
     file = desk.folder / "rights.json"
@@ -383,6 +389,7 @@ def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
     run.cancel()
 
 
+@pytest.mark.slow("a browser draws it")
 def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: str, page: Page) -> None:
     gate = desk.gate()
     run = desk.chain(*lag.large_chain(str(gate)))
@@ -423,6 +430,7 @@ def expect_running(desk: Stage, run: ChainRun) -> None:
             return
 
 
+@pytest.mark.slow("a browser draws it")
 def test_what_others_wrote_is_text_wherever_it_stands(desk: Stage, url: str, page: Page) -> None:
     words, name = hostile.MARKUP, hostile.OVERRIDE
     call = {"name": f"search{words}", "arguments": {"query": words}}

@@ -157,6 +157,7 @@ def test_the_fallback_of_a_synthesizer_is_asked_too(desk: Desk) -> None:
 # What events tell
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_reply_is_told_while_it_comes(desk: Desk) -> None:
     desk.script({"reply": "one two three", "chunk_delay_s": 1.5})
 

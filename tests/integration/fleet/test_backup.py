@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from orchestrator.client import Client
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, definitions, tool
@@ -13,6 +15,7 @@ from tests.waiting import until
 MARGIN_S = 60.0
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_runs_of_a_restored_copy_go_on_and_repeat_nothing_that_was_done_before_it(
     tmp_path: Path, models: ScriptedModels, journal: Journal
 ) -> None:

@@ -145,6 +145,7 @@ def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(town: Tow
     assert told.of("queue gpu")[1].endswith("start one with `submit worker gpu`")
 
 
+@pytest.mark.slow("its worker starts from nothing")
 def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
     town.start_worker("tools", module="tests.faults.old_worker", name="old")
 
@@ -157,6 +158,7 @@ def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
     assert ": old@" in told.of("workers")[1]
 
 
+@pytest.mark.slow("workers are told apart by what they say each second")
 def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
     command = [sys.executable, "-P", "-m", "workers", "tools", "--name", "tools", "--concurrency", "1"]
     town.start("twin", command, PYTHONPATH=str(TOP))

@@ -40,6 +40,7 @@ def url(client: EmbeddedClient) -> str:
 # On a terminal
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_an_answer_appears_while_it_comes(folder: Path, url: str, models: ScriptedModels) -> None:
     models.script([{**SLOW, "chunk_delay_s": 0.9}])
     with Terminal(folder, url) as chat:
@@ -121,6 +122,7 @@ def test_an_error_is_a_sentence_in_red_and_the_chat_goes_on(folder: Path, url: s
         assert "poet: echo: hello" in chat.ask("hello")
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_ctrl_c_cancels_the_answer_and_not_the_chat(folder: Path, url: str, models: ScriptedModels) -> None:
     models.script([{**SLOW, "chunk_delay_s": 5.0}])
     with Terminal(folder, url, "--session", folder.name) as chat:
@@ -273,6 +275,7 @@ def test_beside_coroutines_it_is_the_same(folder: Path, url: str, models: Script
 # Gone on with
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_chat_that_was_killed_goes_on_with_the_answer_under_way(folder: Path, url: str, models: ScriptedModels) -> None:
     models.script([{"match": "count", "reply": "one two", "chunk_delay_s": 2.5}])  # with its end some 10 s, in which the second chat begins
     session = ("--session", folder.name)
@@ -306,6 +309,7 @@ def test_a_chat_that_was_killed_tells_the_answer_that_came_meanwhile(folder: Pat
         assert f"poet: {COUNT}" in told
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_a_chat_on_a_stack_of_its_own_goes_on_too(folder: Path, models: ScriptedModels) -> None:
     models.script([{**SLOW, "times": 1, "chunk_delay_s": 3.0}, {**QUICK, "delay_s": 5.0}])  # not before the second chat looks
     session = ("--session", "ours")
@@ -338,6 +342,7 @@ def pid_of(client: EmbeddedClient, name: str) -> int:
     return int(until(lambda: next((p.pid for p in client.stack.processes() if p.name == name and p.alive), None), name))
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_what_a_killed_worker_said_is_taken_back(folder: Path, victim: EmbeddedClient, models: ScriptedModels) -> None:
     models.script([{**SLOW, "times": 1, "chunk_delay_s": 3.0}, QUICK])
     with Terminal(folder, victim.redis_url) as chat:
@@ -352,6 +357,7 @@ def test_what_a_killed_worker_said_is_taken_back(folder: Path, victim: EmbeddedC
         chat.until(PROMPT)
 
 
+@pytest.mark.slow("a Redis is ended and started again")
 def test_a_turn_goes_on_when_redis_is_started_again(folder: Path, victim: EmbeddedClient, models: ScriptedModels) -> None:
     models.script([{**SLOW, "chunk_delay_s": 0.7}])
     with Terminal(folder, victim.redis_url) as chat:

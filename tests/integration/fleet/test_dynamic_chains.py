@@ -267,6 +267,7 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
 # --- other processes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_another_process_goes_on_where_one_was_killed(models: ScriptedModels, client: EmbeddedClient) -> None:
     answer(models, Slow={"reply": "slow", "delay_s": 3.0}, After="then")
     made = builder(name="shared")

@@ -53,6 +53,7 @@ def check_journal(journal: Journal, names: set[object], recorded: set[object] | 
             over.add(line["name"])
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
     nodes = [tool("one", "slow", journal=str(journal.path), mark="one", seconds=0.1, next_node="two")]
     nodes += [tool("two", "slow", journal=str(journal.path), mark="two", seconds=4.0, next_node="three")]
@@ -99,6 +100,7 @@ def test_a_killed_coordinator_loses_no_accepted_run(victim: EmbeddedClient, jour
     assert [run.result(LEASE_AND_MARGIN_S).final_output for run in runs] == [2] * 10
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: EmbeddedClient, journal: Journal) -> None:
     response = ask(victim, tool("bad", "deadly", journal=str(journal.path)), timeout_s=LEASE_AND_MARGIN_S)
 
@@ -108,6 +110,7 @@ def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: Embe
     assert ask(victim, tool("fine", "add", a=1)).final_output == 2
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: Path, journal: Journal) -> None:
     nodes = [
         tool(f"n{i}", "slow", journal=str(journal.path), mark=i, seconds=4.0 if i == 2 else 0.1, next_node=f"n{i + 1}" if i < 4 else None)
@@ -126,6 +129,7 @@ def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: P
     check_journal(journal, set(range(5)))
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(victim: EmbeddedClient, models: ScriptedModels) -> None:
     models.script([{"match": "^bob <.*murder", "delay_s": 30, "times": 1}, {"match": "^bob <.*murder", "reply": "bob's answer"}])
     run = victim.submit_turn("murder", team="row")
@@ -165,6 +169,7 @@ def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_re
     assert asked == {1: 1, 4: 2, 6: 1}, "only the request that was under way is made again"
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(hurt: Desk, journal: Journal) -> None:
     slow = call("slow", journal=str(journal.path), mark="x", seconds=4.0)
     hurt.script({"after_tools": 0, "tool_calls": [slow, call("add", a=1)]}, {"reply": "done"})
@@ -178,6 +183,7 @@ def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model
     assert [len(journal.of(what)) for what in ("start", "finish")] == [2, 1]
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_worker_told_to_stop_hands_back_what_it_cannot_finish(
     tmp_path: Path, journal: Journal, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:

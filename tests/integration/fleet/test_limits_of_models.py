@@ -274,6 +274,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
         yield client
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_worker_gives_back_its_slot(victim: EmbeddedClient, models: ScriptedModels, model: str) -> None:
     with Desk(victim.redis_url, models) as desk:
         desk.script({"match": "held", "delay_s": 30, "times": 1})

@@ -277,6 +277,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         yield client
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_chain_answers_though_its_workers_are_killed_in_the_middle(
     victim: EmbeddedClient, models: ScriptedModels, journal: Journal
 ) -> None:
@@ -354,6 +355,7 @@ def processes_in(folder: Path) -> str:
     return subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_a_script_alone_has_one_stack_that_ends_with_it(tmp_path: Path) -> None:
     (tmp_path / "ask.md").write_text("<{input}>")
 
@@ -371,6 +373,7 @@ def test_a_script_without_a_guard_is_told_so_and_does_not_start_itself_again(tmp
     assert "put what runs a chain under `if __name__ == '__main__':`" in done.stderr
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_ctrl_c_cancels_the_run_and_ends_the_stack(models: ScriptedModels, tmp_path: Path) -> None:
     models.script([{"match": "for ever", "delay_s": 60}])
     (tmp_path / "script.py").write_text(ENDLESS)

@@ -80,6 +80,7 @@ def said(client: Client, session: str) -> list[tuple[str, str]]:
 # workers
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize(
     ("where", "asked"),
     [("model-answered:1:kill", 2), ("committed:1:kill", 1), ("graph-grown:1:kill", 1)],
@@ -98,6 +99,7 @@ def test_a_router_whose_worker_is_killed_is_asked_again_only_if_its_reply_is_los
     assert (len(victim.routed()), len(victim.asked())) == (asked, 1)
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_chosen_agent_whose_worker_is_killed_is_asked_again_and_its_router_is_not(victim: Victim) -> None:
     victim.script(chosen("poet"), {"match": "^poet", "delay_s": 30, "times": 1}, {"match": "^poet", "reply": "verse"})
     run = victim.client().submit_turn("hello", team="team")
@@ -109,6 +111,7 @@ def test_a_chosen_agent_whose_worker_is_killed_is_asked_again_and_its_router_is_
     assert (len(victim.routed()), len(victim.asked())) == (1, 2)
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("where", ["rotation-replied:1:kill", "committed:2:kill"], ids=["before it is recorded", "when it is recorded"])
 def test_no_agent_loses_its_turn_when_the_worker_that_gives_it_is_killed(victim: Victim, where: str) -> None:
     client, session = victim.client(mode="round_robin"), session_of()
@@ -121,6 +124,7 @@ def test_no_agent_loses_its_turn_when_the_worker_that_gives_it_is_killed(victim:
     assert len(victim.asked()) == 4
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("where", ["run-closed:1:kill", "successors-sent:1:kill"])
 def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_killed(victim: Victim, where: str) -> None:
     client, session = victim.client(), session_of()
@@ -137,6 +141,7 @@ def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_
 # Redis
 
 
+@pytest.mark.slow("a Redis is ended and started again")
 def test_a_chat_goes_on_when_redis_is_killed_in_the_middle_of_it(tmp_path: Path, models: ScriptedModels) -> None:
     session, texts = session_of(), [f"text {n}" for n in range(5)]
     with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as embedded:

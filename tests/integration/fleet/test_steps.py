@@ -122,6 +122,7 @@ def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: Embedded
 BOMB = " | ".join(["[@,@]"] * 30)
 
 
+@pytest.mark.slow("it is evaluated until it has made too much")
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -237,6 +238,7 @@ def test_a_run_under_way_keeps_the_definitions_it_started_with(client: EmbeddedC
     assert run.result(20).final_output == 2
 
 
+@pytest.mark.slow("it is about many at once")
 def test_a_tenant_with_many_runs_does_not_keep_another_waiting(client: EmbeddedClient, journal: Journal) -> None:
     slow = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="crowd", seconds=0.02)], "entry_node": "n"}
     single = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="single", seconds=0.02)], "entry_node": "n"}

@@ -101,6 +101,7 @@ def test_an_attempt_that_is_tried_again_is_a_retried_task(ends: Ends, journal: J
     assert "call 1 fails" in str(tasks[0].exception)
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 @pytest.mark.parametrize("kind", ["tool", "proc"])
 def test_a_step_that_was_stopped_at_its_time_out_is_a_failed_task(ends: Ends, journal: Journal, kind: str) -> None:
     node = (

@@ -315,6 +315,7 @@ def kill_agent(stage: Stage, run: TurnRun, journal: Journal) -> None:
     os.kill(int(step.worker.rpartition("#")[2]), signal.SIGKILL)
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("kill", [kill_tool, kill_agent])
 def test_a_worker_killed_in_the_middle_delays_a_workflow_and_repeats_nothing_finished(
     hurt: Stage, journal: Journal, kill: Callable[[Stage, TurnRun, Journal], None]
@@ -336,6 +337,7 @@ def test_a_worker_killed_in_the_middle_delays_a_workflow_and_repeats_nothing_fin
     assert asked.count("review echo: write tea") == (2 if kill is kill_agent else 1)
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_it(stage: Stage, client: EmbeddedClient) -> None:
     text = (
         "agents: []\nworkflows: {w: [{id: shout, function: up, script: 'def up(text): return text.upper()', args: {text: '${input}'}}]}\n"

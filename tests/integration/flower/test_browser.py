@@ -37,6 +37,7 @@ def page(browser: Browser, desk: Desk) -> Iterator[Page]:
     assert (elsewhere, broken) == ([], [])
 
 
+@pytest.mark.slow("a browser draws it")
 def test_the_tab_shows_the_runs_of_which_one_is_opened(page: Page, desk: Desk) -> None:
     run_id = desk.added().run_id
 

@@ -36,6 +36,7 @@ def name() -> str:
     return uuid.uuid4().hex
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_turn_is_told_token_by_token(gateway: Gateway, models: ScriptedModels) -> None:
     models.script([{**SLOWLY, "chunk_delay_s": 1.0}])
 
@@ -283,6 +284,7 @@ def test_a_session_may_have_any_name_that_can_be_printed(gateway: Gateway) -> No
         assert "a/b ç%" in [info["session"] for info in http.get("/sessions").json()["sessions"]]
 
 
+@pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(desk: Desk, models: ScriptedModels) -> None:
     models.script([{"match": "much 0", "reply": "x" * 3_000_000, "delay_s": 8.0}, {"reply": "x" * 3_000_000}])  # until all three are seen
     with desk.gateway() as gateway, socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
@@ -333,6 +335,7 @@ def kill(desk: Desk, process: str) -> None:
     os.kill(next(each.pid for each in desk.stack.processes() if each.name == process and each.alive), signal.SIGKILL)
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Desk, models: ScriptedModels) -> None:
     models.script([{**SLOWLY, "times": 1, "chunk_delay_s": 1.0}, {"reply": "from another"}])
 
@@ -350,6 +353,7 @@ def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Des
     assert said(frames) == frames[-1]["output"] == "from another"
 
 
+@pytest.mark.slow("a Redis is ended and started again")
 def test_a_redis_that_is_restarted_does_not_end_the_chat(victim: Desk, models: ScriptedModels) -> None:
     models.script([{"match": "^slow$", "reply": "a b c", "chunk_delay_s": 2.0}])
 
@@ -369,6 +373,7 @@ def test_a_redis_that_is_restarted_does_not_end_the_chat(victim: Desk, models: S
     assert frames[-1]["output"] == "a b c"
 
 
+@pytest.mark.slow("gateways end and start")
 def test_a_gateway_that_ends_tells_its_clients_to_come_back(desk: Desk, models: ScriptedModels) -> None:
     models.script([SLOWLY])
     session = name()

@@ -12,6 +12,7 @@ from tests.integration.gateway.conftest import Desk, Gateway
 SECONDS = 3.0
 
 
+@pytest.mark.slow("a few seconds of fuzzing")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("rounds", [parts.by_schema, parts.by_chats, parts.by_chains])
 def test_what_nobody_should_send_breaks_nothing(desk: Desk, gateway: Gateway, rounds: parts.Round) -> None:

@@ -43,6 +43,7 @@ async def talk(chat: Chat, session: str) -> None:
     assert sorted(texts.values()) == asked
 
 
+@pytest.mark.slow("it is about many at once")
 def test_five_hundred_sessions_at_once_get_each_their_own_answers(gateway: Gateway) -> None:
     async def main() -> tuple[float, float, float]:
         before = gateway.memory_mb()

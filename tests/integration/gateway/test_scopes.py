@@ -75,6 +75,7 @@ def chain(scoped: Gateway) -> str:
     return found
 
 
+@pytest.mark.slow("each path is asked with each scope")
 def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chain: str) -> None:
     with scoped.http() as http:
         document = http.get("/openapi.json").json()

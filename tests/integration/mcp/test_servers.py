@@ -415,6 +415,7 @@ asyncio.run(work())
 """
 
 
+@pytest.mark.slow("a worker starts from nothing")
 def test_a_command_ends_when_its_worker_is_killed(journal: Journal) -> None:
     command = [sys.executable, "-c", WORKER, str(SCRIPT), "--journal", str(journal.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:

@@ -72,6 +72,7 @@ def called(call_id: str, name: str, arguments: str) -> JsonValue:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+@pytest.mark.slow("LiteLLM is imported")
 @each_way
 def test_it_is_told_when_a_request_leaves(run: Run, server: ScriptedModels, stream: bool) -> None:
     server.script([Rule(reply="hello", delay_s=0.3)])

@@ -55,6 +55,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory, url: str, models: Scripted
         yield fleet
 
 
+@pytest.mark.slow("everything that touches Redis, on a fleet of its own")
 def test_all_is_done_as_the_user_of_the_example_and_nothing_is_refused(workers: Fleet, server: Server) -> None:
     use_everything(workers, "acl")
     run_id = workers.client.runs(most=1)[0].run_id

@@ -26,6 +26,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory, clustered: Clustered, mode
         yield fleet
 
 
+@pytest.mark.slow("everything that touches Redis, on a fleet of its own")
 def test_all_that_touches_redis_works_on_a_cluster(workers: Fleet, clustered: Clustered) -> None:
     use_everything(workers, "all")
     run_id = workers.client.runs(most=1)[0].run_id

@@ -19,6 +19,7 @@ from tests.integration.redis.servers import Clustered, until
 from tests.integration.state.play import Play, work
 
 
+@pytest.mark.slow("a node of a cluster is away for longer than a lease")
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(clustered: Clustered, victim: int) -> None:
     for node in clustered.nodes:

@@ -89,6 +89,7 @@ def test_a_row_of_ten_thousand_is_no_burden(ledger: Ledger, how: str) -> None:
         assert play.words("branch", f"s{LONG - 1}") == "done skipped"
 
 
+@pytest.mark.slow("it is about many at once")
 def test_a_row_of_ten_thousand_signals_that_came_first_is_no_burden(ledger: Ledger) -> None:
     play = Play(ledger)
     ids = tuple(f"w{n}" for n in range(LONG))

@@ -46,6 +46,7 @@ def slowest_ms(redis: Redis, read: Callable[[], object]) -> float:
     return max(slowest)
 
 
+@pytest.mark.slow("it is about many at once")
 def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
     play = large(ledger)
 

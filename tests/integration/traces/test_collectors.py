@@ -107,6 +107,7 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
     assert log.read_text().count("\n") == log.read_text().count("traces_not_sent") == 1
 
 
+@pytest.mark.slow("workers start from nothing")
 def test_without_a_collector_nothing_that_traces_is_imported() -> None:
     script = "import sys, workers.service, workers.watching, orchestrator.client; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
