@@ -28,7 +28,7 @@ import structlog
 
 from orchestrator.errors import MustWait
 from orchestrator.packages import OURS
-from workers import sources
+from workers import llm, sources
 
 DIGEST_CHARS = 12
 AGAIN_S = 0.5  # until the stack's supervisor has noticed a change
@@ -95,6 +95,7 @@ def use(folder: str | None, module: str) -> None:
     place = _places[folder, module]
     if place is None:
         return
+    _make_way(place, module)
     digest = adopt(place, module)
     if (used := _used.get()) is not None:
         used.add(f"{module or Path(place).name}@{digest}")
@@ -107,6 +108,16 @@ def adopt(folder: str, module: str) -> str:
         with _lock:
             known = _digests.get((folder, module)) or _adopt(folder, module)
     return known
+
+
+def _make_way(place: str, module: str) -> None:
+    """A library that came with LiteLLM from the process that this one was forked of gives way to the user's module of its name."""
+    loaded = sys.modules.get(module)
+    origin = getattr(loaded, "__file__", None)
+    if loaded is None or origin is None or llm.is_loaded() or Path(origin).is_relative_to(place):
+        return
+    for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
+        del sys.modules[name]
 
 
 def _folder_of(module: str, folder: str | None) -> str | None:

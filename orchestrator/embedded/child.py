@@ -23,7 +23,7 @@ from orchestrator.errors import UnavailableError
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
 YOUNG_S = 10.0
 PR_SET_PDEATHSIG = 1
-BOUND = "CANTATA_TOOL_MEMORY_MB"  # counts what a process has, so it shall have none of LiteLLM, which the supervisor may have imported
+BOUND = "CANTATA_TOOL_MEMORY_MB"  # what a process shares with the supervisor would count
 
 _LIBC = ctypes.CDLL(None)  # loaded here: a process between fork and exec should do as little as possible
 
@@ -125,6 +125,7 @@ class Child:
             self.running.wait(wait_s)
         with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
             os.killpg(self.running.pid, signal.SIGKILL)
+        self.running.kill()  # a fork that has no session of its own yet has started nothing
         return self.running.wait()
 
     def postpone(self) -> float:

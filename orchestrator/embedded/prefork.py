@@ -15,7 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from setproctitle import setproctitle
 
@@ -75,8 +77,9 @@ def start(
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
     """
-    words = [word for word in command if word != "-P"]  # a fork has the path that this process has
-    if may_fork and words[:2] == [sys.executable, "-m"] and can_fork():
+    words = [word for word in command if word != "-P"]
+    has_its_path = sys.flags.safe_path or "-P" not in command  # a fork's is that of this process
+    if may_fork and has_its_path and words[:2] == [sys.executable, "-m"] and can_fork():
         module, *arguments = words[2:]
 
         def run() -> None:
@@ -107,32 +110,39 @@ def fork(
     gc.freeze()  # a collection in the child would copy the memory that it shares
     sys.stdout.flush()
     sys.stderr.flush()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child shall not answer one as its parent does
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return Forked(pid)
-    status = 1
+    status: int = 1
     try:
-        _become(title, environment, streams, sorted(passed))
+        _become(title, environment, streams, passed, mask)
         status = _status(run)
+    except BaseException:  # noqa: BLE001  # of _become: told before it is lost
+        traceback.print_exc()
     finally:
         os._exit(status)  # not up the stack: what lies there is the parent's
 
 
-def _become(title: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int]) -> None:
+def _become(
+    title: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int], mask: Iterable[int]
+) -> None:
     """Leave behind what is the parent's: its session, signals, files and environment."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    for reset in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(reset, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     above = [os.dup(number) if number < 3 else number for number in streams]  # none is overwritten before it is used
     for target, source in enumerate(above):
         os.dup2(source, target)
-    start = 3
-    for stop in [*passed, os.sysconf("SC_OPEN_MAX")]:
-        os.closerange(start, stop)
-        start = stop + 1
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in passed:
+            with suppress(OSError):  # that of the list
+                os.close(number)
     setproctitle(" ".join(title))  # it finds its place by the environment that the process was started with
-    told = dict(environment)  # which may be our own
+    told = {name: value for name, value in environment.items() if name}  # a copy: it may be our own
     os.environ.clear()
     os.environ.update(told)
 

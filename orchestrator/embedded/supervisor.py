@@ -81,11 +81,11 @@ class Supervisor:
 
     def _start(self) -> None:
         self._start_child(self._server)
-        self._load()
         while not self._is_stopping() and not valkey.answers(self._plan.socket):
             self._refuse(self._turn(PING_S))
+        self._load()
         for child in self._workers:
-            if not self._is_stopping():
+            if child.running is None and not self._is_stopping():
                 self._start_child(child)
         self._write_record()
         while not self._is_stopping() and not all(child.is_ready for child in self._workers):
@@ -132,11 +132,18 @@ class Supervisor:
 
     def _load(self) -> None:
         """Import what its workers share; LiteLLM too if several need it, as it takes longer than all else."""
-        if can_fork():
+        if not can_fork():
+            return
+        try:
             libraries = _libraries()
             libraries.common()
             if sum("agents" in child.service.queues for child in self._workers) > 1:
+                for child in self._workers:
+                    if "agents" not in child.service.queues and not self._is_stopping():
+                        self._start_child(child)  # while there is no LiteLLM here
                 libraries.models()
+        except Exception as error:  # noqa: BLE001  # the workers, which import the same, say what it is
+            _log("libraries_not_loaded", error=repr(error))
 
     def _children(self) -> Iterable[Child]:
         return (self._server, *self._workers, *self._finishing)
@@ -212,7 +219,10 @@ class Supervisor:
 
     def _load_models(self) -> None:
         """Import LiteLLM once all serve: from then on a process for agents that is started again need not."""
-        if self._is_kept and self._loading is None and all(child.is_serving for child in self._workers if child.service.queues):
+        has_agents = any("agents" in child.service.queues for child in self._workers)
+        if not (self._is_kept and has_agents and self._loading is None and can_fork()):
+            return
+        if all(child.is_serving for child in self._workers if child.service.queues):
             self._loading = threading.Thread(target=_libraries().models, name="load", daemon=True)
             self._loading.start()
 

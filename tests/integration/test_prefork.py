@@ -14,6 +14,8 @@ import pytest
 from orchestrator.client import Client
 from orchestrator.embedded import Stack
 from orchestrator.embedded.identity import identify
+from orchestrator.errors import UnavailableError
+from orchestrator.models.definitions import Definitions, Tool
 from tests.waiting import until
 
 FORK = """
@@ -123,3 +125,40 @@ def test_a_stack_s_processes_say_what_they_are_and_are_started_again(tmp_path: P
 
 def living(stack: Stack) -> dict[str, int]:
     return {process.name: process.pid for process in stack.processes() if process.alive}
+
+
+def test_a_signal_that_comes_at_once_ends_a_fork_and_is_not_taken_by_what_its_parent_does() -> None:
+    code = (
+        "import os, signal, time; from orchestrator.embedded.prefork import fork\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "ended = 0\n"
+        "for _ in range(20):\n"
+        "    child = fork(lambda: time.sleep(20), ['x'], environment={}, streams=(0, 1, 2))\n"
+        "    os.kill(child.pid, signal.SIGTERM)\n"
+        "    ended += child.wait(10) == -signal.SIGTERM\n"
+        "print(ended)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout == "20\n"
+
+
+def test_libraries_that_cannot_be_imported_are_told_by_the_workers_that_need_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['kombu'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(UnavailableError, match="'coordinator' ended at its start with status 1: .*kombu"):
+        Stack.start(tmp_path / "home", agents=1, tools=1)
+
+
+def test_a_module_of_the_user_s_has_its_name_though_a_library_of_ours_brought_one(tmp_path: Path) -> None:
+    (tmp_path / "openai.py").write_text("def find() -> str:\n    return 'mine'\n")
+    definitions = Definitions(folder=str(tmp_path), tools={"find": Tool(function="openai:find")})
+    with Client.embedded(tmp_path / "home", config=definitions, agents=2, tools=1) as client:
+        killed = next(process for process in client.stack.processes() if process.name == "tools")
+        killed.identity.signal(signal.SIGKILL)
+        until(lambda: living(client.stack).get("tools", killed.pid) != killed.pid, "another, which has LiteLLM")
+
+        answer = client.submit_chain({"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "find"}]}).result(60)
+
+    assert answer.final_output == "mine"

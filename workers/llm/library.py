@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,32 @@ def load(home: Path | None = None) -> Any:
         if _litellm is None:
             os.environ.update(ENVIRONMENT)
             litellm = imported()
+            _set_up(litellm)
             _serve_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
             _litellm = litellm
         return _litellm
 
 
-@cache
 def imported() -> Any:
-    """LiteLLM, not yet set up to ask anything."""
+    """LiteLLM as it is. A process that imports it for those that are forked from it changes nothing of it: not all of them ask models."""
     os.environ.update(ENVIRONMENT)
-    import aiohttp  # noqa: PLC0415  # LiteLLM loads it
     import litellm  # noqa: PLC0415  # the choke-point: it is slow and large
+
+    return litellm
+
+
+def _set_up(litellm: Any) -> None:
+    import aiohttp  # noqa: PLC0415  # LiteLLM has loaded it
 
     leaving.watch(aiohttp)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
-    return litellm
+
+
+def is_loaded() -> bool:
+    """Whether this process asks models."""
+    return _litellm is not None
 
 
 def _serve_local_models(litellm: Any, home: Path) -> None:

@@ -221,7 +221,8 @@ def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(d
 
     used = result.usage
     spent = f"${used.cost_usd:.6f}" if unit == "usd" else f"{used.input_tokens + used.output_tokens} tokens"
-    assert (result.status, result.output, len(desk.prompts())) == ("exhausted", None, 2)
+    asked = [each for each in desk.requests() if each["body"]["model"] in PRICED]  # what was just cancelled elsewhere may still come
+    assert (result.status, result.output, len(asked)) == ("exhausted", None, 2)
     assert result.error is not None
     assert (result.error.code, result.error.step) == ("budget", "it/@3")
     assert result.error.message.startswith(f"{spent} of the ")
