@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,12 @@ class HttpServer:
         options = ["--journal", str(self._journal.path), "--http", str(self._port_file), "--port", self._port]
         self._process = subprocess.Popen([sys.executable, str(SCRIPT), *options], stderr=subprocess.DEVNULL)
         self._port = until(lambda: self._port_file.exists() and self._port_file.read_text(), "the port")
+        until(self._answers, "an answer")
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", int(self._port)), 1.0):
+            return True
+        return False
 
     def kill(self) -> None:
         """Kill it."""
