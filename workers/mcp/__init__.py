@@ -50,7 +50,7 @@ async def list_tools(name: str, server: McpServer, *, folder: str | None = None)
 
     Raises StepError with the code mcp_unavailable, timeout or tool_error.
     """
-    return await _again_if_gone(name, server, folder, lambda connection: connection.tools(), even_if_sent=True)
+    return await _again_if_gone(name, server, folder, lambda connection: connection.tools())
 
 
 async def call(
@@ -78,14 +78,12 @@ async def close() -> None:
     await asyncio.gather(*(connection.end() for connection in _connections.values()))
 
 
-async def _again_if_gone(
-    name: str, server: McpServer, folder: str | None, ask: Callable[[Connection], Awaitable[Result]], *, even_if_sent: bool = False
-) -> Result:
-    """Ask, and once more by a new connection if the one there was is gone; by default only if the server cannot have been asked."""
+async def _again_if_gone(name: str, server: McpServer, folder: str | None, ask: Callable[[Connection], Awaitable[Result]]) -> Result:
+    """Ask, and once more by a new connection if the one there was is gone and its server cannot have begun what was asked."""
     try:
         return await ask(await _connected(name, server, folder))
     except Broken as error:
-        if error.was_sent and not even_if_sent:
+        if error.was_sent:
             raise
         return await ask(await _connected(name, server, folder))
 

@@ -72,7 +72,10 @@ class Connection:
         async with self._listing:
             if self._tools is None or fresh:
                 changes = self._changes
-                listed = await self._ask(_listed, "the list of tools", self._server.timeout_s)
+                try:
+                    listed = await self._ask(_listed, "the list of tools", self._server.timeout_s)
+                except Broken as error:
+                    raise Broken(str(error), was_sent=False) from None  # no harm if it is asked for twice
                 self._tools = listed if changes == self._changes else None
                 return listed
             return self._tools

@@ -22,6 +22,8 @@ from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import SCRIPT, HttpServer, by_command, is_alive, is_known
 from tests.waiting import until
 from workers import mcp
+from workers.mcp.connection import Connection
+from workers.mcp.errors import Broken
 
 Result = TypeVar("Result")
 
@@ -345,6 +347,22 @@ def test_a_listing_is_asked_for_again_of_a_server_that_was_started_again(web: Ht
 
     assert run(scenario()).code == "unknown_tool"
     assert len(journal.of("session")) == 2
+
+
+def test_a_listing_that_breaks_off_on_the_way_is_asked_for_again(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, broken = Connection._ask, list[str]()
+
+    async def breaks_once(connection: Connection, request: Any, what: str, timeout_s: float) -> Any:
+        if what == "the list of tools" and not broken:
+            broken.append(what)
+            await connection.end()
+            raise Broken("the server is gone", was_sent=True)
+        return await ask(connection, request, what, timeout_s)
+
+    monkeypatch.setattr(Connection, "_ask", breaks_once)
+
+    assert run(call(McpServer(url=web.url), "add", a=1)) == {"result": 2}
+    assert broken
 
 
 def test_an_http_server_that_is_started_again_is_connected_anew_unnoticed(web: HttpServer, journal: Journal) -> None:
