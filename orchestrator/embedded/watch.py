@@ -9,8 +9,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-POLL_S = 0.25
-SETTLE_S = 0.3  # without another change, before files count as saved
+POLL_S = 0.1
+SETTLE_S = 0.2  # without another change, before files count as saved
 MAX_SETTLE_S = 1.0  # for files that change all the time
 
 Served = Mapping[str, Set[str]]
