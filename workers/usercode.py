@@ -28,7 +28,7 @@ import structlog
 
 from orchestrator.errors import MustWait
 from orchestrator.packages import OURS
-from workers import llm, sources
+from workers import libraries, llm, sources
 
 DIGEST_CHARS = 12
 AGAIN_S = 0.5  # until the stack's supervisor has noticed a change
@@ -95,7 +95,7 @@ def use(folder: str | None, module: str) -> None:
     place = _places[folder, module]
     if place is None:
         return
-    _make_way(place, module)
+    _make_way(module)
     digest = adopt(place, module)
     if (used := _used.get()) is not None:
         used.add(f"{module or Path(place).name}@{digest}")
@@ -110,14 +110,13 @@ def adopt(folder: str, module: str) -> str:
     return known
 
 
-def _make_way(place: str, module: str) -> None:
-    """A library that came with LiteLLM from the process that this one was forked of gives way to the user's module of its name."""
-    loaded = sys.modules.get(module)
-    origin = getattr(loaded, "__file__", None)
-    if loaded is None or origin is None or llm.is_loaded() or Path(origin).is_relative_to(place):
+def _make_way(module: str) -> None:
+    """Let the user's module have its name, if a library has it that this process does not need: one that came with LiteLLM in a fork."""
+    if module not in libraries.of_models or llm.is_loaded():
         return
-    for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
-        del sys.modules[name]
+    for name in [name for name in libraries.of_models if name == module or name.startswith(f"{module}.")]:
+        libraries.of_models.discard(name)
+        sys.modules.pop(name, None)
 
 
 def _folder_of(module: str, folder: str | None) -> str | None:

@@ -60,6 +60,8 @@ def _of_sweep(fleet: Fleet) -> Line:
     if age_s is not None and age_s <= SWEPT_S:
         return green("sweep", f"{duration(age_s * 1000)} ago")
     since = "nobody has swept yet" if age_s is None else f"nobody has swept for {duration(age_s * 1000)}"
+    if fleet.workers and all(worker.seen_at + worker.clock_off_s - worker.started_at < SWEPT_S for worker in fleet.workers):
+        return yellow("sweep", f"{since}: the workers have just started", "ask again in a few seconds")
     said = f"{since}: timers do not fire, and what was lost is not found again"
     todo = "look for sweep_failed and shard_not_swept in the logs of the workers" if fleet.workers else "start a worker: each can sweep"
     return red("sweep", said, todo)

@@ -114,7 +114,7 @@ class Folder:
 
     def json(self, *words: str, status: int = 0) -> dict[str, object]:
         done = self.submit(*words, "--json")
-        assert done.returncode == status, done.stderr
+        assert done.returncode == status, done.stderr or done.stdout
         found = json.loads(done.stdout)
         assert isinstance(found, dict)
         return found

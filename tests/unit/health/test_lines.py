@@ -26,10 +26,9 @@ INFO: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def worker(name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, twin: str = "") -> Worker:
-    return Worker(
-        name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, started_at=0.0, clock_off_s=clock_off_s, twin=twin
-    )  # fmt: skip
+def worker(name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, twin: str = "", worked_s: float = 60.0) -> Worker:
+    times = {"started_at": 100.0, "seen_at": 100.0 + worked_s - clock_off_s, "clock_off_s": clock_off_s}
+    return Worker(name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, twin=twin, **times)
 
 
 def queue(ready: int = 0, workers: int = 1, oldest_wait_s: float | None = None) -> QueueLoad:
@@ -153,6 +152,14 @@ FLEET = [
     ),
     (fleet(sweep_age_s=75.0), "sweep", "red", "nobody has swept for 1 min 15 s: timers do not fire", "sweep_failed"),
     (fleet(sweep_age_s=None, workers=[]), "sweep", "red", "nobody has swept yet", "start a worker"),
+    (fleet(sweep_age_s=None), "sweep", "red", "nobody has swept yet: timers do not fire", "sweep_failed"),
+    (
+        fleet(sweep_age_s=None, workers=[worker("t@one", worked_s=2.0, clock_off_s=90.0)]),
+        "sweep",
+        "yellow",
+        "nobody has swept yet: the workers have just started",
+        "again",
+    ),
     (
         fleet(handed_back=["step 's' of run 'r': no script", "another"]),
         "steps",
