@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 of_models: set[str] = set()
 """The modules that came with LiteLLM. A process that asks no model has them only if it is forked of one that imported them."""
 

@@ -27,8 +27,10 @@ INFO: Mapping[str, Any] = {
 
 
 def worker(name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, twin: str = "", worked_s: float = 60.0) -> Worker:
-    times = {"started_at": 100.0, "seen_at": 100.0 + worked_s - clock_off_s, "clock_off_s": clock_off_s}
-    return Worker(name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, twin=twin, **times)
+    return Worker(
+        name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, started_at=100.0,
+        seen_at=100.0 + worked_s - clock_off_s, clock_off_s=clock_off_s, twin=twin,
+    )  # fmt: skip
 
 
 def queue(ready: int = 0, workers: int = 1, oldest_wait_s: float | None = None) -> QueueLoad:
