@@ -145,7 +145,7 @@ class Child:
     def describe(self) -> Process:
         pid = self.running.pid if self.running else 0
         what = " (finishing)" if self.is_finishing else ""
-        return Process(f"{self.service.name}{what}", self.service.queues, identify(pid) or Identity(pid, "", ""), self.started_s)
+        return Process(f"{self.service.name}{what}", self.service.queues, identify(pid) or Identity(pid, ""), self.started_s)
 
 
 def _die_with(parent: int, number: int) -> None:

@@ -9,30 +9,25 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process as the system describes it."""
+    """A process as the system describes it. Its command line is no part of it: Celery's workers change theirs."""
 
     pid: int
     started: str
-    """When it started, in the system's own words: clock ticks since boot on Linux, a date elsewhere."""
-    command: str
-
-    def is_same(self) -> bool:
-        """It still runs, unchanged: this is certainly the process that was meant."""
-        return identify(self.pid) == self
+    """When it started, in the system's own words: the boot and clock ticks since on Linux, a date elsewhere."""
 
     def is_alive(self) -> bool:
-        """It still runs, perhaps under another title."""
-        now = identify(self.pid)
-        return now is not None and now.started == self.started
+        """It still runs."""
+        return identify(self.pid) == self
 
     def signal(self, signal_number: int, *, group: bool = False) -> None:
         """Send a signal to exactly this process (with `group`, to those of its session too): never to one that merely got its pid."""
-        if self.is_same():
+        if self.is_alive():
             with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
                 (os.killpg if group else os.kill)(self.pid, signal_number)
 
@@ -56,15 +51,19 @@ def _from_proc(pid: int) -> Identity | None:
     try:
         # The name in parentheses may hold anything, even ")": what follows the last one is fixed.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return None
-    state, started = fields[0], fields[19]
-    return None if state in "ZX" else Identity(pid, started, command)
+    state, ticks = fields[0], fields[19]
+    return None if state in "ZX" else Identity(pid, f"{_boot()} {ticks}")
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _from_ps(pid: int) -> Identity | None:
-    ask = ["ps", "-ww", "-o", "stat=,lstart=,command=", "-p", str(pid)]
+    ask = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     told = subprocess.run(ask, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}).stdout
-    words = told.split(None, 6)  # state, five words of date, command
-    return None if len(words) < 7 or words[0].startswith("Z") else Identity(pid, " ".join(words[1:6]), words[6].strip())
+    state, _, started = told.strip().partition(" ")
+    return None if not started or state.startswith("Z") else Identity(pid, " ".join(started.split()))

@@ -57,7 +57,7 @@ class Record:
 
     def is_current(self) -> bool:
         """The supervisor that wrote this still runs."""
-        return self.supervisor.identity.is_same()
+        return self.supervisor.identity.is_alive()
 
     def write(self, home: Home) -> None:
         """Replace the folder's record in one move."""

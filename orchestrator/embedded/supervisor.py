@@ -92,7 +92,6 @@ class Supervisor:
             self._refuse(self._turn(None))
         if self._is_stopping():
             raise UnavailableError("the stack was told to end while it started")
-        self._write_record()  # again: by now each process has the command line that it keeps
 
     def _watch(self) -> None:
         while not self._is_stopping():
@@ -102,8 +101,8 @@ class Supervisor:
             dues = [child.due - time.monotonic() for child in self._waiting()]
             if any(child.served for child in self._workers):
                 self._look_at_code()
-                self._load_models()
                 dues.append(POLL_S)
+            self._load_models()
             for child in self._turn(max(0.0, min(dues)) if dues else None):
                 self._bury(child)
 

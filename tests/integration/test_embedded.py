@@ -469,7 +469,7 @@ def test_a_server_that_was_left_over_is_ended_by_the_next_start(home: Home) -> N
     eventually(lambda: answers(socket))
     server = identify(left.pid)
     assert server is not None
-    gone = Process("supervisor", (), Identity(2**22 + 1, "1", "gone"), 0.0)
+    gone = Process("supervisor", (), Identity(2**22 + 1, "1"), 0.0)
     Record(gone, str(socket), True, None, (Process("valkey", (), server, 0.0),)).write(home)
 
     with Stack.start(home, command=WORKER) as stack:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import pytest
 
 from orchestrator.client import Client
 from orchestrator.embedded import Stack
-from orchestrator.embedded.identity import identify
 from orchestrator.errors import UnavailableError
-from orchestrator.models.definitions import Definitions, Tool
+from orchestrator.models.definitions import Agent, Definitions, Tool
+from orchestrator.testing import ScriptedModels
+from tests import warm
 from tests.waiting import until
+
+OF_MODELS = "fastuuid"  # a part of LiteLLM that is no Python
 
 FORK = """
 import json, os, signal, sys, threading
@@ -108,7 +113,7 @@ def test_with_a_second_thread_a_process_starts_from_nothing() -> None:
 def test_a_stack_s_processes_say_what_they_are_and_are_started_again(tmp_path: Path) -> None:
     with Stack.start(tmp_path / "home", agents=2, tools=1) as stack, Client(stack.url):
         old = {process.name: process for process in stack.processes()}
-        titles = {name: found.command for name, process in old.items() if (found := identify(process.pid))}
+        titles = {name: Path(f"/proc/{process.pid}/cmdline").read_text() for name, process in old.items()}
         killed = old["agents-2"]
         killed.identity.signal(signal.SIGKILL)
         until(
@@ -125,6 +130,41 @@ def test_a_stack_s_processes_say_what_they_are_and_are_started_again(tmp_path: P
 
 def living(stack: Stack) -> dict[str, int]:
     return {process.name: process.pid for process in stack.processes() if process.alive}
+
+
+@pytest.mark.slow("Celery and LiteLLM are imported, as they are for a user")
+def test_a_stack_that_starts_from_nothing_loads_what_its_agents_need_and_forks_those_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(warm.PLACE)
+    definitions = Definitions(agents={"ann": Agent(model="openai/gpt-4o-mini", retries=0)})
+    with ScriptedModels() as models, ExitStack() as opened:
+        monkeypatch.setenv("OPENAI_API_BASE", models.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        stack = Stack.start(tmp_path / "home", tools=1, keep=True)
+        opened.callback(stack.stop)
+        client = opened.enter_context(Client(stack.url, config=definitions))
+        cold = client.submit_turn("from nothing", agent="ann").result(60)
+        supervisor = living(stack)["supervisor"]
+        until(lambda: OF_MODELS in mapped(supervisor) and stat(supervisor)[17] == "1", "LiteLLM, and the end of the thread that imports it")
+        killed = living(stack)["agents"]
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: living(stack).get("agents", killed) != killed, "another")
+        forked = client.submit_turn("from a fork", agent="ann").result(60)
+        cpu_s = sum(map(int, stat(living(stack)["agents"])[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    assert (cold.status, forked.status) == ("succeeded", "succeeded")
+    assert cpu_s < 2.0  # an import of LiteLLM alone takes more
+
+
+def mapped(pid: int) -> str:
+    """The files that are in a process's memory."""
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
 def test_a_signal_that_comes_at_once_ends_a_fork_and_is_not_taken_by_what_its_parent_does() -> None:
