@@ -11,8 +11,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,14 @@ class Service:
         signal.signal(HAND_BACK, lambda *_: process.hand_back())
 
     def _ready(self, **_: Any) -> None:
+        """Celery would log what is raised here and go on, with a worker that does not sweep: it ends instead, and is started again."""
+        try:
+            self._serve()
+        except Exception as error:
+            log.exception("worker_not_ready", name=self.name)
+            raise SystemExit(1) from error
+
+    def _serve(self) -> None:
         self._is_serving = True
         own = self.name if self.pool == "prefork" else self.process().name
         telling.begin(self.redis_url, own, does_steps=self.pool != "prefork")  # children do it for themselves
@@ -205,7 +213,8 @@ class Service:
         if not self._is_announced:
             self._is_announced = True
             client = connect(self.redis_url, owner=self.name)
-            self._announce(client)
+            with _outages_told():
+                self._announce(client)
             if abs(clock.off_s()) > fleet.CLOCK_OFF_S:
                 log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
@@ -229,10 +238,8 @@ class Service:
 
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(ANNOUNCE_S):
-            try:
+            with _outages_told():
                 self._note_twin(self._announce(client))
-            except (RedisFailure, OSError) as error:
-                outages.tell(log, "announce_failed", error)
             if embedded.stack_is_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
@@ -271,6 +278,15 @@ class Service:
                 asyncio.run_coroutine_threadsafe(mcp.close(), self._process.loop()).result(CLOSE_S)
             self._process.stop()
         last_words.join(CLOSE_S)
+
+
+@contextmanager
+def _outages_told() -> Iterator[None]:
+    """A worker that Redis does not hear of for a while works on."""
+    try:
+        yield
+    except (RedisFailure, OSError) as error:
+        outages.tell(log, "announce_failed", error)
 
 
 def _usual_concurrency(queue: str) -> int:

@@ -75,7 +75,15 @@ class Town:
     def start_worker(self, queue: str, *, module: str = "workers", name: str = "") -> None:
         """Start a worker process, and wait until it takes work."""
         name = name or queue
+        self.begin_worker(queue, module=module, name=name)
+        self.wait_for_worker(name)
+
+    def begin_worker(self, queue: str, *, module: str = "workers", name: str) -> None:
+        """Start a worker process, whatever comes of it."""
         self.start(name, [sys.executable, "-P", "-m", module, queue, "--name", name, "--concurrency", "2"], PYTHONPATH=str(TOP))
+
+    def wait_for_worker(self, name: str) -> None:
+        """Wait until a worker says that it is there."""
         with connect(self.url) as redis:
             self.wait(lambda: any(each.startswith(f"{name}@") for each in redis.hkeys("cantata:workers")), name)
 

@@ -98,6 +98,19 @@ def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Clie
     check_ends_well(run, journal)
 
 
+def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(town: Town) -> None:
+    with connect(town.url) as redis:
+        redis.acl_setuser("default", enabled=True, nopass=True, commands=["-hset"])  # as where Redis is full for a moment
+        try:
+            town.begin_worker("tools", name="late")
+            town.wait(lambda: "announce_failed" in town.log("late"), "a worker that is not heard of")
+        finally:
+            redis.acl_setuser("default", enabled=True, nopass=True, commands=["+hset"])
+
+    town.wait_for_worker("late")
+    town.end("late")
+
+
 def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town: Town, client: Client, journal: Journal) -> None:
     run = begin(client, journal)
 

@@ -20,11 +20,6 @@ from orchestrator.testing import Rule, ScriptedModels
 from orchestrator.testing import ToolCall as Scripted
 from workers import llm
 
-# LiteLLM ignores these itself when it is imported, which pytest undoes.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*`ReadOnly` qualifier", "ignore:Accessing the '.*' attribute on the instance is deprecated"
-)
-
 KEY = "sk-test-1234567890abcdef"
 MODEL = "openai/gpt-4o-mini"
 
