@@ -54,7 +54,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, fold
     """A stack whose workers can be struck."""
 
     def command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
-        return ["/usr/bin/env", f"CANTATA_FAULT=@{folder / queues[0]}", *worker_command(name, queues, concurrency)]
+        usual = worker_command(name, queues, concurrency)
+        where = usual.index("workers")
+        return [*usual[:where], "tests.integration.fleet.struck_worker", str(folder / queues[0]), *usual[where + 1 :]]
 
     with Client.embedded(tmp_path_factory.mktemp("struck"), config=definitions(), agents=2, tools=2, command=command) as client:
         yield client

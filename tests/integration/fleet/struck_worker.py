@@ -1,0 +1,15 @@
+"""`python -m tests.integration.fleet.struck_worker FILE QUEUE...`: a worker that is struck where the file says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from orchestrator import faultpoints
+from workers.__main__ import main
+
+if __name__ == "__main__":
+    os.environ[faultpoints.VARIABLE] = f"@{sys.argv.pop(1)}"
+    importlib.reload(faultpoints)
+    sys.exit(main())
