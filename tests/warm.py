@@ -32,8 +32,9 @@ PLACE = "WARM_SOCKET"
 
 MODULES = frozenset({"orchestrator.cli", "orchestrator.demo", "orchestrator.embedded", "orchestrator.testing", "workers"})
 LOADED = (
-    "orchestrator.cli.main", "orchestrator.embedded.supervisor", "orchestrator.testing", "orchestrator.client",
-    "orchestrator.gateway", "uvicorn", "mcp.server", "mcp.client.stdio",
+    "orchestrator.cli.main", "orchestrator.embedded.supervisor", "orchestrator.testing", "orchestrator.client", "orchestrator.demo",
+    "orchestrator.gateway.chat", "orchestrator.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
+    "mcp.server", "mcp.client.stdio",
 )  # fmt: skip
 MAX_FDS, ABOVE = 32, 1000
 TOP = Path(__file__).resolve().parents[1]

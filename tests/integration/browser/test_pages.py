@@ -71,6 +71,7 @@ def test_a_run_is_watched_as_it_grows(desk: Stage, url: str, page: Page) -> None
     assert page.evaluate("window.stayed")
 
 
+@pytest.mark.thorough("a gateway of its own; what it serves below a prefix is held in gateway/test_pages.py")
 def test_the_pages_work_below_a_prefix(desk: Stage, page: Page) -> None:
     gate = desk.gate()
     run = desk.chain(tool("wait", "hold", gate=str(gate)))
@@ -214,7 +215,7 @@ def test_a_waiting_step_is_given_its_value(desk: Stage, url: str, page: Page) ->
     expect(page.locator(".answer")).to_contain_text('"by": "Anna"')
 
 
-@pytest.mark.slow("a browser draws it")
+@pytest.mark.thorough("a hundred and twenty runs; the lists are held in gateway/test_pages.py")
 def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: Page) -> None:
     runs = [desk.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
     failing = desk.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
@@ -264,7 +265,7 @@ def test_the_list_shows_by_itself_what_happens(desk: Stage, url: str, page: Page
     expect(page.locator(".cell-status")).to_have_text("Succeeded")
 
 
-@pytest.mark.slow("a browser draws it")
+@pytest.mark.thorough("a gateway is ended and started again; that its events go on is held in gateway/test_http.py")
 def test_a_page_goes_on_when_its_gateway_comes_back(desk: Stage) -> None:
     port, gate = free_port(), desk.gate()
     run = desk.chain(tool("wait", "hold", gate=str(gate), value="held", next_node="then"), tool("then", "echo", input_map={"a": "wait"}))
@@ -282,6 +283,7 @@ def test_a_page_goes_on_when_its_gateway_comes_back(desk: Stage) -> None:
             expect(page.get_by_text("The connection was lost")).to_have_count(0)
 
 
+@pytest.mark.thorough("another size of the screen")
 def test_a_phone_has_room_for_all(desk: Stage, url: str) -> None:
     run = desk.chain(tool("first", "add", next_node=["left", "right"]), tool("left", "add"), tool("right", "add"))
     run.wait(PATIENCE_S)
@@ -339,7 +341,7 @@ def test_everything_is_reached_by_keyboard(desk: Stage, url: str, page: Page) ->
     expect(page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))).to_be_visible()
 
 
-@pytest.mark.slow("a browser draws it")
+@pytest.mark.thorough("a gateway of its own; what tokens show is held in gateway/test_access.py")
 def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
     tokens = {"token-of-anna-0123456789": "anna", "token-of-otto-0123456789": "otto"}
     file = desk.folder / "tokens.json"
@@ -365,7 +367,7 @@ def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
-@pytest.mark.slow("a browser draws it")
+@pytest.mark.thorough("a gateway of its own; what tokens may is held in gateway/test_scopes.py")
 def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
     rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
     file = desk.folder / "rights.json"
@@ -389,7 +391,7 @@ def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
     run.cancel()
 
 
-@pytest.mark.slow("a browser draws it")
+@pytest.mark.thorough("a thousand steps are drawn")
 def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: str, page: Page) -> None:
     gate = desk.gate()
     run = desk.chain(*lag.large_chain(str(gate)))
