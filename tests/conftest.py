@@ -7,7 +7,6 @@ import ipaddress
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -43,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let all processes of this run have one parent, from which they are forked."""
     if not hasattr(config, "workerinput"):
         warm.serve(config)
-    subprocess.Popen = warm.WarmPopen  # type: ignore[misc]
+    warm.use()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,6 @@ which take seconds each. One such parent serves a whole run of tests, all of its
 from __future__ import annotations
 
 import array
-import asyncio
 import fcntl
 import importlib
 import inspect
@@ -21,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
@@ -75,6 +74,8 @@ class WarmPopen(subprocess.Popen[Any]):
     """A Popen that asks the parent for the processes that it can fork, and makes all others as usual."""
 
     _told: socket.socket | None = None
+    _living: ClassVar[dict[int, WarmPopen]] = {}
+    """Those that were forked for this process, of whom the kernel says that they are not its children."""
 
     def _execute_child(self, *args: Any) -> None:
         usual = super()._execute_child  # type: ignore[misc]
@@ -94,6 +95,7 @@ class WarmPopen(subprocess.Popen[Any]):
         asked.sendall(text)
         self.pid = int.from_bytes(_exactly(asked, 4), "big")
         self._told, self._child_created = asked, True
+        self._living[self.pid] = self
         self._close_pipe_fds(*[given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")])  # type: ignore[attr-defined]
 
     def _internal_poll(self, *args: Any, **more: Any) -> int | None:
@@ -113,9 +115,22 @@ class WarmPopen(subprocess.Popen[Any]):
         except BlockingIOError:
             return 0, 0
         self._told.close()
+        self._living.pop(self.pid, None)
         status = int.from_bytes(told, "big", signed=True) if told else -signal.SIGKILL  # the parent is gone
         self.returncode = status
         return self.pid, -status if status < 0 else status << 8
+
+
+def wait(pid: int, flags: int, _usual: Callable[[int, int], tuple[int, int]] = os.waitpid) -> tuple[int, int]:
+    """What `os.waitpid` says, with which asyncio waits; also of those that were forked for this process."""
+    child = WarmPopen._living.get(pid)
+    return child._try_wait(flags) if child else _usual(pid, flags)
+
+
+def use() -> None:
+    """Have this process start others so."""
+    subprocess.Popen = WarmPopen  # type: ignore[misc]
+    os.waitpid = wait
 
 
 def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -123,7 +138,7 @@ def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     command, environment = given["args"], os.environ if given["env"] is None else given["env"]
     if PLACE not in os.environ or given["shell"] or isinstance(command, str | bytes) or given["preexec_fn"] not in (None, own_terminal):
         return None
-    if asyncio._get_running_loop() or given.get("process_group", -1) != -1:  # then its starter waits for it as for a child of its own
+    if given.get("process_group", -1) != -1:
         return None
     if _of_interpreter(environment) != _of_interpreter(os.environ):
         return None
@@ -150,7 +165,7 @@ def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     """What changes Python itself; the variables that are left out are heeded."""
-    heeded = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+    heeded = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_")) and name not in heeded}
 
 
@@ -236,9 +251,11 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         usual = getattr(sys, name)
         stream = open(number, mode, buffering=-1 if name != "stderr" else 1, encoding=usual.encoding, errors=usual.errors, closefd=False)  # noqa: SIM115
+        if name == "stdout" and request["env"].get("PYTHONUNBUFFERED"):
+            stream.reconfigure(write_through=True)  # type: ignore[attr-defined]  # of a text stream
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    subprocess.Popen = WarmPopen  # type: ignore[misc]  # for what it starts itself, such as the supervisor of a stack
+    use()  # for what it starts itself, such as the supervisor of a stack
     importlib.reload(sys.modules["orchestrator.faultpoints"])  # what the environment says is read as it is imported
     sys.path[:0] = request["path"]
     sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))

@@ -15,9 +15,10 @@ from orchestrator.state import ledger as ledgers
 from orchestrator.state.keys import run_key, shard_key
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.sessions import Sessions
+from tests.examples import FEWER
 from tests.integration.state.play import Play, row, wait, work
 
-WIDTH = 30_000
+WIDTH = 30_000 if FEWER == 1 else 12_000
 BOUND_MS = 5.0  # that a read may keep Redis from others
 READS = 6
 
