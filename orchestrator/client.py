@@ -102,7 +102,7 @@ class Run:
 
     def nearest_step(self, name: str) -> str | None:
         """The step whose id, or the end of it, is most like this name, if one is like it."""
-        ids = self._client.ledger.step_ids(self.run_id)[:MOST_COMPARED]
+        ids = self._client.ledger.step_ids(self.run_id, MOST_COMPARED)
         return nearest(name, [*ids, *{step_id.rpartition("/")[2] for step_id in ids}])
 
     def _end_trace(self) -> None:

@@ -166,9 +166,9 @@ class Ledger:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, status)
 
-    def step_ids(self, run_id: str) -> list[str]:
-        """The ids of a run's steps."""
-        return [str(step_id) for step_id in self.patiently(lambda: self.redis.hkeys(f"{run_key(self.redis, run_id)}:state"))]
+    def step_ids(self, run_id: str, most: int) -> list[str]:
+        """The ids of a run's steps, or of so many of them."""
+        return list(scan(self.redis, self.patiently, f"{run_key(self.redis, run_id)}:state", enough=most))[:most]
 
     def is_known(self, run_id: str) -> bool:
         """Whether a run was accepted and is kept."""

@@ -19,14 +19,14 @@ Patiently = Callable[[Callable[[], Any]], Any]
 """As `Ledger.patiently`."""
 
 
-def scan(redis: Redis, patiently: Patiently, key: str, *, match: str | None = None) -> dict[str, str]:
-    """All fields of a hash, or those that match a pattern."""
+def scan(redis: Redis, patiently: Patiently, key: str, *, match: str | None = None, enough: int | None = None) -> dict[str, str]:
+    """All fields of a hash, or those that match a pattern; if that many are `enough`, not more than a piece above it."""
     found: dict[str, str] = {}
     cursor = 0
     while True:
         cursor, part = patiently(partial(redis.hscan, key, cursor, match=match, count=PIECE))
         found |= part
-        if not cursor:
+        if not cursor or (enough is not None and len(found) >= enough):
             return found
 
 

@@ -83,8 +83,9 @@ def measure_recovery(folder: Path, seed: int, seconds: float) -> Result:
     own = folder / "backlog"
     own.mkdir()
     with stage(own) as world:
-        behind = recovery.measure_behind(world, BEHIND_KILLS, WAITING)
-    return Result(f"{found}; with {WAITING:,} waiting {behind}", [*violations, *behind.violations()])
+        sent, behind = recovery.measure_behind(world, BEHIND_KILLS, WAITING)
+    told = f"{found}; with {WAITING:,} waiting, sent again: p50 {sent.p50_s:.2f} s, p99 {sent.p99_s:.2f} s, then for a free slot: {behind}"
+    return Result(told, [*violations, *sent.violations(), *behind.violations()])
 
 
 def roll_out(folder: Path, seed: int, seconds: float) -> Result:

@@ -104,22 +104,30 @@ def measure(stage: Stage, kills: int, steps_s: Sequence[float] = STEPS_S, *, lab
     return Recovery(samples_s)
 
 
-def measure_behind(stage: Stage, kills: int, waiting: int) -> Recovery:
-    """Kill a whole worker so often while so many steps wait in its queue; how long each of the steps it was doing then waited."""
+def measure_behind(stage: Stage, kills: int, waiting: int) -> tuple[Recovery, Recovery]:
+    """Kill a whole worker so often while so many steps wait in its queue; how long each of the steps it was doing then waited.
+
+    First until it was taken from the dead worker and sent again; then until it ran: all slots are busy with steps of two seconds.
+    """
     crew, samples_s = Crew(stage), list[float]()
+    killed_at: dict[tuple[str, str | None, int | None], float] = {}
     runs = [stage.client.submit_chain(backlog(QUEUE, stage.journal.path, AT_ONCE)) for _ in range(waiting // AT_ONCE)]
     try:
         until(lambda: queues.waiting(stage.client.app, [QUEUE])[QUEUE].count > waiting - 2 * AT_ONCE, "the backlog", PATIENCE_S)
         for _ in range(kills):
             crew.wait_whole()
-            samples_s += _kill(stage, crew, until(lambda: _busy(stage, crew), "a step of the backlog", PATIENCE_S))
+            at, pids = crew.kill_worker_of(until(lambda: _busy(stage, crew), "a step of the backlog", PATIENCE_S))
+            cut = _cut(stage, pids)
+            killed_at |= {(line.run_id, line.step_id, line.attempt): at for line in cut}
+            samples_s += [_again(stage, line) - at for line in cut]
         left = queues.waiting(stage.client.app, [QUEUE])[QUEUE].count
         assert waiting // 2 < left <= 1.05 * waiting, f"{left} messages for {waiting} steps: most wait, and few are copied"
     finally:
         crew.end()
         for run in runs:
             run.cancel()
-    return Recovery(samples_s)
+    told = ((event, (event.run_id, event.step, event.attempt)) for run in runs for event in run.log() if event.type == "lost")
+    return Recovery([event.at_ms / 1000 - killed_at[which] for event, which in told if which in killed_at]), Recovery(samples_s)
 
 
 @contextmanager
@@ -134,7 +142,12 @@ def blocked(stage: Stage, seconds: float, blocks_s: float) -> Iterator[None]:
 def _kill(stage: Stage, crew: Crew, pid: int) -> list[float]:
     """Kill the worker of a process; how long each of its steps waited to run again."""
     killed_at, pids = crew.kill_worker_of(pid)
-    return [_started(stage, line.run_id, line.step_id, line.attempt + 1).at - killed_at for line in _cut(stage, pids)]
+    return [_again(stage, line) - killed_at for line in _cut(stage, pids)]
+
+
+def _again(stage: Stage, cut: Line) -> float:
+    """When a step that was cut off ran again."""
+    return _started(stage, cut.run_id, cut.step_id, cut.attempt + 1).at
 
 
 def _busy(stage: Stage, crew: Crew) -> int | None:

@@ -60,7 +60,10 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
     def graph() -> None:
         assert len(story.snapshot(ledger, "run", None).cells) == WIDTH + 5
 
-    for read in (poll, everything, graph, lambda: ledger.answering("run", ["map"])):
+    def names() -> None:
+        assert len(ledger.step_ids("run", 1000)) == 1000
+
+    for read in (poll, everything, graph, names, lambda: ledger.answering("run", ["map"])):
         assert slowest_ms(ledger.redis, read) <= BOUND_MS
     assert ledger.signal("run", "nobody", 1)[0] == "kept"
     assert slowest_ms(ledger.redis, lambda: ledger.signal("run", "nobody", 1)) <= BOUND_MS
