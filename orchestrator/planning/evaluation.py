@@ -7,10 +7,10 @@ Two things are counted: values looked at, and bytes of JSON made. Texts count on
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 from jmespath import functions, visitor
 
@@ -62,27 +62,30 @@ class Meter:
         if self.bytes_left < 0:
             raise BoundError(f"it makes more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
 
-    def make_value(self, value: JsonValue, depth: int = 0) -> None:
+    def make_value(self, value: JsonValue) -> None:
         """Count a value as it is written out, each part as often as it is in it. Raises BoundError."""
-        if depth > MAX_DEPTH:
-            raise BoundError(f"it makes what is nested more than {MAX_DEPTH} levels deep")
-        parts: Iterable[JsonValue] = (value,)
-        if isinstance(value, dict):
-            parts = value.values()
-            self.make(4 * len(value) + sum(map(len, value)))
-        elif isinstance(value, list):
-            parts = value
-            self.make(len(value))
-        size = 2
-        for each in parts:
-            kind = type(each)
-            if kind is str:
-                size += _text_size(cast(str, each))
-            elif kind is list or kind is dict:
-                self.make_value(each, depth + 1)
-            else:
-                size += 5  # a number or a word: 1 to 24 characters
-        self.make(size)
+        self.make(_written([value], -1, {})[0] - 1)
+
+
+def _written(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Bytes of a list or an object as JSON, and the levels in it. What is `known` is not looked at again: it may be in it 2³⁰ times."""
+    size, height = known.get(id(value), (0, 0))
+    if depth + height > MAX_DEPTH:
+        raise BoundError(f"it makes what is nested more than {MAX_DEPTH} levels deep")
+    if size:
+        return size, height
+    size = 2 + len(value) + (3 * len(value) + sum(map(len, value)) if isinstance(value, dict) else 0)
+    for each in value.values() if isinstance(value, dict) else value:
+        kind = type(each)
+        if kind is str:
+            size += _text_size(each)
+        elif kind is list or kind is dict:
+            more, levels = _written(each, depth + 1, known)
+            size, height = size + more, max(height, levels + 1)
+        else:
+            size += 5  # a number or a word: 1 to 24 characters
+    known[id(value)] = size, height
+    return size, height
 
 
 def _text_size(text: str) -> int:

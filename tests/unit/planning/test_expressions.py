@@ -631,6 +631,14 @@ def test_an_expression_that_multiplies_its_data_ends_and_names_its_bound(text: s
     assert repr(text)[:100] in str(caught.value)
 
 
+def test_what_is_in_a_value_many_times_is_counted_so_often_and_looked_at_once() -> None:
+    meter = Meter(bytes=2**70)  # by looking at each it would take ages
+
+    parse(piped("[@,@]", 60, "text")).evaluate({"text": "12345678"}, meter)
+
+    assert meter.bytes - meter.bytes_left == 2 + 2**60 * 10 + (2**60 - 1) * 4  # the texts, and the lists around them
+
+
 def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -> None:
     meter, expression = Meter(nodes=10_000, bytes=1000), parse("text")
     for _ in range(9):
