@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-of_models: set[str] = set()
-"""The modules that came with LiteLLM. A process that asks no model has them only if it is forked of one that imported them."""
+litellm_modules: set[str] = set()
+"""Modules that were imported with LiteLLM. A process that calls no model has them only because its parent imported them before the fork."""
 
 
 def common() -> None:
@@ -24,7 +24,7 @@ def models() -> None:
     before = set(sys.modules)
     with _without_looking_for_garbage():
         importlib.import_module("workers.llm.library").imported()
-    of_models.update(sys.modules.keys() - before)
+    litellm_modules.update(sys.modules.keys() - before)
 
 
 @contextmanager

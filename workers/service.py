@@ -186,7 +186,7 @@ class Service:
         signal.signal(HAND_BACK, lambda *_: process.hand_back())
 
     def _ready(self, **_: Any) -> None:
-        """Celery would log what is raised here and go on, with a worker that does not sweep: it ends instead, and is started again."""
+        """Begin to serve, or exit with status 1. Celery only logs what a signal handler raises: the worker would run without a sweeper."""
         try:
             self._serve()
         except Exception as error:
@@ -213,7 +213,7 @@ class Service:
         if not self._is_announced:
             self._is_announced = True
             client = connect(self.redis_url, owner=self.name)
-            with _outages_told():
+            with _log_outages():
                 self._announce(client)
             if abs(clock.off_s()) > fleet.CLOCK_OFF_S:
                 log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
@@ -238,7 +238,7 @@ class Service:
 
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(ANNOUNCE_S):
-            with _outages_told():
+            with _log_outages():
                 self._note_twin(self._announce(client))
             if embedded.stack_is_gone():
                 log.warning("stack_gone", name=self.name)
@@ -281,8 +281,8 @@ class Service:
 
 
 @contextmanager
-def _outages_told() -> Iterator[None]:
-    """A worker that Redis does not hear of for a while works on."""
+def _log_outages() -> Iterator[None]:
+    """Log failures of Redis instead of raising them: a worker that cannot announce itself for a while goes on working."""
     try:
         yield
     except (RedisFailure, OSError) as error:

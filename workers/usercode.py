@@ -95,7 +95,7 @@ def use(folder: str | None, module: str) -> None:
     place = _places[folder, module]
     if place is None:
         return
-    _make_way(module)
+    _unload_library(module)
     digest = adopt(place, module)
     if (used := _used.get()) is not None:
         used.add(f"{module or Path(place).name}@{digest}")
@@ -110,12 +110,12 @@ def adopt(folder: str, module: str) -> str:
     return known
 
 
-def _make_way(module: str) -> None:
-    """Let the user's module have its name, if a library has it that this process does not need: one that came with LiteLLM in a fork."""
-    if module not in libraries.of_models or llm.is_loaded():
+def _unload_library(module: str) -> None:
+    """Unload a library of this name, so that the user's module is imported, if it came with LiteLLM and this process calls no model."""
+    if module not in libraries.litellm_modules or llm.is_loaded():
         return
-    for name in [name for name in libraries.of_models if name == module or name.startswith(f"{module}.")]:
-        libraries.of_models.discard(name)
+    for name in [name for name in libraries.litellm_modules if name == module or name.startswith(f"{module}.")]:
+        libraries.litellm_modules.discard(name)
         sys.modules.pop(name, None)
 
 

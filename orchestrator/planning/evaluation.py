@@ -64,11 +64,11 @@ class Meter:
 
     def make_value(self, value: JsonValue) -> None:
         """Count a value as it is written out, each part as often as it is in it. Raises BoundError."""
-        self.make(_written([value], -1, {})[0] - 1)
+        self.make(_json_size([value], -1, {})[0] - 1)
 
 
-def _written(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Bytes of a list or an object as JSON, and the levels in it. What is `known` is not looked at again: it may be in it 2³⁰ times."""
+def _json_size(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return the bytes of a list or object as JSON and the levels below it. `known` holds those of parts that may occur 2³⁰ times."""
     size, height = known.get(id(value), (0, 0))
     if depth + height > MAX_DEPTH:
         raise BoundError(f"it makes what is nested more than {MAX_DEPTH} levels deep")
@@ -80,7 +80,7 @@ def _written(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tup
         if kind is str:
             size += _text_size(each)
         elif kind is list or kind is dict:
-            more, levels = _written(each, depth + 1, known)
+            more, levels = _json_size(each, depth + 1, known)
             size, height = size + more, max(height, levels + 1)
         else:
             size += 5  # a number or a word: 1 to 24 characters

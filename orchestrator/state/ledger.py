@@ -166,9 +166,9 @@ class Ledger:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, status)
 
-    def step_ids(self, run_id: str, most: int) -> list[str]:
-        """The ids of a run's steps, or of so many of them."""
-        return list(scan(self.redis, self.patiently, f"{run_key(self.redis, run_id)}:state", enough=most))[:most]
+    def step_ids(self, run_id: str, limit: int) -> list[str]:
+        """Return the ids of at most `limit` steps of a run, in no order."""
+        return list(scan(self.redis, self.patiently, f"{run_key(self.redis, run_id)}:state", limit=limit))[:limit]
 
     def is_known(self, run_id: str) -> bool:
         """Whether a run was accepted and is kept."""

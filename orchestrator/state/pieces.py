@@ -19,14 +19,14 @@ Patiently = Callable[[Callable[[], Any]], Any]
 """As `Ledger.patiently`."""
 
 
-def scan(redis: Redis, patiently: Patiently, key: str, *, match: str | None = None, enough: int | None = None) -> dict[str, str]:
-    """All fields of a hash, or those that match a pattern; if that many are `enough`, not more than a piece above it."""
+def scan(redis: Redis, patiently: Patiently, key: str, *, match: str | None = None, limit: int | None = None) -> dict[str, str]:
+    """All fields of a hash, or those that match a pattern. With `limit` it stops once it has so many, with up to a piece more."""
     found: dict[str, str] = {}
     cursor = 0
     while True:
         cursor, part = patiently(partial(redis.hscan, key, cursor, match=match, count=PIECE))
         found |= part
-        if not cursor or (enough is not None and len(found) >= enough):
+        if not cursor or (limit is not None and len(found) >= limit):
             return found
 
 

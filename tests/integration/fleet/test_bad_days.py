@@ -111,6 +111,19 @@ def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(
     town.end("late")
 
 
+@pytest.mark.parametrize("queue", ["tools", "coordinator"])
+def test_a_worker_that_cannot_begin_exits_with_status_1(town: Town, queue: str) -> None:
+    code = (
+        "import sys; from unittest.mock import Mock; from workers import service; from workers.__main__ import main\n"
+        "service.Sweeper = Mock(side_effect=ValueError('no sweeper'))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    half = town.start("half", [sys.executable, "-c", code, queue, "--name", "half"], PYTHONPATH=str(TOP))
+
+    assert half.wait(60) == 1
+    assert "worker_not_ready" in town.log("half")
+
+
 def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town: Town, client: Client, journal: Journal) -> None:
     run = begin(client, journal)
 
