@@ -31,7 +31,7 @@ from orchestrator.settings import settings
 from orchestrator.state import clock, costs, events, fleet, forks, logs, sessions, traces
 from orchestrator.state.connection import check, connect
 from orchestrator.state.keys import definitions_digest, shard_of
-from orchestrator.state.ledger import Ledger
+from orchestrator.state.ledger import EARLY_SIGNALS, Ledger
 from orchestrator.state.memory import MemoryBank
 from orchestrator.state.quotas import Quotas
 from orchestrator.state.records import Place, RunRecord, StepRecord
@@ -93,9 +93,13 @@ class Run:
     def signal(self, step_id: str, value: JsonValue) -> str:
         """Give a waiting step its value: 'taken', 'kept' until it waits, 'over', 'closed', 'unknown'; 'unclear' if several are meant.
 
-        The step is named by its id, or by the end of that, as its file has it: 'ask' for 'flow/ask'.
+        The step is named by its id, or by the end of that, as its file has it: 'ask' for 'flow/ask'. 'full' if the run keeps as many
+        signals for steps that do not wait yet as it may; raises ConfigError if its tenant does (`quota_exceeded`).
         """
-        word, ready = self._client.ledger.signal(self.run_id, step_id, value)
+        refused = self._client.quotas.no_early_signal(self.run_id, self._client.definitions.limits)
+        word, ready = self._client.ledger.signal(self.run_id, step_id, value, most_kept=0 if refused else EARLY_SIGNALS)
+        if refused and word == "full":
+            raise refused
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return word
@@ -395,13 +399,14 @@ class Client:
     def _check_quota(self, run_id: str, key: str | None, tenant: str) -> None:
         """Refuse a new run past its tenant's quota; one that was submitted before with the same key is found again."""
         try:
-            self._quotas.check(tenant, self.definitions.limits.quota_of(tenant))
+            self.quotas.check(tenant, self.definitions.limits.quota_of(tenant))
         except (ConfigError, UnavailableError):
             if key is None or not self.ledger.is_known(run_id):
                 raise
 
     @cached_property
-    def _quotas(self) -> Quotas:
+    def quotas(self) -> Quotas:
+        """What tenants may have."""
         return Quotas(self.ledger)
 
     def _place(self, session: str | None, tenant: str) -> Place | None:

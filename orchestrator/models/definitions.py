@@ -457,6 +457,13 @@ class Quota(Value):
     kept_bytes: int | None = Field(
         default=None, ge=0, description="requests, outputs and log lines of its runs, until they expire; as much as comes if absent"
     )
+    log_bytes: int | None = Field(
+        default=None, ge=0, description="log lines of its runs, until they expire; as much as comes if absent, within bounds for each run"
+    )
+    early_signals: int | None = Field(
+        default=None, ge=0,
+        description="signals that its open runs keep for steps that do not wait yet; as many as come if absent, within bounds for each run",
+    )  # fmt: skip
     memory_namespaces: int = Field(
         default=10_000, ge=0, description="namespaces of memories that have no time to live, those of sessions too"
     )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from orchestrator.models.graph import STEP_OVER, Graph, Spec, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
-from orchestrator.models.wire import RunStatus
+from orchestrator.models.wire import RUN_OVER, RunStatus
 from orchestrator.state.records import Overdue, Ready, RunRecord, StepRecord, Swept
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
@@ -69,6 +69,19 @@ def fragment_text(graph: Graph) -> str:
         items = graph.items
         fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}
     return to_json(fragment)
+
+
+def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
+    """The packed states of steps in a run of this status: if it is over, a step that is not counts as skipped."""
+    if status not in RUN_OVER:
+        return dict(states)
+    return {
+        step_id: packed if _word(packed) in STEP_OVER else packed.replace(_word(packed), "skipped", 1) for step_id, packed in states.items()
+    }
+
+
+def _word(packed: str) -> str:
+    return packed.partition(" ")[0]
 
 
 def usage_text(usage: Usage | None) -> str:

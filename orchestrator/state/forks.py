@@ -11,7 +11,7 @@ from orchestrator.models.forks import Cell, Duty, Fork, Growth, Past
 from orchestrator.models.graph import START
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.encoding import ready_of, to_json
+from orchestrator.state.encoding import ready_of, states_in, to_json
 from orchestrator.state.keys import run_key
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.pieces import PIECE, events, fields, scan
@@ -40,6 +40,7 @@ def read(ledger: Ledger, run_id: str) -> Past:
         if entry["t"] == "grown" and entry["s"] != START
     ]  # fmt: skip
     ledger.check_whole(run_id, meta)
+    cells = states_in(meta["status"], cells)
     own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
     duties = {step_id: own[shared.get(step_id, step_id)] for step_id in cells}

@@ -36,6 +36,7 @@ from orchestrator.state.encoding import (
     ready_of_runs,
     run_record,
     spec_of,
+    states_in,
     step_record,
     step_text,
     storable,
@@ -186,13 +187,14 @@ class Ledger:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
 
-    def signal(self, run_id: str, step_id: str, value: JsonValue) -> tuple[str, tuple[Ready, ...]]:
+    def signal(self, run_id: str, step_id: str, value: JsonValue, *, most_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
         """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear' | 'full', what to send).
 
         A name that no step answers to is looked for in pieces, as the end of ids and names; anew if the run gets new steps meanwhile.
+        A run keeps at most `most_kept` for steps that do not wait yet.
         """
         key, text = run_key(self.redis, run_id), to_json(value)
-        bounds = (self._resend_ms, EARLY_SIGNALS, EARLY_SIGNAL_BYTES)
+        bounds = (self._resend_ms, most_kept, EARLY_SIGNAL_BYTES)
         word, rest = self._call("signal", run_id, run_id, step_id, text, *bounds)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
@@ -411,6 +413,7 @@ class Ledger:
                 states |= {step_id: state for step_id, state in zip(found[1::3], found[2::3], strict=True) if state}
             if meta.get("status") not in RUN_OVER or before in RUN_OVER:
                 break
+        states = states_in(meta.get("status"), states)
         wanted = list(states) if names is None else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
         moved = self._scan(key, ":names") if names is None else moved
         texts = self._texts(key, states, wanted)
@@ -423,6 +426,8 @@ class Ledger:
         """What is known of some steps, by id; unknown ones are left out."""
         key = run_key(self.redis, run_id)
         states = self._known(key, ":state", step_ids, PIECE)
+        status = cast("str | None", self.patiently(lambda: self.redis.hget(key, "status")))
+        states = states_in(status, states)
         texts = self._texts(key, states, list(states))
         return {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
 

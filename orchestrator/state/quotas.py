@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.models.definitions import Quota
+from orchestrator.models.definitions import Limits, Quota
 from orchestrator.state.cluster import Cluster
-from orchestrator.state.keys import SHARDS, shard_key
+from orchestrator.state.keys import SHARDS, run_key, shard_key
 from orchestrator.state.ledger import Ledger
 
 FULL = 0.9  # of maxmemory: what is left is for the runs under way
@@ -34,11 +34,24 @@ class Quotas:
                 raise _exceeded(
                     tenant, "open_runs", f"{open_runs:,} of {quota.open_runs:,} runs are open", "wait until some end, or cancel some"
                 )
-        if quota.kept_bytes is not None:
-            kept = self._sum("bytes", tenant)
-            if kept >= quota.kept_bytes:
-                message = f"its runs keep {kept:,} of {quota.kept_bytes:,} bytes"
-                raise _exceeded(tenant, "kept_bytes", message, "wait until finished runs expire, or shorten defaults.retention_s")
+        self._check_bytes(tenant, "kept_bytes", quota.kept_bytes, "bytes", "bytes")
+        self._check_bytes(tenant, "log_bytes", quota.log_bytes, "log_bytes", "bytes of log lines")
+
+    def no_early_signal(self, run_id: str, limits: Limits) -> ConfigError | None:
+        """Why a run may keep no more signals for steps that do not wait yet, if its tenant has used up its quota."""
+        if not limits.quotas:
+            return None
+        tenant = str(self._ledger.patiently(lambda: self._ledger.redis.hget(run_key(self._ledger.redis, run_id), "tenant")) or "")
+        most = limits.quota_of(tenant).early_signals
+        if most is None or (kept := self._sum("signals", tenant)) < most:
+            return None
+        message = f"its open runs keep {kept:,} of {most:,} signals for steps that do not wait yet"
+        return _exceeded(tenant, "early_signals", message, "send it when the step waits")
+
+    def _check_bytes(self, tenant: str, name: str, most: int | None, part: str, unit: str) -> None:
+        if most is not None and (kept := self._sum(part, tenant)) >= most:
+            message = f"its runs keep {kept:,} of {most:,} {unit}"
+            raise _exceeded(tenant, name, message, "wait until finished runs expire, or shorten defaults.retention_s")
 
     def _sum(self, part: str, tenant: str) -> int:
         def fetch() -> list[str | None]:

@@ -12,6 +12,7 @@ from typing import cast
 from orchestrator.errors import UnknownRunError
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER, RunEvent
+from orchestrator.state.encoding import states_in
 from orchestrator.state.keys import run_key, shard_key, shard_of
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.pieces import scan
@@ -115,7 +116,7 @@ def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
         request=request,
         is_cut=size > REQUEST_BYTES,
         offset=offset,
-        cells={step_id: _cell(packed) for step_id, packed in states.items()},
+        cells={step_id: _cell(packed) for step_id, packed in states_in(run.status, states).items()},
         names={name: step_id for name, step_id in names.items() if step_id in states},  # others came meanwhile
         terminals=tuple(json.loads(terminals or "[]")),
     )

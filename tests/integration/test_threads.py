@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from redis import Redis
 
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper
+from orchestrator.models.definitions import Definitions, Limits
 from orchestrator.models.graph import START
 from orchestrator.state.fleet import WORKERS_KEY
-from orchestrator.state.keys import key_of
+from orchestrator.state.keys import definitions_digest, key_of
 from orchestrator.state.ledger import Ledger
 from tests.integration.state.play import Play
-from workers.runtime import Process
+from workers.runtime import MOST_DEFINITIONS, Process
 
 
 def url_of(valkey: Redis) -> str:
@@ -42,3 +46,34 @@ def test_after_an_outage_owners_renew_before_leases_count_as_run_out(ledger: Led
     assert ledger.renew([begun.lease]) == set()
     sweeper.stop()
     sweeper.join()
+
+
+def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded(ledger: Ledger) -> None:
+    texts = {f"{n}": Definitions(limits=Limits(max_nodes=n + 1)).model_dump_json() for n in range(MOST_DEFINITIONS + 6)}
+    runs = {definitions_digest(text): f"run{n}" for n, text in enumerate(texts.values())}
+    for run_id, text in zip(runs.values(), texts.values(), strict=True):
+        Play(ledger, run_id, definitions=text)
+    process = Process(url_of(ledger.redis), "worker")
+
+    class Watched(OrderedDict[str, Definitions]):
+        """Notices who changes it without the lock."""
+
+        def __setitem__(self, key: str, value: Definitions) -> None:
+            assert process._changed.locked()
+            super().__setitem__(key, value)
+
+        def get(self, key: str, default: Any = None) -> Any:
+            assert process._changed.locked()
+            return super().get(key, default)
+
+        def popitem(self, last: bool = True) -> tuple[str, Definitions]:
+            assert process._changed.locked()
+            return super().popitem(last)
+
+    process._definitions = Watched()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda run: process.definitions(run[1], run[0]).limits.max_nodes, [*runs.items()] * 4))
+    process.stop()
+
+    assert found == [*range(1, MOST_DEFINITIONS + 7)] * 4
+    assert len(process._definitions) == MOST_DEFINITIONS

@@ -7,12 +7,17 @@
 --   S:due       zset  what|run|step -> when (retry, wait, deadline, join,     lives until it fires or its run ends
 --                     permit: to look for one that waits for a model's limits)
 --   S:left      list  run|step of those that wait for limits no more           entries go with the next sweep
+--   S:clearing  hash  run that is over -> where to go on forgetting what its   entries go when nothing of it is left to forget
+--                     open steps waited for: a part of it and a cursor
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> how many of its runs are not over              entries go with their last run
 --   S:bytes     hash  tenant -> bytes of requests, outputs and log lines of     entries go with its last run
 --                     its runs that are kept
---   S:sizes     hash  run that is over -> its part of that, and its tenant     entries go with their run
+--   S:log_bytes hash  tenant -> the part of that which are log lines           likewise
+--   S:signals   hash  tenant -> signals that its open runs keep                entries go with its last open run
+--   S:sizes     hash  run that is over -> its bytes, those of its log lines,   entries go with their run
+--                     and its tenant
 --   S:totals    hash  what happened here -> how often: accepted, closed:<status>, lost, recovered      lives for ever
 --   S:sessions  zset  session -> when a turn of it was last taken in (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
@@ -31,7 +36,7 @@
 --                      failures: steps of its plan, and items, that failed
 --   R:steps     hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state     hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent; of one that is
---                      over: > and the step that its commit began)
+--                      over: > and the step that its commit began). Of a run that is over, a step that is not counts as skipped
 --   R:edges     hash   step -> its out-edges, [[target, label, wakes], ...]
 --   R:out       hash   step -> its output (JSON text), or @<sha256> of a blob
 --   R:info      hash   step -> how it ended (JSON)
@@ -57,6 +62,7 @@ local MAX_RESEND_MS = 60000 -- until a sweep looks again after a step in a long 
 local UNSENT = 0 -- in S:ready: nobody sends this step but the next sweep
 local SOON = 1000 -- ms until a sweep looks whether a run whose turn came was begun: not everyone who ends a run sends what follows
 
+local CLEARED = 200 -- steps of a run that is over that one call looks at
 local TRIMMED = 20 -- old sessions that a turn looks through for those of which nothing is kept
 
 local OPEN = {accepted = true, running = true}
@@ -69,7 +75,6 @@ local MOVES = {
   running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true},
   waiting_signal = {done = true, failed = true, skipped = true},
 }
-local WORKING_KEYS = {':joins', ':window', ':signals'}
 local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':grown', ':blobs', ':log', ':logs', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
@@ -95,15 +100,21 @@ local function meta(field) return redis.call('HGET', R, field) end
 
 local function tally(what) redis.call('HINCRBY', S .. ':totals', what, 1) end
 
--- Counts bytes that a run keeps; negative: that go.
-local function count_bytes(of_tenant, n)
-  if n ~= 0 and redis.call('HINCRBY', S .. ':bytes', of_tenant, n) <= 0 then redis.call('HDEL', S .. ':bytes', of_tenant) end
+-- Adds to what a tenant has in this shard: tenants (open runs), bytes, log_bytes or signals; negative: that go.
+local function count(what, of_tenant, n)
+  if n ~= 0 and redis.call('HINCRBY', S .. ':' .. what, of_tenant, n) <= 0 then redis.call('HDEL', S .. ':' .. what, of_tenant) end
+end
+
+-- Notes what a run that is over takes, for when it expires.
+local function note_size()
+  local bytes, log_bytes = unpack(redis.call('HMGET', R, 'bytes', 'log_bytes'))
+  redis.call('HSET', S .. ':sizes', run, (bytes or 0) .. ' ' .. (log_bytes or 0) .. ' ' .. tenant)
 end
 
 local function keep(n)
-  count_bytes(tenant, n)
-  local bytes = redis.call('HINCRBY', R, 'bytes', n)
-  if not OPEN[status] then redis.call('HSET', S .. ':sizes', run, bytes .. ' ' .. tenant) end
+  count('bytes', tenant, n)
+  redis.call('HINCRBY', R, 'bytes', n)
+  if not OPEN[status] then note_size() end
 end
 
 -- An owner is the name of a process, then what tells its lives and its calls apart; people are shown the name.
@@ -147,7 +158,9 @@ end
 
 local function get(id)
   local packed = redis.call('HGET', R .. ':state', id)
-  return packed and parse(id, packed) or nil
+  local s = packed and parse(id, packed) or nil
+  if s and not OPEN[status] and not OVER[s.word] then s.word, s.owner = 'skipped', '-' end
+  return s
 end
 
 local function put(s)
@@ -349,28 +362,43 @@ local function release_definitions(keep_ms)
   if redis.call('HINCRBY', key, 'runs', -1) <= 0 then redis.call('PEXPIREAT', key, last) end
 end
 
--- Ends the run: what is not over is skipped, working keys go, the rest expires after the retention.
-local function close(word, error_json)
-  if word ~= 'succeeded' then
-    local packed = redis.call('HGETALL', R .. ':state')
-    for i = 1, #packed, 2 do
-      local s = parse(packed[i], packed[i + 1])
-      if not OVER[s.word] then
-        forget(s); s.word, s.owner = 'skipped', '-'; put(s)
-      end
+local function drop_working_keys() redis.call('UNLINK', R .. ':joins', R .. ':window', R .. ':signals') end
+
+-- Forgets what the open steps of a run that is over waited for, a piece a call. `place` is as in S:clearing.
+local function clear(place)
+  local part, at = string.match(place, '^(%S+) (%d+)$')
+  local cursor, cells = unpack(redis.call('HSCAN', R .. part, at, 'COUNT', CLEARED))
+  for i = 1, #cells, 2 do
+    if part == ':window' then
+      redis.call('UNLINK', R .. ':backlog:' .. cells[i])
+    else
+      local s = parse(cells[i], cells[i + 1])
+      if not OVER[s.word] then forget(s) end
     end
-    for _, map in ipairs(redis.call('HKEYS', R .. ':window')) do redis.call('DEL', R .. ':backlog:' .. map) end
   end
+  if cursor ~= '0' then
+    redis.call('HSET', S .. ':clearing', run, part .. ' ' .. cursor)
+  elseif part == ':window' then
+    clear(':state 0')
+  else
+    redis.call('HDEL', S .. ':clearing', run)
+    drop_working_keys()
+  end
+end
+
+-- Ends the run: open steps wait for nothing any more, working keys go, the rest expires after the retention.
+local function close(word, error_json)
   redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
   status = word
   over_now[#over_now + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
-  if redis.call('HINCRBY', S .. ':tenants', tenant, -1) <= 0 then redis.call('HDEL', S .. ':tenants', tenant) end
+  count('tenants', tenant, -1)
+  count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
   tally('closed:' .. word)
   event('closed', nil, nil, nil, '{"status":"' .. word .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
-  for _, key in ipairs(WORKING_KEYS) do redis.call('DEL', R .. key) end
-  redis.call('HSET', S .. ':sizes', run, (meta('bytes') or 0) .. ' ' .. tenant)
+  if word == 'succeeded' then drop_working_keys() else clear(':window 0') end
+  note_size()
   local keep_ms = tonumber(meta('retention_ms'))
   local parts = {}
   for _, key in ipairs(KEPT_KEYS) do if key ~= ':logs' then parts[#parts + 1] = R .. key end end
@@ -403,7 +431,10 @@ local function kept_signal(id)
   while name do
     local value = redis.call('HGET', key, name)
     if value then
-      if name ~= id then redis.call('HDEL', key, name) end
+      if name ~= id then
+        redis.call('HDEL', key, name)
+        count('signals', tenant, -1)
+      end
       return value
     end
     name = string.match(name, '/(.+)$')

@@ -22,6 +22,7 @@ while held > 1 and (held > most or bytes > most_bytes) do
   end
 end
 redis.call('HSET', R, 'log_bytes', bytes)
+count('log_bytes', tenant, bytes - before)
 keep(bytes - before)
 if dropped > 0 then redis.call('HINCRBY', R, 'log_dropped', dropped) end
 local keep_ms = redis.call('PTTL', R) -- of a run that is over

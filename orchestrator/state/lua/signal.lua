@@ -51,6 +51,7 @@ local bytes = tonumber(meta('signal_bytes') or 0) + #id + #ARGV[3]
 if redis.call('HLEN', R .. ':signals') >= tonumber(ARGV[5]) or bytes > tonumber(ARGV[6]) then return {'full', {}} end
 redis.call('HSET', R .. ':signals', id, ARGV[3])
 redis.call('HSET', R, 'signal_bytes', bytes)
+count('signals', tenant, 1)
 keep(#id + #ARGV[3])
 event('signal', id)
 return {'kept', {}}

@@ -117,11 +117,20 @@ for i = 1, #unbegun, 2 do
   end
 end
 
+local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
+if id then
+  use(id)
+  clear(place)
+end
+
 for _, id in ipairs(due(':finished')) do
   redis.call('ZREM', S .. ':finished', id)
   redis.call('ZREM', S .. ':runs', id)
-  local bytes, of_tenant = string.match(redis.call('HGET', S .. ':sizes', id) or '', '^(%d+) (.*)$')
-  if bytes then count_bytes(of_tenant, -tonumber(bytes)) end
+  local bytes, log_bytes, of_tenant = string.match(redis.call('HGET', S .. ':sizes', id) or '', '^(%d+) (%d+) (.*)$')
+  if bytes then
+    count('bytes', of_tenant, -tonumber(bytes))
+    count('log_bytes', of_tenant, -tonumber(log_bytes))
+  end
   redis.call('HDEL', S .. ':sizes', id)
 end
 return {recovered, sends, overdue, lost, fired, '', over_now, waiting, redis.call('LPOP', S .. ':left', most) or {}}

@@ -22,6 +22,7 @@ RIGHTS: dict[str, Json] = {
     "nothing": {"scopes": []},
     "requester": {"scopes": ["submit", "signal", "read"]},
     "trusted": {"scopes": ["submit", "signal", "read"], "approve_own": True},
+    "thrifty": {"tenant": "thrifty", "scopes": ["submit", "signal", "read"], "approve_own": True},
     "limited": {"scopes": ["chat", "submit", "read"], "agents": ["echo"], "chains": ["adding"]},
 }
 SUM = {"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}}
@@ -180,6 +181,27 @@ def test_a_token_that_may_approve_its_own_runs_does(scoped: Gateway) -> None:
     run_id = waiting_run(scoped, "trusted")
 
     assert ask(scoped, "trusted", "POST", f"/runs/{run_id}/signals/ok", json={"value": True}).json()["signal"] == "taken"
+
+
+def test_a_signal_that_comes_early_is_refused_past_the_tenant_s_quota_and_one_that_is_waited_for_is_not(scoped: Gateway) -> None:
+    waits = [{"node_id": "ok", "kind": "wait", "next_node": "later"}, {"node_id": "later", "kind": "wait"}]
+    run_id = ask(scoped, "thrifty", "POST", "/chains", json={"entry_node": "ok", "nodes": waits}).json()["run_id"]
+
+    def signal(step: str) -> httpx.Response:
+        return ask(scoped, "thrifty", "POST", f"/runs/{run_id}/signals/{step}", json={"value": True})
+
+    def until_it_waits(step: str) -> None:
+        path = f"/runs/{run_id}/steps/{step}"
+        until(lambda: ask(scoped, "thrifty", "GET", path).json().get("step", {}).get("state") == "waiting_signal", f"{step} to wait")
+
+    until_it_waits("ok")
+    early = signal("later")
+    assert signal("ok").json()["signal"] == "taken"
+    until_it_waits("later")
+
+    assert (early.status_code, early.json()["error"]["code"], early.headers["Retry-After"]) == (429, "quota_exceeded", "6")
+    assert "limits.quotas early_signals: its open runs keep 0 of 0 signals" in early.json()["error"]["message"]
+    assert signal("later").json()["signal"] == "taken"
 
 
 def test_the_operator_without_a_gateway_is_not_held_to_it(scoped: Gateway, desk: Desk) -> None:

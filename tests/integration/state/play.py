@@ -48,14 +48,15 @@ class Play:
         retention_s: float = 60,
         text: str | None = None,
         session: Place | None = None,
+        definitions: str = "{}",
     ) -> None:
         self.ledger = ledger
         self.run_id = run_id
         self.shard = shard_key(None, shard_of(run_id))
         request = "{}" if text is None else to_json({"text": text})
         self.accepted = ledger.accept(
-            run_id, kind="turn", request=request, definitions="{}", timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
-            retention_s=retention_s, session=session,
+            run_id, kind="turn", request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
+            max_steps=max_steps, retention_s=retention_s, session=session,
         )  # fmt: skip
         self.new = self.accepted.new
 

@@ -17,7 +17,7 @@ from orchestrator.state.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
 from orchestrator.state.memory import MemoryBank
 from orchestrator.state.quotas import Quotas
 from tests.integration.state.invariants import check_all
-from tests.integration.state.play import Play, wait, work
+from tests.integration.state.play import Play, row, wait, work
 
 NONE = Quota()
 
@@ -81,6 +81,55 @@ def test_what_runs_keep_counts_until_they_expire(quotas: Quotas, valkey: Redis) 
 
     assert kept(valkey, "") == 0
     assert not valkey.exists(f"{play.shard}:bytes", f"{play.shard}:sizes")
+
+
+def test_log_lines_have_a_quota_of_their_own(quotas: Quotas, valkey: Redis) -> None:
+    ledger, quota = Ledger(valkey), Quota(log_bytes=4000)
+    play = Play(ledger)
+    play.plan(work("a"), work("b"))
+    ledger.log("run", ["y" * 1000] * 3, most=100, most_bytes=10_000)
+    quotas.check("", quota)
+    play.do("a", "x" * 10_000)
+    quotas.check("", quota)
+    ledger.log("run", ["y" * 1000], most=100, most_bytes=10_000)
+
+    with pytest.raises(ConfigError, match=r"log_bytes: its runs keep 4,000 of 4,000 bytes of log lines; wait until finished runs expire"):
+        quotas.check("", quota)
+    quotas.check("other", quota)
+
+    play.do("b")
+    valkey.zadd(f"{play.shard}:finished", {"run": 1.0})
+    play.sweep()
+    quotas.check("", quota)
+    assert not valkey.exists(f"{play.shard}:log_bytes")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "succeeded"])
+def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Redis, end: str) -> None:
+    limits = Limits(quotas={"": Quota(early_signals=3)})
+    play, other = Play(Ledger(valkey)), Play(Ledger(valkey), "other")
+    for each in (play, other):
+        each.plan(work("a"), wait("flow/w"), wait("v"), edges=row("a", "flow/w", "v"), terminals=("v",))
+    for step in ("w", "v"):
+        assert play.ledger.signal("run", step, 1)[0] == "kept"
+    assert quotas.no_early_signal("other", limits) is None
+    assert other.ledger.signal("other", "v", 1)[0] == "kept"
+
+    refused = quotas.no_early_signal("other", limits)
+
+    assert refused is not None
+    assert refused.code == "quota_exceeded"
+    assert "early_signals: its open runs keep 3 of 3 signals for steps that do not wait yet; send it when the step waits" in str(refused)
+    assert quotas.no_early_signal("other", Limits(quotas={"busy": Quota(early_signals=0)})) is None
+    assert other.ledger.signal("other", "w", 1, most_kept=0)[0] == "full"
+    if end == "succeeded":
+        play.do("a")
+    else:
+        play.ledger.cancel("run")
+    assert play.status == end
+    assert quotas.no_early_signal("other", limits) is None
+    other.ledger.cancel("other")
+    assert not valkey.exists(f"{play.shard}:signals", f"{other.shard}:signals")
 
 
 def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(quotas: Quotas, valkey: Redis) -> None:

@@ -23,11 +23,11 @@ BOUND_MS = 5.0  # that a read may keep Redis from others
 READS = 6
 
 
-def large(ledger: Ledger) -> Play:
+def large(ledger: Ledger, run_id: str = "run", *, width: int = WIDTH, window: int = 2) -> Play:
     """A run with a map whose items wait, and a person's step with a long id."""
-    play = Play(ledger)
+    play = Play(ledger, run_id)
     play.plan(work("map"), work("b"), wait("flow/ask"), edges=row("map", "b"), terminals=("b",))
-    items = Items(like="map/item", prefix="map", given=tuple(range(WIDTH)), window=2)
+    items = Items(like="map/item", prefix="map", given=tuple(range(width)), window=window)
     like, gather = work("map/item", window="map", scope="map"), work("map/gather")
     play.do("map", fragment=Graph(steps=(like, gather), edges=row(like.id, gather.id), items=items, exit=gather.id))
     return play
@@ -71,6 +71,42 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
     ledger.cancel("run")
     assert slowest_ms(ledger.redis, lambda: forks.read(ledger, "run")) <= BOUND_MS
     assert play.status == "cancelled"
+
+
+@pytest.mark.slow("it is about many at once")
+@pytest.mark.parametrize("window", [2, WIDTH // 4], ids=["items wait", "items are sent"])
+def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int) -> None:
+    width = WIDTH // 4
+    plays = [large(ledger, f"run{n}", width=width, window=window) for n in range(READS)]
+    runs = iter(plays)
+
+    assert slowest_ms(ledger.redis, lambda: ledger.cancel(next(runs).run_id)) <= BOUND_MS
+
+    for play in plays:
+        assert {step.state for step in ledger.read(play.run_id).steps.values()} == {"done", "skipped"}
+        assert {cell.word for cell in story.snapshot(ledger, play.run_id, None).cells.values()} == {"done", "skipped"}
+        assert ledger.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
+        assert play.refusal("map/0") == "closed"
+        assert play.refusal(f"map/{width - 1}") == "closed"
+    assert slowest_ms(ledger.redis, ledger.sweep_all) <= 2 * BOUND_MS  # it does more than one thing
+    while any(ledger.redis.exists(f"{play.shard}:clearing") for play in plays):
+        ledger.sweep_all()
+    assert list(ledger.redis.scan_iter("*:backlog:*")) == []
+    for play in plays:
+        for name in ("ready", "due", "leases"):
+            assert ledger.redis.zcard(f"{play.shard}:{name}") == 0
+
+
+def test_a_lease_of_a_run_that_is_over_is_not_renewed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are forgotten in pieces, and who does one is told at once."""
+    play = large(ledger, width=3_000, window=3_000)
+    begun = [play.begin(f"map/{n}") for n in range(0, 3_000, 50)]
+
+    ledger.cancel("run")
+
+    assert ledger.redis.hlen(f"{play.shard}:clearing") == 1
+    assert ledger.redis.zcard(f"{play.shard}:leases") > 0
+    assert set(ledger.renew(each.lease for each in begun)) == {each.lease for each in begun}
 
 
 def test_a_commit_told_again_does_not_look_through_others_leases(ledger: Ledger) -> None:
