@@ -73,15 +73,12 @@ def fragment_text(graph: Graph) -> str:
 
 def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
     """The packed states of steps in a run of this status: if it is over, a step that is not counts as skipped."""
-    if status not in RUN_OVER:
-        return dict(states)
-    return {
-        step_id: packed if _word(packed) in STEP_OVER else packed.replace(_word(packed), "skipped", 1) for step_id, packed in states.items()
-    }
+    return {step_id: _ended(packed) if status in RUN_OVER else packed for step_id, packed in states.items()}
 
 
-def _word(packed: str) -> str:
-    return packed.partition(" ")[0]
+def _ended(packed: str) -> str:
+    word, *counts, _owner = packed.split(" ", 7)
+    return packed if word in STEP_OVER else " ".join(["skipped", *counts, "-"])
 
 
 def usage_text(usage: Usage | None) -> str:

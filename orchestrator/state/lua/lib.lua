@@ -362,9 +362,14 @@ local function release_definitions(keep_ms)
   if redis.call('HINCRBY', key, 'runs', -1) <= 0 then redis.call('PEXPIREAT', key, last) end
 end
 
-local function drop_working_keys() redis.call('UNLINK', R .. ':joins', R .. ':window', R .. ':signals') end
+-- What only open runs need goes, and the rest of a run that is over expires after its retention.
+local function let_expire()
+  redis.call('UNLINK', R .. ':joins', R .. ':window', R .. ':signals')
+  local keep_ms = meta('retention_ms')
+  for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
+end
 
--- Forgets what the open steps of a run that is over waited for, a piece a call. `place` is as in S:clearing.
+-- Forgets what the open steps of a run that is over waited for, a piece a call; until then it does not expire. `place` is as in S:clearing.
 local function clear(place)
   local part, at = string.match(place, '^(%S+) (%d+)$')
   local cursor, cells = unpack(redis.call('HSCAN', R .. part, at, 'COUNT', CLEARED))
@@ -382,11 +387,11 @@ local function clear(place)
     clear(':state 0')
   else
     redis.call('HDEL', S .. ':clearing', run)
-    drop_working_keys()
+    let_expire()
   end
 end
 
--- Ends the run: open steps wait for nothing any more, working keys go, the rest expires after the retention.
+-- Ends the run: its open steps count as skipped, and it is kept for its retention.
 local function close(word, error_json)
   redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
   status = word
@@ -397,13 +402,12 @@ local function close(word, error_json)
   tally('closed:' .. word)
   event('closed', nil, nil, nil, '{"status":"' .. word .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
-  if word == 'succeeded' then drop_working_keys() else clear(':window 0') end
   note_size()
   local keep_ms = tonumber(meta('retention_ms'))
   local parts = {}
   for _, key in ipairs(KEPT_KEYS) do if key ~= ':logs' then parts[#parts + 1] = R .. key end end
   redis.call('HSET', R, 'parts', redis.call('EXISTS', unpack(parts)))
-  for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
+  if word == 'succeeded' then let_expire() else clear(':window 0') end
   release_definitions(keep_ms)
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, unasked, answered = {}, {}, {}
@@ -431,10 +435,8 @@ local function kept_signal(id)
   while name do
     local value = redis.call('HGET', key, name)
     if value then
-      if name ~= id then
-        redis.call('HDEL', key, name)
-        count('signals', tenant, -1)
-      end
+      redis.call('HDEL', key, name)
+      count('signals', tenant, -1)
       return value
     end
     name = string.match(name, '/(.+)$')
@@ -620,24 +622,37 @@ stop_name = function(name)
   return exit
 end
 
--- Stops a scope; replies the step that feels it: the scope's exit, or if that is over, the one around it, or nil: the run.
--- Names may have moved to a step inside, whose scope lies in this one again: no scope is given up twice.
-local function give_up(scope)
-  local given_up = {}
-  while scope and not given_up[scope] do
-    given_up[scope] = true
-    local exit = get(stop_name(scope))
-    if not OVER[exit.word] then return exit end
+-- The step that feels the failure of a scope: the scope's exit, or if that is over, the one around it, or nil: the run.
+-- Names may have moved to a step inside, whose scope lies in this one again: no scope is looked at twice.
+local function feels(scope, look)
+  local seen = {}
+  while scope and not seen[scope] do
+    seen[scope] = true
+    local exit = get(look(scope))
     local _, _, spec = spec_of(exit.id)
+    if not OVER[exit.word] then return exit, spec end
     scope = spec.scope
   end
+end
+
+-- Whether a scope's failure ends the run: nobody who feels it goes on after it.
+local function ends_run(scope)
+  local seen = {}
+  local exit, spec = feels(scope, answering)
+  while exit and not seen[exit.id] do
+    if (spec.on_error or 'abort') ~= 'abort' then return false end
+    seen[exit.id] = true
+    exit, spec = feels(spec.scope, answering)
+  end
+  return true
 end
 
 -- Whether a step's failure is one of the run's own plan, or of an item of its maps: not one inside a team, an agent or a nested chain.
 local function is_of_the_plan(spec) return not spec.scope or (spec.window and not string.find(spec.window, '/', 1, true)) end
 
--- A step failed for good. Its on_error says who feels it: the next step, the edges for failure, its scope, or the run.
-fail = function(s, kind, info)
+-- A step failed for good. Its on_error says who feels it: the next step, the edges for failure, its scope, or the run. Of a run that `ends`, no scope
+-- needs to be stopped.
+fail = function(s, kind, info, ends)
   local _, _, spec = spec_of(s.id)
   redis.call('HSET', R .. ':info', s.id, info)
   event(kind, s.id, s.attempt, nil, info)
@@ -651,13 +666,16 @@ fail = function(s, kind, info)
   if on_error == 'skip' or kind == 'late' then return resolve(s, 'failed', {done = true}, 'null') end
   if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
   finish(s, 'failed')
-  local exit = give_up(spec.scope)
+  ends = ends or ends_run(spec.scope)
+  local exit = feels(spec.scope, ends and answering or stop_name)
   if not exit then
     return close(code == 'exhausted' and 'exhausted' or 'failed', info)
   end
-  open_edges(s.id, 'failed', {}, exit.id)
-  count_down(1)
-  return fail(exit, kind, info)
+  if not ends then
+    open_edges(s.id, 'failed', {}, exit.id)
+    count_down(1)
+  end
+  return fail(exit, kind, info, ends)
 end
 
 -- What the handler of a step needs.

@@ -91,6 +91,8 @@ for _, member in ipairs(due(':due')) do
       fire(s)
       flush()
     end
+  elseif what == 'permit' then
+    redis.call('RPUSH', S .. ':left', id .. '|' .. step)
   end
 end
 
@@ -117,8 +119,9 @@ for i = 1, #unbegun, 2 do
   end
 end
 
-local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
-if id then
+for _ = 1, 4 do
+  local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
+  if not id then break end
   use(id)
   clear(place)
 end

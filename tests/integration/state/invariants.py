@@ -213,21 +213,21 @@ def _cells(run: Picture, word: str) -> Iterable[tuple[str, Cell]]:
 
 
 def check_keys(redis: Redis, run_id: str) -> None:
-    """Every key of a run that is over and cleared expires; none of a run under way does."""
+    """Every key of a run that is over and cleared expires; none of another does."""
     key = run_key(None, run_id)
     found = cast("Iterable[str]", redis.scan_iter(match=f"{_escape(key)}*", count=1000))
     mine = [name for name in found if name.removeprefix(key)[:1] in ("", ":")]
     staged = [name for name in mine if name.removeprefix(key).startswith(":fork:")]
     assert all(redis.pttl(name) > 0 for name in staged), "what was laid out for a fork that was not made expires"
     keys = [name for name in mine if name not in staged]
-    if redis.hexists(f"{shard_key(None, shard_of(run_id))}:clearing", run_id):
-        keys = [name for name in keys if not name.removeprefix(key).startswith((":joins", ":window", ":backlog", ":signals"))]
     is_over = redis.hget(key, "status") in RUN_OVER
+    is_cleared = not redis.hexists(f"{shard_key(None, shard_of(run_id))}:clearing", run_id)
     for name in keys:
-        assert (redis.pttl(name) >= 0) == is_over, f"{name} expires if and only if its run is over"
+        assert (redis.pttl(name) >= 0) == (is_over and is_cleared), f"{name} expires if and only if its run is over and cleared"
     if is_over:
         assert redis.zscore(f"{shard_key(None, shard_of(run_id))}:finished", run_id) is not None
         assert f"{key}:closed" in keys, "waiters are told"
+    if is_over and is_cleared:
         assert not [name for name in keys if name.removeprefix(key).startswith((":joins", ":window", ":backlog", ":signals"))]
 
 

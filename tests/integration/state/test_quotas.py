@@ -132,6 +132,22 @@ def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Red
     assert not valkey.exists(f"{play.shard}:signals", f"{other.shard}:signals")
 
 
+@pytest.mark.parametrize("name", ["flow/w", "w"])
+def test_a_signal_counts_no_more_when_its_step_has_had_it(quotas: Quotas, valkey: Redis, name: str) -> None:
+    limits = Limits(quotas={"": Quota(early_signals=1)})
+    play = Play(Ledger(valkey))
+    play.plan(work("a"), wait("flow/w"), work("b"), edges=row("a", "flow/w", "b"), terminals=("b",))
+    assert play.ledger.signal("run", name, 1)[0] == "kept"
+    assert play.ledger.signal("run", name, 1)[0] == "over"
+    assert quotas.no_early_signal("run", limits) is not None
+
+    play.do("a")
+
+    assert play.words("flow/w") == "done"
+    assert quotas.no_early_signal("run", limits) is None
+    assert play.ledger.signal("run", name, 1)[0] == "over"
+
+
 def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(quotas: Quotas, valkey: Redis) -> None:
     play = Play(Ledger(valkey))
     play.plan(work("a"))

@@ -9,14 +9,14 @@ import pytest
 from redis import Redis
 
 from orchestrator.errors import UnknownRunError
-from orchestrator.models.graph import Graph, Items
+from orchestrator.models.graph import Graph, Items, Outcome
 from orchestrator.state import forks, pieces, story
 from orchestrator.state import ledger as ledgers
 from orchestrator.state.keys import run_key, shard_key
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.sessions import Sessions
 from tests.examples import FEWER
-from tests.integration.state.play import Play, row, wait, work
+from tests.integration.state.play import Play, failed, row, wait, work
 
 WIDTH = 30_000 if FEWER == 1 else 12_000
 BOUND_MS = 5.0  # that a read may keep Redis from others
@@ -95,6 +95,39 @@ def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int
     for play in plays:
         for name in ("ready", "due", "leases"):
             assert ledger.redis.zcard(f"{play.shard}:{name}") == 0
+
+
+def test_a_large_map_whose_item_ends_the_run_keeps_nobody_waiting(ledger: Ledger) -> None:
+    plays = [large(ledger, f"run{n}", width=3_000) for n in range(READS)]
+    begun = iter([(play, play.begin("map/0")) for play in plays])
+
+    def fail() -> None:
+        play, item = next(begun)
+        play.commit(item, outcome=failed("broke", "map/0"))
+
+    assert slowest_ms(ledger.redis, fail) <= BOUND_MS
+    for play in plays:
+        assert play.status == "failed"
+        assert play.words("map/0", "map/1", "map/gather", "b") == "failed skipped failed skipped"
+
+
+def test_a_run_is_kept_until_it_is_cleared_and_its_calls_that_wait_for_limits_are_told_to_leave(ledger: Ledger) -> None:
+    play = large(ledger, width=1_000, window=1_000)
+    asking = [f"map/{n}" for n in range(0, 1_000, 10)]
+    for step_id in asking:
+        play.commit(play.begin(step_id), outcome=Outcome(status="wait", retry_in_s=0.0))
+    ledger.cancel("run")
+    key = run_key(None, "run")
+    assert [ledger.redis.pttl(key + part) for part in ("", ":state", ":window")] == [-1, -1, -1]
+    for step_id in asking[: len(asking) // 2]:
+        ledger.redis.zadd(f"{play.shard}:due", {f"permit|run|{step_id}": 1.0}, xx=True)
+
+    left = set(play.sweep().left)
+    while ledger.redis.exists(f"{play.shard}:clearing"):
+        left.update(play.sweep().left)
+
+    assert left == {f"run|{step_id}" for step_id in asking}
+    assert all(ledger.redis.pttl(key + part) > 0 for part in ("", ":state"))
 
 
 def test_a_lease_of_a_run_that_is_over_is_not_renewed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
