@@ -287,14 +287,7 @@ class Ledger:
 
     def leases(self, shards: Iterable[int] = range(SHARDS)) -> list[str]:
         """The names of all leases in some shards."""
-
-        def fetch() -> list[list[str]]:
-            with self.redis.pipeline(transaction=False) as pipe:
-                for shard in shards:
-                    pipe.zrange(f"{shard_key(self.redis, shard)}:leases", 0, -1)
-                return cast("list[list[str]]", pipe.execute())
-
-        return [lease for leases in self.patiently(fetch) for lease in leases]
+        return [lease for _, leases in self._look("leases", list(shards)) for lease in leases]
 
     def expire(self, leases: Iterable[str]) -> None:
         """Let leases run out now, because their owner is known to be dead."""
@@ -313,8 +306,9 @@ class Ledger:
         return swept_of(self._call_shard("sweep", shard, self._resend_ms, str(most)))
 
     def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
-        """Recover what some shards lost, in one round trip; answers those in which something was found, or that could not be swept."""
-        swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in shards], failed=_not_swept)
+        """Recover what some shards lost, in two round trips; answers those in which something was found, or that could not be swept."""
+        due = [part[place - 1] for part, places in self._look("due", list(shards)) for place in places]
+        swept = self._call_all("sweep", [(shard, (self._resend_ms, "200")) for shard in due], failed=_not_swept)
         return [swept_of(answer) for answer in swept if any(answer)]
 
     def used(self, begun: Begun, usage: Usage) -> None:
@@ -446,6 +440,13 @@ class Ledger:
         key = shard_key(self.redis, shard_of(run_id))
         flat, now_ms, found = self.patiently(lambda: _reading.call(self.redis, "answers", key, run_id, *names))
         return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
+
+    def _look(self, name: str, shards: Sequence[int]) -> list[tuple[Sequence[int], list[Any]]]:
+        """What a script finds in some shards, by part: a part is all of them, or in a cluster one."""
+        parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
+        keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
+        found = self.patiently(lambda: _reading.call_each(self.redis, name, [(first, others) for first, *others in keys]))
+        return list(zip(parts, found, strict=True))
 
     def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:
         """The specs of steps; of those that are wanted the outputs, if they are over, and infos; the large outputs by content."""

@@ -1,0 +1,18 @@
+-- In which of some shards a sweep has something to do, or meets what is not ours. KEYS[1], ARGV: their prefixes, in a cluster of one. Replies their places.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function has(command, ...)
+  local found = redis.pcall(command, ...)
+  return type(found) == 'table' or found > 0
+end
+
+local due = {}
+for place, shard in ipairs({S, unpack(ARGV)}) do
+  local is_due = has('EXISTS', shard .. ':left', shard .. ':clearing')
+  for _, part in ipairs({':leases', ':due', ':ready', ':finished'}) do
+    is_due = is_due or has('ZCOUNT', shard .. part, '-inf', now)
+  end
+  if is_due then due[#due + 1] = place end
+end
+return due
