@@ -39,7 +39,8 @@ def read(ledger: Ledger, run_id: str) -> Past:
         for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
         if entry["t"] == "grown" and entry["s"] != START
     ]  # fmt: skip
-    ledger.check_whole(run_id, meta)
+    if not ledger.is_whole(run_id, meta):
+        raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
     cells = states_in(meta["status"], cells)
     own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}

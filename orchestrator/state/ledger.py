@@ -405,13 +405,14 @@ class Ledger:
                 meta, now_ms, found = self._answers(run_id, (names or ())[start : start + PIECE])
                 moved |= dict(zip(found[::3], found[1::3], strict=True))
                 states |= {step_id: state for step_id, state in zip(found[1::3], found[2::3], strict=True) if state}
-            if meta.get("status") not in RUN_OVER or before in RUN_OVER:
+            if meta.get("status") in RUN_OVER and before not in RUN_OVER:
+                continue
+            states = states_in(meta.get("status"), states)
+            wanted = list(states) if names is None else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
+            moved = self._scan(key, ":names") if names is None else moved
+            texts = self._texts(key, states, wanted)
+            if self.is_whole(run_id, meta):
                 break
-        states = states_in(meta.get("status"), states)
-        wanted = list(states) if names is None else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
-        moved = self._scan(key, ":names") if names is None else moved
-        texts = self._texts(key, states, wanted)
-        self.check_whole(run_id, meta)
         steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
         names_now = {name: step_id for name, step_id in moved.items() if name != step_id and step_id in steps}
         return run_record(run_id, meta, steps, names_now, now_ms)
@@ -425,15 +426,29 @@ class Ledger:
         texts = self._texts(key, states, list(states))
         return {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
 
-    def check_whole(self, run_id: str, meta: Mapping[str, str]) -> None:
-        """Raise UnknownRunError for a run that is not kept, or is over and has lost a part: its Redis evicts what expires."""
+    def is_whole(self, run_id: str, meta: Mapping[str, str]) -> bool:
+        """Whether a run of which these fields were read is kept as it was; False if it was over, and is open on a master that came after.
+
+        Raises UnknownRunError for one that is not kept, or is over and has lost a part: its Redis evicts what expires.
+        """
         if "status" not in meta:
             raise UnknownRunError.of(run_id)
         if "parts" not in meta:  # it is open
-            return
-        keys = [run_key(self.redis, run_id) + part for part in RUN_PARTS]
-        if self.patiently(lambda: self.redis.exists(*keys)) != int(meta["parts"]):
+            return True
+        key = run_key(self.redis, run_id)
+
+        def fetch() -> tuple[str | None, int]:
+            with self.redis.pipeline(transaction=True) as pipe:
+                pipe.hget(key, "parts")
+                pipe.exists(*(key + part for part in RUN_PARTS))
+                return cast("tuple[str | None, int]", tuple(pipe.execute()))
+
+        parts, found = self.patiently(fetch)
+        if parts is None and found:
+            return False
+        if found != int(meta["parts"]):
             raise UnknownRunError(f"parts of run {run_id!r} were evicted by Redis; set its maxmemory-policy to noeviction")
+        return True
 
     def _answers(self, run_id: str, names: Sequence[str]) -> tuple[dict[str, str], int, list[str]]:
         """At one moment: the fields of a run, the time, and for each name, then for each terminal, name, step and state."""

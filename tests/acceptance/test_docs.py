@@ -184,6 +184,7 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
     assert sorted(write_help.shown(write_help.PAGE.read_text("utf-8"))) == sorted(write_help.commands(submit))
 
 
+@pytest.mark.slow("each command's help is asked for")
 def test_help_on_a_terminal_is_what_the_page_shows() -> None:
     command = [sys.executable, "-m", "orchestrator.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
@@ -306,6 +307,7 @@ def test_configurations_in_the_repository_work_with_any_model(file: Path, here: 
 # The demo
 
 
+@pytest.mark.slow("the embedded model labels all examples")
 @pytest.mark.thorough("the embedded model computes on all processors for half a minute")
 @pytest.mark.timeout(420)
 def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
@@ -316,6 +318,7 @@ def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
     assert int(share.group(1)) >= 24
 
 
+@pytest.mark.slow("the whole demo")
 def test_the_demo_runs_with_any_model(tmp_path: Path) -> None:
     routes = [Rule(match=text, reply={"chosen_agent": agent, "refined_query": None}) for agent, text in ROUTES.items()]
     call = ToolCall(name="order_status", arguments={"order": "A-1042"})

@@ -65,6 +65,7 @@ def test_a_run_ends_as_if_nothing_had_been_where_a_process_is_struck(tmp_path: P
     strike_all(SHORT, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow("many strikes, each of which is waited for until its leases have run out")
 @pytest.mark.thorough("twenty strikes more, of two to ten seconds each")
 @pytest.mark.timeout(PATIENCE_S)
 def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -397,6 +397,7 @@ def test_attaching_waits_for_a_server_that_is_just_starting_again(home: Home, mo
     assert get(found, "a") == "1"
 
 
+@pytest.mark.slow("a server hangs for some seconds")
 def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.setenv("CANTATA_HOME", str(home.path))

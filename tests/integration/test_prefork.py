@@ -134,6 +134,7 @@ def living(stack: Stack) -> dict[str, int]:
     return {process.name: process.pid for process in stack.processes() if process.alive}
 
 
+@pytest.mark.slow("nothing is imported before")
 @pytest.mark.thorough("Celery and LiteLLM are imported, as they are for a user")
 def test_a_stack_that_starts_from_nothing_loads_what_its_agents_need_and_forks_those_that_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

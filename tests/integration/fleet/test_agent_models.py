@@ -74,6 +74,7 @@ def test_if_all_fail_each_is_named(desk: Desk) -> None:
     assert "tired" in result.error.message
 
 
+@pytest.mark.slow("a model's time runs out")
 def test_a_model_that_hangs_is_not_waited_for_longer_than_its_time_and_another_has_its_own(desk: Desk) -> None:
     desk.script({"model": FIRST, "delay_s": 30}, {"model": SECOND, "reply": "instead"})
 

@@ -67,6 +67,7 @@ def test_when_all_is_well_nothing_is_red_and_what_lacks_is_named(town: Town) -> 
     )
 
 
+@pytest.mark.slow("a server of its own is full, and then is not")
 def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Client, journal: Journal) -> None:
     run = begin(client, journal)
 
@@ -124,6 +125,7 @@ def test_a_worker_that_cannot_begin_exits_with_status_1(town: Town, queue: str) 
     assert "worker_not_ready" in town.log("half")
 
 
+@pytest.mark.slow("a server hangs for some seconds")
 def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town: Town, client: Client, journal: Journal) -> None:
     run = begin(client, journal)
 

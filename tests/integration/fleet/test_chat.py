@@ -256,6 +256,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow("a program of its own starts, and a model takes its time")
 def test_beside_coroutines_it_is_the_same(folder: Path, url: str, models: ScriptedModels) -> None:
     (folder / "beside.py").write_text(BESIDE)
     models.script([{**SLOW, "chunk_delay_s": 3.0}])

@@ -298,6 +298,7 @@ def test_outputs_outlive_their_run(models: ScriptedModels, client: EmbeddedClien
     assert ChainBuilder.open("kept").get_chain_output("a") == "kept"
 
 
+@pytest.mark.slow("processes of their own start")
 def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient) -> None:
     made = builder(name="crowded")
     make = "import sys; from orchestrator import ChainBuilder; b = ChainBuilder.open('crowded')\n" + (
@@ -349,6 +350,7 @@ def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, asked: 
     assert made.get_chain_error("slow") == "the run was cancelled"
 
 
+@pytest.mark.slow("a step takes seconds, so that another waits for it")
 def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(models: ScriptedModels, client: EmbeddedClient) -> None:
     class Told(ChainBuilder):
         def _done(self, chains: Plan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:

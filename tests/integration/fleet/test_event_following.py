@@ -54,6 +54,7 @@ class Follower:
                 return
 
 
+@pytest.mark.slow("two hundred connections are lost, one by one")
 def test_events_have_no_gap_and_no_repeat_over_200_lost_connections(desk: Desk) -> None:
     desk.script({"reply": " ".join(WORDS), "chunk_delay_s": PIECE_S})
     client = desk.client(agent(instructions=["{input}"], stream=True))

@@ -70,6 +70,7 @@ def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victi
     check_journal(journal, {"one", "two", "three"})
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
     body = {
         "node_id": "item",
@@ -151,6 +152,7 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     assert events[2][1] / 1000 - killed_at < RECOVERY_S
 
 
+@pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_recorded(hurt: Desk) -> None:
     hurt.script(
         {"after_tools": 0, "tool_calls": [call("add", a=1), call("add", a=2)]},

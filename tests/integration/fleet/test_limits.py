@@ -28,6 +28,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient
             yield client
 
 
+@pytest.mark.slow("memory is filled")
 @pytest.mark.parametrize(("name", "is_replaced"), [("eat", True), ("gulp", False)])
 def test_a_function_that_runs_out_of_memory_fails_and_the_next_call_works(
     bounded: EmbeddedClient, journal: Journal, name: str, is_replaced: bool
@@ -44,6 +45,7 @@ def test_a_function_that_runs_out_of_memory_fails_and_the_next_call_works(
     assert (pids[0] != pids[1]) is is_replaced, "a process that was large is replaced, one that was not goes on"
 
 
+@pytest.mark.slow("a step runs into its time-out")
 def test_what_a_function_started_is_stopped_with_it(bounded: EmbeddedClient, journal: Journal) -> None:
     response = ask(bounded, tool("long", "hang", journal=str(journal.path)))
 

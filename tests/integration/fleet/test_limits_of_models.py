@@ -165,6 +165,7 @@ def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(desk: Des
     assert len(workers(others)) == 2
 
 
+@pytest.mark.slow("calls wait for a window of a limit")
 def test_the_calls_of_a_tenant_are_limited_and_those_of_others_are_not(desk: Desk, model: str) -> None:
     desk.script({"delay_s": 2.0})
     client = desk.client(asks(model), limits=Limits(tenants={"small": Rates(concurrency=1)}))

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from orchestrator.cli.main import submit
@@ -42,6 +43,7 @@ def test_each_node_of_a_cluster_has_its_lines_and_its_broker_has_one(tmp_path: P
     assert (without.exit_code, "set CANTATA_BROKER_URL" in without.stderr) == (2, True)
 
 
+@pytest.mark.slow("a replica is made")
 def test_a_master_tells_of_its_replica_which_is_refused_itself(tmp_path: Path) -> None:
     master = Server(tmp_path)
     replica = Server(tmp_path, {"replicaof": f"{HERE} {master.port}", "repl-diskless-sync-delay": "0"})

@@ -186,6 +186,7 @@ def test_a_client_that_vanishes_leaves_the_run_going_and_finds_its_answer(gatewa
     assert asyncio.run(again())["output"] == "a b c d e f"
 
 
+@pytest.mark.slow("a reply breaks off and is asked for again")
 def test_tokens_of_a_reply_that_broke_off_are_void(gateway: Gateway, models: ScriptedModels) -> None:
     models.script([{**SLOWLY, "chunk_delay_s": 1.0, "truncate": 900, "times": 1}, {"reply": "whole again"}])
 

@@ -246,6 +246,7 @@ def test_an_address_without_a_server_is_told(web: HttpServer) -> None:
     assert f"there is none at {web.url.replace('/mcp', '/other')} (404)" in str(error)
 
 
+@pytest.mark.slow("a command hangs until its time is over")
 def test_a_command_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     command = ["sh", "-c", f"echo $$ >'{file}'; exec sleep 600"]

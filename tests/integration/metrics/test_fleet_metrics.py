@@ -87,6 +87,7 @@ def test_model_calls_are_counted_with_the_tokens_and_the_cost_that_runs_were_cha
     assert found.of("cantata_steps_total", kind="agent.turn", status="retry") == 1
 
 
+@pytest.mark.slow("calls wait for a window of a limit")
 def test_calls_that_wait_for_limits_and_budgets_that_are_spent_are_counted(stage: Stage) -> None:
     stage.models.script([{"delay_s": 2.0, "reply": "slowly"}])
     before = stage.workers()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.formats.providers import PROVIDERS
 from tests.acceptance.write_providers import known
 
 
+@pytest.mark.slow("LiteLLM is imported, which takes seconds")
 def test_the_table_of_providers_is_that_of_litellm() -> None:
     assert known() == PROVIDERS, "run `python -m tests.acceptance.write_providers`"

@@ -82,6 +82,7 @@ class Forks(Runs):
         assert self.ledger.commit(begun, Outcome(), output="null", info={}).word == "ok"
 
 
+@pytest.mark.slow("many runs of many steps, and forks of each")
 @pytest.mark.timeout(600)  # to find the smallest way to fail, if it fails
 def test_forks_of_whatever_a_run_was_are_sound(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forks, "ledger", Ledger(ledger.redis, lease_s=LATER_S), raising=False)

@@ -364,6 +364,7 @@ def info_of(outcome: Outcome) -> dict[str, JsonValue]:
     return info if outcome.error is None else {**info, "error": outcome.error.model_dump()}
 
 
+@pytest.mark.slow("many runs of many steps, each beside a reference")
 @pytest.mark.timeout(600)  # to find the smallest way to fail, if it fails
 def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     unhurried = Ledger(ledger.redis, lease_s=LATER_S)  # leases run out when the test says so, not when the machine is slow

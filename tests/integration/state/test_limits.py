@@ -73,6 +73,7 @@ def test_tokens_are_counted_likewise(stage: Stage) -> None:
     stage.goes("d", limits, tokens=400)
 
 
+@pytest.mark.slow("windows pass by Redis's clock")
 def test_a_window_holds_wherever_it_begins(stage: Stage) -> None:
     limits = on_model(rpm=10)
     went: list[int] = []

@@ -239,6 +239,7 @@ class Workers(RuleBasedStateMachine):
         raise AssertionError(f"{sorted(due)} wait for ever")
 
 
+@pytest.mark.slow("many histories of calls, each beside a reference")
 @pytest.mark.timeout(600)  # to find the smallest way to fail, if it fails
 def test_whatever_happens_no_limit_is_exceeded_and_budgets_are_as_in_the_reference(valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workers, "redis", valkey, raising=False)

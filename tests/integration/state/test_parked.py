@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
+import pytest
 from redis import Redis
 
 from orchestrator.coordinator import start
@@ -44,6 +45,7 @@ def used(redis: Redis) -> int:
     return int(cast("dict[str, int]", redis.info("memory"))["used_memory"])
 
 
+@pytest.mark.slow("it is about many runs")
 def test_a_parked_run_takes_less_than_5_kb(ledger: Ledger) -> None:
     for number in range(50):
         park(ledger, f"first{number}")

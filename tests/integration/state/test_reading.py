@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
+from typing import cast
 
 import pytest
 from redis import Redis
@@ -221,6 +222,30 @@ def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(ledg
     answer = read.answering("a")
     assert answer is not None
     assert (answer.step_id, answer.state, answer.output) == ("a", "sent", None)
+
+
+def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that takes over may not have its end yet."""
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), edges=row("a", "b"), terminals=("b",))
+    play.do("a")
+    key = run_key(None, "run")
+    before = {part: cast("bytes", ledger.redis.dump(key + part)) for part in ("", ":state", ":log", ":out", ":info")}
+    play.do("b", 1)
+
+    def take_over() -> None:
+        ledger.redis.delete(f"{key}:closed")
+        for part, text in before.items():
+            ledger.redis.restore(key + part, 0, text, replace=True)
+        for part in ledger.redis.scan_iter(f"{key}*"):
+            ledger.redis.persist(part)
+
+    texts, changes = ledger._texts, [take_over]
+    monkeypatch.setattr(ledger, "_texts", lambda *words: (texts(*words), changes and changes.pop()())[0])
+
+    assert ledger.read("run").status == "running"
+    assert not changes
+    ledger.redis.flushdb()
 
 
 @pytest.mark.parametrize("part", [":out", ":state", ":blobs"])

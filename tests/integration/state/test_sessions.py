@@ -215,6 +215,7 @@ def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_l
     assert ledger.redis.zrange(f"cantata:{{{shard}}}:sessions", 0, -1) == ["/long", last.name]
 
 
+@pytest.mark.slow("it is about many sessions")
 def test_sessions_that_are_kept_for_long_do_not_keep_those_behind_them_in_the_list(ledger: Ledger) -> None:
     """Sixty that are kept, and behind them sixty of which nothing is kept any more."""
     shard = sessions.shard_of_session("/last")

@@ -119,6 +119,7 @@ def test_the_end_of_a_run_is_waited_for(ledger: Ledger, valkey: Redis) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow("it looks for a lost run every five seconds")
 def test_a_run_that_is_gone_is_not_waited_for(ledger: Ledger, valkey: Redis) -> None:
     async def main() -> None:
         async with reading(valkey) as streams:

@@ -1013,6 +1013,7 @@ def test_any_loops_run_as_one_would_walk_them(nodes: list[ChainNode], decide: di
 # Size
 
 
+@pytest.mark.slow("it is about ten thousand")
 def test_ten_thousand_nodes_are_planned_without_recursion() -> None:
     ids = [f"n{i}" for i in range(10_000)]
     row = [
