@@ -20,6 +20,7 @@ OFF_S = 300.0
 
 
 @pytest.mark.slow("twenty seconds of chaos")
+@pytest.mark.thorough("the strikes at named points and the killed workers stay")
 @pytest.mark.timeout(400)
 def test_chaos_breaks_nothing(tmp_path: Path) -> None:
     runs, violations = chaos.wreak(tmp_path, 11, 20.0)
@@ -29,6 +30,7 @@ def test_chaos_breaks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("two deploys under load")
+@pytest.mark.thorough("the worker of an older version stays")
 @pytest.mark.timeout(300)
 def test_a_deploy_fails_no_run_and_changes_none_under_way(tmp_path: Path) -> None:
     report = deploys.roll_out(tmp_path, 1, 6.0, every_s=3.0, drain_s=1.0, margin_s=9.0)

@@ -119,7 +119,7 @@ for i = 1, #unbegun, 2 do
   end
 end
 
-for _ = 1, 4 do
+for _ = 1, 2 do
   local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
   if not id then break end
   use(id)

@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from tests.examples import FEWER
 from tests.faults.fuzz import parts
 from tests.integration.gateway.conftest import Desk, Gateway
 
-SECONDS = 3.0
+SECONDS = 3.0 if FEWER == 1 else 1.0
 
 
 @pytest.mark.slow("a few seconds of fuzzing")
