@@ -185,7 +185,7 @@ esac
 """
 
 
-PYTEST = "-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder"
+PYTEST = "-m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -193,9 +194,8 @@ def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, mo
             assert stack.stdin
             stack.stdin.close()
             client.settimeout(60)
-            answer = client.recv(100)
-
-    assert answer == b""
+            with suppress(ConnectionResetError):  # it ended before it had read the request
+                assert client.recv(100) == b""
     assert soon(lambda: identify(address.pid) is None)
 
 
