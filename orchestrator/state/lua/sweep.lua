@@ -119,9 +119,8 @@ for i = 1, #unbegun, 2 do
   end
 end
 
-for _ = 1, 2 do
-  local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
-  if not id then break end
+local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
+if id then
   use(id)
   clear(place)
 end
