@@ -365,7 +365,7 @@ end
 -- What only open runs need goes, and the rest of a run that is over expires after its retention.
 local function let_expire()
   redis.call('UNLINK', R .. ':joins', R .. ':window', R .. ':signals')
-  local keep_ms = meta('retention_ms')
+  local keep_ms = meta('retention_ms') or 1 -- a run that somebody deleted
   for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
 end
 

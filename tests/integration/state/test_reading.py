@@ -132,6 +132,22 @@ def test_a_run_is_kept_until_it_is_cleared_and_its_calls_that_wait_for_limits_ar
     assert all(ledger.redis.pttl(key + part) > 0 for part in ("", ":state"))
 
 
+@pytest.mark.parametrize("kept", [(), (":state", ":window")])
+def test_a_run_that_was_deleted_before_it_was_cleared_stops_no_sweep(ledger: Ledger, kept: tuple[str, ...]) -> None:
+    play = large(ledger, width=1_000, window=1_000)
+    ledger.cancel("run")
+    key = run_key(None, "run")
+    for name in ledger.redis.scan_iter(f"{key}*"):
+        if name.removeprefix(key) not in kept:
+            ledger.redis.delete(name)
+
+    while ledger.redis.exists(f"{play.shard}:clearing"):
+        assert play.sweep().fault == ""
+
+    assert list(ledger.redis.scan_iter(f"{key}:*", count=10_000)) == [] or kept
+    ledger.redis.flushdb()
+
+
 def test_a_lease_of_a_run_that_is_over_is_not_renewed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its steps are forgotten in pieces, and who does one is told at once."""
     play = large(ledger, width=3_000, window=3_000)
