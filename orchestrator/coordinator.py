@@ -98,7 +98,8 @@ class Sweeper(threading.Thread):
             except (CantataError, RedisFailure, OSError) as error:
                 outages.tell(log, "sweep_failed", error)
             except Exception:  # the edge of a thread: without it nothing that got lost would be found again
-                log.exception("sweep_broke")
+                if not self._ended.is_set():  # a process that ends takes no new work
+                    log.exception("sweep_broke")
         pool.shutdown()
 
     def stop(self) -> None:

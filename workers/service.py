@@ -79,6 +79,7 @@ class Service:
         self._stopping = threading.Event()
         self._is_announced = False
         self._is_serving = False
+        self._sweeper: Sweeper | None = None
         self._twin, self._twin_seen = "", 0.0
         self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
         self._is_unhurried = False
@@ -133,6 +134,8 @@ class Service:
         try:
             worker.start()
         finally:
+            if self._sweeper is not None:
+                self._sweeper.stop()
             if self._metrics is not None:
                 self._metrics.close()
         return int(worker.exitcode or 0)
@@ -200,7 +203,8 @@ class Service:
         self._announce_always()
         ledger = self._ledger()
         pause = SkipListener(ledger.redis).wait if embedded.has_virtual_time() else None
-        Sweeper(self.app, ledger, self.name, pause=pause).start()
+        self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
+        self._sweeper.start()
         embedded.announce_ready()
         embedded.announce_serving()
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)

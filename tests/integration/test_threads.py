@@ -8,6 +8,8 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+import structlog
 from redis import Redis
 
 from orchestrator.celeryapp import make_app
@@ -18,6 +20,7 @@ from orchestrator.state.fleet import WORKERS_KEY
 from orchestrator.state.keys import definitions_digest, key_of
 from orchestrator.state.ledger import Ledger
 from tests.integration.state.play import Play
+from tests.waiting import until
 from workers.runtime import MOST_DEFINITIONS, Process
 
 
@@ -46,6 +49,28 @@ def test_after_an_outage_owners_renew_before_leases_count_as_run_out(ledger: Led
     assert ledger.renew([begun.lease]) == set()
     sweeper.stop()
     sweeper.join()
+
+
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
+    sweeper = Sweeper(make_app(url_of(ledger.redis)), ledger, "sweeper", every_s=0.01)
+    swept = threading.Event()
+
+    def submit(*_: object) -> None:
+        if is_ending:
+            sweeper.stop()
+        swept.set()
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    with structlog.testing.capture_logs() as told:
+        sweeper.start()
+        assert swept.wait(20)
+        until(lambda: told or is_ending, "it is told")
+        sweeper.stop()
+        sweeper.join()
+
+    assert bool(told) != is_ending
 
 
 def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded(ledger: Ledger) -> None:
