@@ -6,12 +6,13 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 from redis import Redis
 
+from orchestrator import coordinator
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import Sweeper
 from orchestrator.models.definitions import Definitions, Limits
@@ -62,15 +63,16 @@ def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, mon
         swept.set()
         raise RuntimeError("cannot schedule new futures after shutdown")
 
+    told: list[str] = []
     monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
-    with structlog.testing.capture_logs() as told:
-        sweeper.start()
-        assert swept.wait(20)
-        until(lambda: told or is_ending, "it is told")
-        sweeper.stop()
-        sweeper.join()
+    monkeypatch.setattr(coordinator, "log", SimpleNamespace(exception=told.append))
+    sweeper.start()
+    assert swept.wait(20)
+    until(lambda: told or is_ending, "it is told")
+    sweeper.stop()
+    sweeper.join()
 
-    assert bool(told) != is_ending
+    assert set(told) == (set() if is_ending else {"sweep_broke"})
 
 
 def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded(ledger: Ledger) -> None:
