@@ -29,6 +29,8 @@ def refusal(error: BaseException | None) -> Refused | None:
             return error
         case HTTPError():
             return Refused(error.status_code, error.get_message() or responses.get(error.status_code, "refused"))
+        case ConfigError(code="quota_exceeded" | "session_full"):
+            return Refused(429, str(error), code=error.code)
         case ConfigError():
             return Refused(422, str(error), code=error.code)
         case UnknownRunError():

@@ -43,6 +43,7 @@ def test_more_than_can_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) 
     [
         (UnknownRunError("no run"), 404, "unknown_run"),
         (ConfigError("not so", code="odd"), 422, "odd"),
+        (ConfigError("too many signals", code="quota_exceeded"), 429, "quota_exceeded"),
         (UnavailableError("Redis is away"), 503, "unavailable"),
     ],
 )
