@@ -17,7 +17,7 @@ from orchestrator.coordinator import send_ready
 from orchestrator.errors import StepError, UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
-from orchestrator.results import is_over
+from orchestrator.runs.results import is_over
 from orchestrator.state import clock, outages, traces
 from orchestrator.state.records import Ahead, Begun, Committed, Ready
 from workers import outcomes, shown

@@ -15,6 +15,7 @@ from redis import Redis
 from orchestrator import celeryapp, queues
 from orchestrator.celeryapp import App, make_app
 from orchestrator.coordinator import send_ready, sweep_once
+from orchestrator.models.events import QueueUnserved
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import canvas
 from orchestrator.planning.canvas import Fan, Message
@@ -219,8 +220,7 @@ def test_a_queue_without_workers_is_told_once_a_run_and_once(ledger: Ledger, val
         valkey.zadd(f"{play.shard}:ready", {f"run|{name}": now_ms - looked_ago_s * 1000 for name in names})
         sweep_once(app, ledger)
 
-    told = [event for event in events.read(valkey, "run") if event.type == "unserved"]
-    assert [event.detail["queue"] for event in told] == ["nobodys"]
+    assert [event.queue for event in events.read(valkey, "run") if isinstance(event, QueueUnserved)] == ["nobodys"]
 
 
 def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, in_memory: App) -> None:
