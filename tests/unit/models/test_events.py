@@ -30,10 +30,12 @@ def test_every_event_that_is_written_has_a_class_and_every_class_is_written() ->
     assert in_lua | noted == set(EVENT_CLASSES)
 
 
-def test_the_script_that_reads_when_steps_began_and_ended_knows_the_same_types() -> None:
-    script = (TOP / "orchestrator" / "state" / "lua" / "reading_moments.lua").read_text("utf-8")
+def test_scripts_that_look_for_events_know_the_same_types() -> None:
+    (moments,) = re.findall(r"local KINDS = {(.*?)}", LUA)
+    (ends,) = re.findall(r"local ENDINGS = {(.*?)}", LUA)
 
-    assert set(re.findall(r"(\w+) = true", script)) == KINDS
+    assert set(re.findall(r"\w+(?= = true)", moments)) == KINDS
+    assert set(re.findall(r"\w+(?= = true)", ends)) == KINDS - {"started"}
 
 
 def test_docs_and_pages_have_the_types_as_they_are() -> None:
