@@ -168,7 +168,7 @@ def test_any_other_word_shows_the_commands_and_is_wrong_usage(machine: Machine, 
     ran = machine.run(*arguments)
 
     assert ran.returncode == 2
-    commands = ["install", "demo", "test", "check", "fix", "bench", "faults", "compose-test", "lock"]
+    commands = ["install", "demo", "test", "check", "fix", "bench", "faults", "compose-env", "compose-test", "lock"]
     assert re.findall(r"^  ([\w-]+) ", ran.stderr, re.MULTILINE) == commands
 
 
