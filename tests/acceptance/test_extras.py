@@ -132,6 +132,13 @@ def test_all_means_all_that_is_served() -> None:
     assert OPTIONAL.keys() == {"worker", "gateway", "flower", "all", "local-llm", "otel"}
 
 
+def test_the_readme_names_every_extra() -> None:
+    shown = re.findall(r"^\| `'cantata\[(\w+)\]'` \|", (TOP / "README.md").read_text(), re.MULTILINE)
+
+    assert shown == [*EXTRAS, "all"]
+    assert [extra for extra in OPTIONAL.keys() - set(shown) if f"`{extra}`" not in (TOP / "README.md").read_text()] == []
+
+
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_extra_is_known_by_the_modules_it_brings(extra: str) -> None:
     distributions = packages_distributions()
@@ -158,9 +165,18 @@ def test_help_needs_the_base_installation_only_and_lists_every_command(tmp_path:
     assert [name for name in COMMANDS if f"  {name} " not in ran.stdout] == []
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in OF_COMMANDS])
-def test_every_command_that_serves_nothing_loads_with_the_base_installation(command: str, tmp_path: Path) -> None:
-    ran = submit(command, "--help", cwd=tmp_path)
+LOADED = """
+import click
+from orchestrator.cli.main import COMMANDS, EXTRAS, submit
+
+for name in COMMANDS:
+    command = submit.get_command(click.Context(submit), name)
+    assert (type(command).__name__ == "NotInstalled") == (name in EXTRAS), name
+"""
+
+
+def test_every_command_that_serves_nothing_loads_with_the_base_installation(tmp_path: Path) -> None:
+    ran = run(LOADED, cwd=tmp_path)
 
     assert (ran.returncode, ran.stderr) == (0, "")
 
@@ -234,6 +250,7 @@ def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_pa
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.thorough("LiteLLM takes 2 to 6 s to import")
 @pytest.mark.slow("LiteLLM takes 2 to 6 s to import")
 def test_the_model_library_is_imported_with_the_extra_for_workers_alone(tmp_path: Path) -> None:
     ran = run(
