@@ -17,6 +17,7 @@ from orchestrator.coordinator import send_ready
 from orchestrator.errors import StepError, UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.results import is_over
 from orchestrator.state import clock, outages, traces
 from orchestrator.state.records import Ahead, Begun, Committed, Ready
@@ -59,6 +60,7 @@ class Loop:
         self._run_id = run_id
         self._todo = deque(steps)
         self._place = place
+        self._dispatch = Dispatch(app, run_id, place.priority)
         self._carried = carried
         self._held_back: dict[str, Ready] = {}
         self._until: float | None = None
@@ -114,12 +116,14 @@ class Loop:
 
     def _pass_on(self) -> None:
         """Leave steps that did not begin to the process that replaces this one."""
-        message = canvas.Message(self._place.kind, self._place.queue, tuple(self._todo))
+        message = self._dispatch.signature(self._place.kind, self._place.queue, list(self._todo))
         self._todo.clear()
         try:
-            send(self._app, self._run_id, [canvas.Row((message,))], self._place.priority)
+            send(self._app, [message])
         except UnavailableError as error:
-            log.warning("not_sent", run=self._run_id, steps=len(message.steps), error=str(error), note="the sweep sends them later")
+            log.warning(
+                "not_sent", run=self._run_id, steps=len(canvas.steps_of(message)), error=str(error), note="the sweep sends them later"
+            )
 
     def _commit(self, begun: Begun, record: Record | None, held: Held) -> Begun | None:
         if record is None:
@@ -201,8 +205,7 @@ class Loop:
         if not steps:
             return
         try:
-            canvases = canvas.build(steps, grown, self._process.pace(self._definitions))
-            send(self._app, self._run_id, canvases, self._place.priority, sent_at=since)
+            send(self._app, canvas.build(self._dispatch, steps, grown, self._process.pace(self._definitions)), sent_at=since)
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
 
