@@ -255,6 +255,11 @@ class Carried:
         self.join = frozenset(request.chord["args"][1] if request.chord else ())
         self.steps = self.join.union(*self._links)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with which another message carries the same."""
+        return {"chain": self._request.chain, "chord": self._request.chord, "group_id": self._request.group}
+
     def keep_only(self, ready: Collection[str], done: Collection[str]) -> frozenset[str]:
         """Let Celery send the next link that is ready, past those already done here; answers the ready steps it will not send."""
         chain_links = self._request.chain or []

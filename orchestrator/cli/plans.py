@@ -49,11 +49,12 @@ def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> lis
 def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
     """Return the canvases in the order in which they go out, if every edge is taken, and between them the steps that need no message."""
     steps = {step.id: step for step in graph.steps}
+    followers = canvas.Followers(graph)
     carried: set[str] = set()
     for wave in _waves(graph):
         ready = [step_id for step_id in wave if step_id not in carried]
         unsent = [step_id for step_id in ready if steps[step_id].decides or steps[step_id].kind == "wait"]
-        built = canvas.build(dispatch, [(step_id, steps[step_id]) for step_id in ready if step_id not in unsent], graph)
+        built = canvas.build(dispatch, [(step_id, steps[step_id]) for step_id in ready if step_id not in unsent], followers)
         carried.update(canvas.carried(built))
         yield from (steps[step_id] for step_id in unsent)
         yield from built

@@ -7,13 +7,14 @@ carried step really starts is still the ledger's word; the canvas only saves a r
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from celery.canvas import Signature, chain, chord, group
 
-from orchestrator.models.graph import Graph, Spec
+from orchestrator.models.graph import Graph, Spec, Step
 
 MOST_LINKS = 16  # a chain's message holds all its later links: 1,000 links moved 281 MB
 LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
@@ -52,36 +53,38 @@ class Pace:
 
 
 def build(
-    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: Pace | None = None
+    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, pace: Pace | None = None
 ) -> tuple[Canvas, ...]:  # fmt: skip
     """Return the canvases that send these ready steps, each exactly once.
 
-    With `graph`, the part of the run's graph just planned or grown, they also carry what follows in it and is fixed. Cheap steps go
-    several to a message instead: their followers run ahead without a message.
+    With `followers`, of the part of the run's graph just planned or grown, they also carry what follows in it and is fixed. Cheap steps
+    go several to a message instead: their followers run ahead without a message.
     """
-    ahead = _Ahead(graph) if graph else None
     pace = pace or Pace()
-    canvases: list[Canvas] = []
-    members: list[Canvas] = []
-    heads: list[str] = []
+    members: dict[str | None, list[Canvas]] = defaultdict(list)  # by the step in which they meet
     for alike in _alike(ready):
         first = alike[0][1]
         if pace.is_cheap(first):
             size = max(1, pace.batch(first, len(alike)))
-            members += [_signature(dispatch, alike[i : i + size]) for i in range(0, len(alike), size)]
-            continue
-        for step_id, spec in alike:
-            row = [(step_id, spec), *(ahead.row(step_id, spec) if ahead else ())]
-            if len(row) > 1:
-                canvases.append(chain(*(_signature(dispatch, [each]) for each in row), app=dispatch.app))
-            else:
-                members.append(_signature(dispatch, row))
-                heads.append(step_id)
-    join = ahead.join(heads) if ahead and len(heads) == len(members) > 1 else None
-    if join:
-        canvases.append(chord(group(members), _signature(dispatch, [join]), app=dispatch.app))
-    elif members:
-        canvases.append(group(members, app=dispatch.app) if len(members) > 1 else members[0])
+            members[None] += [_signature(dispatch, alike[i : i + size]) for i in range(0, len(alike), size)]
+        elif followers is None:
+            members[None] += [_signature(dispatch, [step]) for step in alike]
+        else:
+            for step in alike:
+                row = [step, *followers.row(*step)]
+                signatures = [_signature(dispatch, [each]) for each in row]
+                member = chain(*signatures, app=dispatch.app) if len(row) > 1 else signatures[0]
+                members[followers.join(row[-1][0])].append(member)
+    canvases: list[Canvas] = []
+    others = members.pop(None, [])
+    for join, meeting in members.items():
+        if followers and join and followers.sources(join) == len(meeting) > 1:
+            body = _signature(dispatch, [(join, followers.spec(join))])
+            canvases.append(chord(group(meeting, app=dispatch.app), body, app=dispatch.app))
+        else:
+            others += meeting
+    if others:
+        canvases.append(group(others, app=dispatch.app) if len(others) > 1 else others[0])
     return tuple(canvases)
 
 
@@ -89,10 +92,9 @@ def carried(canvases: Iterable[Canvas]) -> tuple[str, ...]:
     """Return the steps that canvases carry beyond those that were ready."""
     later: list[Signature[Any]] = []
     for canvas in canvases:
-        if isinstance(canvas, chain):
-            later += canvas.tasks[1:]
-        elif isinstance(canvas, chord):
-            later.append(canvas.body)
+        for member in canvas.tasks if isinstance(canvas, group | chord) else (canvas,):
+            later += member.tasks[1:] if isinstance(member, chain) else ()
+        later += [canvas.body] if isinstance(canvas, chord) else ()
     return tuple(step for signature in later for step in steps_of(signature))
 
 
@@ -116,43 +118,56 @@ def _signature(dispatch: Dispatch, steps: Sequence[tuple[str, Spec]]) -> Signatu
     return dispatch.signature(spec.kind, spec.queue, [step_id for step_id, _ in steps], limit_s)
 
 
-class _Ahead:
-    """What a graph says of the steps behind those that are ready."""
+class Followers:
+    """What a graph says of the steps behind others."""
 
     def __init__(self, graph: Graph) -> None:
-        self._specs = {step.id: step for step in graph.steps}
-        self._followers: dict[str, set[str]] = defaultdict(set)
-        self._sources: Counter[str] = Counter()
-        pairs = {(edge.source, edge.target) for edge in graph.edges}
-        for source, target in pairs:
-            self._followers[source].add(target)
-            self._sources[target] += 1
+        self._graph = graph
 
-    def row(self, step_id: str, spec: Spec) -> tuple[tuple[str, Spec], ...]:
-        """Return the steps that must follow a step, one after the other."""
+    def row(self, step_id: str, spec: Spec) -> list[tuple[str, Spec]]:
+        """Return the steps that must follow a step, one after the other. Behind one that may grow, what it grows comes first."""
         row: list[tuple[str, Spec]] = []
         while len(row) < MOST_LINKS - 1 and not spec.grows:
-            following = self._only_follower(step_id)
-            if following is None or self._sources[following] != 1 or not self._can_be_carried(following):
+            following = self._only_one(step_id)
+            if following is None or self.sources(following) != 1 or self.spec(following).decides:
                 break
-            step_id, spec = following, self._specs[following]
+            step_id, spec = following, self.spec(following)
             row.append((step_id, spec))
-        return tuple(row)
+        return row
 
-    def join(self, heads: Sequence[str]) -> tuple[str, Spec] | None:
-        """Return the step in which these, and only these, meet."""
-        if any(self._specs[head].grows for head in heads if head in self._specs):
+    def join(self, step_id: str) -> str | None:
+        """Return the step in which this one meets others.
+
+        It may be a decision, which the last of them does in place, and they may grow: then the ledger sends the join behind what they grew.
+        """
+        following = self._only_one(step_id)
+        return following if following is not None and self.sources(following) > 1 else None
+
+    def spec(self, step_id: str) -> Spec:
+        """Return what a step is to do."""
+        return self._specs[step_id]
+
+    def sources(self, step_id: str) -> int:
+        """Return how many steps one waits for."""
+        return self._edges[1][step_id]
+
+    def _only_one(self, step_id: str) -> str | None:
+        """Return the only step behind one, if nothing but steps of the graph decides when it starts."""
+        followers = self._edges[0].get(step_id) or []
+        spec = self._specs.get(followers[0]) if len(followers) == 1 else None
+        if spec is None or spec.kind == "wait" or spec.quorum is not None or spec.deadline_s is not None:
             return None
-        followers = {self._only_follower(head) for head in heads}
-        join = followers.pop() if len(followers) == 1 else None
-        if join is None or self._sources[join] != len(heads) or not self._can_be_carried(join):
-            return None
-        return join, self._specs[join]
+        return followers[0]
 
-    def _only_follower(self, step_id: str) -> str | None:
-        followers = self._followers.get(step_id, set())
-        return next(iter(followers)) if len(followers) == 1 else None
+    @cached_property
+    def _specs(self) -> dict[str, Step]:
+        return {step.id: step for step in self._graph.steps}
 
-    def _can_be_carried(self, step_id: str) -> bool:
-        spec = self._specs.get(step_id)
-        return spec is not None and not spec.decides and spec.kind != "wait" and spec.quorum is None and spec.deadline_s is None
+    @cached_property
+    def _edges(self) -> tuple[Mapping[str, list[str]], Counter[str]]:
+        """The followers of each step, and of each the number of those that it waits for."""
+        followers: dict[str, list[str]] = defaultdict(list)
+        pairs = {(edge.source, edge.target) for edge in self._graph.edges}
+        for source, target in pairs:
+            followers[source].append(target)
+        return followers, Counter(target for _, target in pairs)

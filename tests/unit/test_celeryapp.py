@@ -209,6 +209,18 @@ def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App, monkeyp
     assert (second.headers["parent_id"], second.headers["root_id"]) == ("parent", "root")
 
 
+def test_the_last_link_of_a_row_carries_the_join_of_its_chord(app: App) -> None:
+    first, _ = sent(app, CANVASES["chord of chains"](app))
+    assert carried(first).steps == {"b", "c"}
+    last, _ = first.decode()[2]["chain"]
+
+    app.signature(last).apply_async((None,), chain=[], parent_id="parent", root_id="root")
+
+    [member] = sent(app)
+    assert member.headers["group_index"] == 0
+    assert carried(member).join == {"f"}
+
+
 @pytest.mark.parametrize("answer", ["joined", None])
 def test_behind_a_task_that_raises_the_next_link_or_the_join_goes_out_as_celery_sends_it(app: App, answer: str | None) -> None:
     [first] = sent(app, CANVASES["chain"](app))

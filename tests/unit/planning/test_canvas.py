@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.models.graph import Edge, Graph, Spec, Step
 from orchestrator.planning import canvas
-from orchestrator.planning.canvas import MOST_LINKS, Canvas, Dispatch, Pace, carried, steps_of
+from orchestrator.planning.canvas import MOST_LINKS, Canvas, Dispatch, Followers, Pace, carried, steps_of
 from tests.examples import examples
 
 
@@ -39,7 +39,7 @@ DISPATCH = Dispatch(App(set_as_current=False), "r")
 
 
 def build(ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: Pace | None = None) -> tuple[Any, ...]:
-    return canvas.build(DISPATCH, ready, graph, pace)
+    return canvas.build(DISPATCH, ready, Followers(graph) if graph else None, pace)
 
 
 def message(*ids: str) -> Any:
@@ -104,6 +104,48 @@ def test_nothing_behind_a_step_that_may_grow_is_carried() -> None:
     assert canvases == (message("a"),)
 
 
+def fan_of_rows(**joined: object) -> Graph:
+    """a → b and c → d, which meet in j."""
+    pairs = [("a", "b"), ("c", "d"), ("b", "j"), ("d", "j")]
+    return Graph(steps=(*map(step, "abcd"), step("j", **joined)), edges=tuple(Edge(source=a, target=b) for a, b in pairs))
+
+
+def test_rows_that_meet_in_one_step_become_a_chord_of_chains() -> None:
+    graph = fan_of_rows()
+
+    canvases = build([spec_of(graph, "a"), spec_of(graph, "c")], graph)
+
+    rows = [chain(message(*first), message(*second), app=DISPATCH.app) for first, second in (("a", "b"), ("c", "d"))]
+    assert canvases == (chord(group(rows), message("j")),)
+    assert carried(canvases) == ("b", "d", "j")
+
+
+def test_rows_that_meet_nowhere_become_a_group_of_chains() -> None:
+    graph = fan_of_rows(quorum=1)
+
+    (fan,) = build([spec_of(graph, "a"), spec_of(graph, "c")], graph)
+
+    assert isinstance(fan, group)
+    assert [[steps_of(link) for link in member["kwargs"]["tasks"]] for member in fan.tasks] == [[["a"], ["b"]], [["c"], ["d"]]]
+
+
+def test_each_of_several_fans_becomes_a_chord() -> None:
+    edges = tuple(Edge(source=a, target=b) for a, b in zip("abcd", "iijj", strict=True))
+    graph = Graph(steps=tuple(map(step, "abcdeij")), edges=edges)
+
+    *chords, alone = build([spec_of(graph, each) for each in "abcde"], graph)
+
+    assert chords == [chord(group([message(a), message(b)]), message(join)) for a, b, join in (("a", "b", "i"), ("c", "d", "j"))]
+    assert alone == message("e")
+
+
+def test_members_of_a_chord_may_grow_and_its_join_may_be_a_decision() -> None:
+    steps = (step("a", grows=True), step("b"), step("j", decides=True))
+    graph = Graph(steps=steps, edges=(Edge(source="a", target="j"), Edge(source="b", target="j")))
+
+    assert carried(build([spec_of(graph, "a"), spec_of(graph, "b")], graph)) == ("j",)
+
+
 def test_decisions_waits_and_early_joins_are_not_carried() -> None:
     for fields in ({"decides": True}, {"kind": "wait"}, {"quorum": 1}, {"deadline_s": 1.0}):
         graph = Graph(steps=(step("a"), step("b", **fields)), edges=(Edge(source="a", target="b"),))
@@ -160,8 +202,9 @@ def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(
             for target in steps_of(behind):
                 into = {edge.source for edge in graph.edges if edge.target == target}
                 assert into == set(sources), "a carried step waits for exactly the steps its canvas sends before it"
-                assert not any(specs[source].grows for source in into), "growth could come between"
-                assert not specs[target].decides
+                is_link = len(into) == 1
+                assert not (is_link and specs[sources[0]].grows), "growth could come between"
+                assert not (is_link and specs[target].decides)
 
 
 def _links(each: Canvas) -> list[tuple[list[str], Signature[Any]]]:
