@@ -18,7 +18,7 @@ from orchestrator.coordinator import send_ready, sweep_once
 from orchestrator.models.events import QueueUnserved
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import canvas
-from orchestrator.planning.canvas import Fan, Message
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.state import clock, events
 from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import Ledger
@@ -78,7 +78,8 @@ def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(ledger: Ledger, valkey
     names = [f"s{number}" for number in range(100)]
     committed = play.plan(*map(work, names))
     sent_ago(play, took_s, *names)
-    celeryapp.send(app, "run", canvas.build([(ready.step_id, ready.spec) for ready in committed.sends]), sent_at=since)
+    canvases = canvas.build(Dispatch(app, "run"), [(ready.step_id, ready.spec) for ready in committed.sends])
+    celeryapp.send(app, canvases, sent_at=since)
     before = steps_in(valkey, TOOLS)
 
     for _ in range(3):
@@ -229,7 +230,7 @@ def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, 
 
     assert head() is None
     before = time.time()
-    celeryapp.send(in_memory, "run", [Fan((Message("work", "peeked", ("a",)),))])
+    celeryapp.send(in_memory, [Dispatch(in_memory, "run").signature("work", "peeked", ["a"])])
 
     heads = [head(), head()]
 
