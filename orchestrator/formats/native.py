@@ -144,7 +144,7 @@ def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fau
 
 
 def _check_nesting(document: Document, folder: Path | None) -> Iterator[Fault]:
-    """Agents that lead back to themselves; circles of chains alone are found where chains are checked."""
+    """Agents that lead back to themselves; cycles of chains alone are found where chains are checked."""
     asks: dict[_Name, list[tuple[KeyPath, _Name]]] = {}
     for path, asked in _asks(document):
         asks.setdefault((str(path[0]), str(path[1])), []).append((path, asked))
