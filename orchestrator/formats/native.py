@@ -23,8 +23,6 @@ from orchestrator.models.values import JsonValue
 _Name = tuple[str, str]
 """A section and a name in it."""
 
-_MODES = ("pipeline", "broadcast", "router", "round_robin")
-_LATER_MODES = ("conductor",)
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
 _SKILLS = ("skills", "agents", "teams", "chains")  # what a node of kind `skill` may name
 _STEPS = ("agents", "chains")  # what steps are called after
@@ -144,7 +142,7 @@ def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fau
 
 
 def _check_nesting(document: Document, folder: Path | None) -> Iterator[Fault]:
-    """Agents that lead back to themselves; circles of chains alone are found where chains are checked."""
+    """Agents that lead back to themselves; cycles of chains alone are found where chains are checked."""
     asks: dict[_Name, list[tuple[KeyPath, _Name]]] = {}
     for path, asked in _asks(document):
         asks.setdefault((str(path[0]), str(path[1])), []).append((path, asked))
@@ -170,12 +168,6 @@ def _asks(document: Document) -> Iterator[tuple[KeyPath, _Name]]:
     for path, node in find(document.data, "chains.*.nodes.*"):
         for section in _NODES_ASK.get(str(step(node, "kind")), ()):
             yield path, (section, str(step(node, "name")))
-
-
-def _check_modes(document: Document, folder: Path | None) -> Iterator[Fault]:
-    for path, mode in _texts(document, "teams.*.mode"):
-        if mode in _LATER_MODES:
-            yield document.fault(path, f"mode {mode!r} is not available in this version; use {' or '.join(map(repr, _MODES))}")
 
 
 def _check_synthesizers(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -247,7 +239,6 @@ _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
     _check_references,
     _check_agents_tools,
     _check_nesting,
-    _check_modes,
     _check_synthesizers,
     _check_routers,
     _check_models,

@@ -322,7 +322,7 @@ class Router(Value):
         return self.decision_prompt_templates.get(strategy, self.decision_prompt_template)
 
 
-Mode = Literal["pipeline", "broadcast", "router", "round_robin", "conductor"]
+Mode = Literal["pipeline", "broadcast", "router", "round_robin"]
 
 
 class Team(Value):

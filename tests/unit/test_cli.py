@@ -263,7 +263,7 @@ def test_a_sound_document_is_said_to_be_well(file: str) -> None:
         ("node_id: last", "node_id: read", "line 6: nodes[3] 'read'.node_id: "),
         ("entry_node: read", "entry_node: raed", "line 1: entry_node: "),
         ("next_node: each", "next_nod: each", "line 3: nodes[0] 'read'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?"),
-        ("{n: 2}}", "{n: 2}, next_node: read}", "circle"),
+        ("{n: 2}}", "{n: 2}, next_node: read}", "form a cycle"),
     ],
 )
 def test_a_fault_of_a_chain_is_told_with_its_line(documents: Path, old: str, new: str, said: str) -> None:

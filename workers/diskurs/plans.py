@@ -103,7 +103,7 @@ def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
         unknown = [name for name in (*_declared(step), *_whole_references(step["parameters"])) if name not in ids]
         faults += [f"step {step['step_id']!r} depends on {name!r}, which is no step" for name in dict.fromkeys(unknown)]
     needs = {str(step["step_id"]): [name for name in needs_of(step, ids) if name in ids] for step in steps}
-    faults += [f"these steps wait for each other: {', '.join(sorted(circle))}" for circle in graphs.circles(dict.fromkeys(ids), needs)]
+    faults += [f"these steps wait for each other: {', '.join(sorted(cycle))}" for cycle in graphs.cycles(dict.fromkeys(ids), needs)]
     if faults:
         raise ReplyError(f"The plan cannot be carried out: {'; '.join(faults)}. Please correct execution_plan.")
 

@@ -56,7 +56,7 @@ _BESIDE = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
 def _of_steps(message: str) -> str:
     """What planning says of nodes, said of steps."""
     said = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
-    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode\b", "step", said))
+    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", said))
 
 
 def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mapping[str, str]) -> Loaded:

@@ -12,11 +12,11 @@ from orchestrator.models.kinds import NODE_KINDS
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.expressions import ExpressionError, parse
-from orchestrator.planning.graphs import circles, reach, shortest_circle
+from orchestrator.planning.graphs import cycles, reach, shortest_cycle
 from orchestrator.planning.strategies import chain_inputs
 from orchestrator.planning.strategies.chain_calls import call_faults
-from orchestrator.planning.strategies.chain_links import MAX_LINKS, ON_ERROR_WORDS, expressions, leads
-from orchestrator.planning.strategies.chain_loops import DEEPEST
+from orchestrator.planning.strategies.chain_links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
+from orchestrator.planning.strategies.chain_loops import DEEPEST, shortest_links
 from orchestrator.planning.strategies.chain_names import Names
 from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
 from orchestrator.planning.strategies.chain_outline import Outline, outline
@@ -26,7 +26,7 @@ Found = Iterator[tuple[str, Fault]]
 """Faults with the error code of their sort."""
 
 _BODY_KINDS = ("tool", "skill", "agent", "chain", "proc", "map")
-_MOST_SHOWN = 8  # nodes of a circle in a message
+_MOST_SHOWN = 8  # nodes of a cycle in a message
 
 
 def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str]:
@@ -61,12 +61,12 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
         yield from _Chain(chain.nodes, chain.entry_node, definitions, f"chains.{name}.", chain.inputs, None).faults()
         yield from _answer_faults(name, chain)
     calls = {name: _called(definitions.chains[name].nodes, definitions) for name in names}
-    for group in circles(names, calls):
-        circle = shortest_circle(group[0], calls)
-        nodes = definitions.chains[circle[0]].nodes
-        place, node = next((i, node) for i, node in enumerate(nodes) if _calls(node, circle[1], definitions))
-        message = f"the chains {_way(circle)} run each other in a circle"
-        yield "chain_cycle", Fault(message, f"chains.{circle[0]}.nodes[{place}] {node.node_id!r}.name")
+    for group in cycles(names, calls):
+        cycle = shortest_cycle(group[0], calls)
+        nodes = definitions.chains[cycle[0]].nodes
+        place, node = next((i, node) for i, node in enumerate(nodes) if _calls(node, cycle[1], definitions))
+        message = f"the chains {_way(cycle)} run each other in a cycle"
+        yield "chain_cycle", Fault(message, f"chains.{cycle[0]}.nodes[{place}] {node.node_id!r}.name")
 
 
 def _answer_faults(name: str, chain: Chain) -> Found:
@@ -129,8 +129,8 @@ class _Chain:
             for field, message in (*own, *self._place_faults(place, node)):
                 yield "bad_request", self._fault(place, field, message)
         yield from self._entry_faults()
-        yield from self._map_circles()
-        yield from self._circles()
+        yield from self._map_cycles()
+        yield from self._cycles()
         yield from self._unreached()
 
     def _count_fault(self) -> str:
@@ -210,28 +210,34 @@ class _Chain:
         if message:
             yield "bad_entry", Fault(message, f"{self._prefix}entry_node")
 
-    def _map_circles(self) -> Found:
+    def _map_cycles(self) -> Found:
         runs = {owner: [body] for body, owner in self._bodies.items()}
-        for group in circles(runs, runs):
-            circle = shortest_circle(min(group, key=self._places.__getitem__), runs)
-            message = f"the maps {_way(circle)} run each other in a circle"
-            yield "chain_cycle", self._fault(self._places[circle[0]], "map_node", message)
+        for group in cycles(runs, runs):
+            cycle = shortest_cycle(min(group, key=self._places.__getitem__), runs)
+            message = f"the maps {_way(cycle)} run each other in a cycle"
+            yield "chain_cycle", self._fault(self._places[cycle[0]], "map_node", message)
         for node_id in runs.keys() - self._bodies.keys():
             if len(reach([node_id], runs)) > DEEPEST + 1:
                 message = f"more than {DEEPEST} maps are nested in it; make the inner ones a chain of their own"
                 yield "bad_request", self._fault(self._places[node_id], "map_node", message)
 
-    def _circles(self) -> Found:
-        for circle in self.outline.loops.circles:
-            way = _way([circle[0].source, *(link.target for link in circle)])
-            if circle[0].source == circle[-1].target:
-                message = f"{way} is a circle that nothing ends; only a branch may point back, with one side, and its other side leads on"
-            else:
-                message = f"{way} leaves a loop and comes back into it; let a node of the loop lead to it with 'next_node'"
-            yield "chain_cycle", self._fault(self._places[circle[-1].owner], circle[-1].field, message)
-        for loop in self.outline.loops.too_deep:
+    def _cycles(self) -> Found:
+        loops = self.outline.loops
+        yield from (self._cycle_fault(cycle) for cycle in loops.cycles)
+        for loop, strays in loops.strays():
+            if loop.branch in strays:
+                yield self._cycle_fault(shortest_links(loop.branch, [loop.link, *loop.links]))
+                continue
+            message = f"it is in the loop that {loop.branch!r} closes, but no node of the loop starts it; lead to it with 'next_node'"
+            yield from (("chain_cycle", self._fault(place, "", message)) for place in sorted(map(self._places.__getitem__, strays)))
+        for back in loops.too_deep:
             message = f"the loop is inside more than {DEEPEST} others; make the inner ones a chain of their own"
-            yield "bad_request", self._fault(self._places[loop.branch], loop.link.field, message)
+            yield "bad_request", self._fault(self._places[back.source], back.field, message)
+
+    def _cycle_fault(self, cycle: Sequence[Link]) -> tuple[str, Fault]:
+        way = _way([cycle[0].source, *(link.target for link in cycle)])
+        message = f"nodes {way} form a cycle; only a branch may point back, and its other side must leave the loop"
+        return "chain_cycle", self._fault(self._places[cycle[-1].owner], cycle[-1].field, message)
 
     def _unreached(self) -> Found:
         if self.outline.entry not in self._places:

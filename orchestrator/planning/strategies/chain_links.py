@@ -61,7 +61,7 @@ class Nodes:
 
 
 def outermost(node_id: str, bodies: Mapping[str, str]) -> str:
-    """The map that in the end runs a node; the node itself if none does, or maps run each other in a circle."""
+    """The map that in the end runs a node; the node itself if none does, or maps run each other in a cycle."""
     seen = set()
     while node_id in bodies and node_id not in seen:
         seen.add(node_id)
@@ -126,7 +126,7 @@ class _Reader:
             body = self._mend(node.map_node) if node.kind == "map" and node.map_node else None
             if body is not None:
                 self._bodies.setdefault(body, node.node_id)
-        steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a circle, none
+        steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a cycle, none
         stated = (link for node in nodes.values() for link in self._links(node))
         links = list(islice((link for link in stated if link.source in steps and link.target in steps), MAX_LINKS + 1))
         roots = {node.node_id: frozenset().union(*(self._roots_of(text) for _, text in expressions(node))) for node in nodes.values()}

@@ -1,24 +1,24 @@
-"""Finds the loops of a chain, and which of its links go back.
+"""The loops of a chain: which branches close them, what they repeat, and which references mean the round before.
 
-A loop is a branch one side of which points back to a node that leads to it. Its body is what lies between that node, the *first*, and the
-branch, which comes last: whatever the branch decides, all else in the body is over. So a loop is drawn as rounds, each a copy of the body:
+A loop is a branch with one side that points back, to a node that leads to the branch. Its body is a whole strongly connected component of
+the chain: the branch comes last in it, so when the branch decides, all else in the body is over. A loop runs as rounds of its body:
 
-    do ... while    first → ... → branch → (side) first          round 1 is the whole body
-    while           branch → (side) first → ... → branch         round 1 is the branch alone, and what leads to it
+    do ... while    first → ... → branch → (side) first          the first round is the whole body
+    while           branch → (side) first → ... → branch         the first round is the branch alone, and what leads to it
 
-Loops nest: take away the side that points back, and the circles left in the body are the loops inside. What is left of a circle that has no
-such side is a fault. A *recall* is a reference to the node itself or to one that comes later in the body: it means the round before.
+Without the link that points back, the components that are left in the body are the loops inside. A component that no branch closes is an
+error. A *recall* is a reference to the node itself, or to one that comes later in the body: it means the round before, and orders nothing.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from orchestrator.planning.graphs import Dominance, Reachability, circles, reach, reversed_graph, shortest_circle
+from orchestrator.planning.graphs import Reachability, cycles, postorder, reach, shortest_cycle
 from orchestrator.planning.strategies.chain_links import Link
 
 DEEPEST = 16  # loops in loops: each level is a number in the ids of its steps, and another pass over its body
@@ -33,6 +33,8 @@ class Loop:
     link: Link
     """From the branch back to the first node."""
     body: frozenset[str]
+    links: Sequence[Link]
+    """Those within the body, but for the one back."""
     within: Loop | None
 
     @property
@@ -51,200 +53,144 @@ class Loop:
         return (*(self.within.path if self.within else ()), self)
 
 
-@dataclass(frozen=True)
 class Loops:
     """The loops of a chain, and what its links mean in them."""
 
-    inside: Mapping[Loop | None, Sequence[Loop]] = field(default_factory=dict)
-    """The loops right inside a loop, or inside none."""
-    home: Mapping[str, Loop] = field(default_factory=dict)
-    """Node → the innermost loop it is in."""
-    backs: Mapping[Link, Loop] = field(default_factory=dict)
-    """The link by which each loop goes back."""
-    recalls: frozenset[Link] = frozenset()
-    """The references to the round before."""
-    led: frozenset[str] = frozenset()
-    """The nodes that only control starts. The others start when their data are there."""
-    circles: Sequence[Sequence[Link]] = ()
-    """Faults: ways in a circle that no branch closes."""
-    too_deep: Sequence[Loop] = ()
-    """Faults: loops in more than DEEPEST others."""
+    def __init__(self, nodes: Sequence[str], entry: str, links: Sequence[Link]) -> None:
+        self._places = {node: place for place, node in enumerate(nodes)}
+        components = cycles(nodes, adjacency(links))
+        self.led = _led(components, entry, links)
+        """The nodes that only control starts. The others start when their data are there."""
+        self.inside: dict[Loop | None, list[Loop]] = defaultdict(list)
+        """The loops right inside a loop, or inside none."""
+        self.home: dict[str, Loop] = {}
+        """Node → the innermost loop it is in."""
+        self.recalls: set[Link] = set()
+        """The references to the round before."""
+        self.cycles: list[Sequence[Link]] = []
+        """Errors: cycles that no branch closes."""
+        self.too_deep: list[Link] = []
+        """Errors: links that close loops inside DEEPEST others."""
+        levels: list[Loop | None] = [None] if components else []
+        for loop in levels:  # grows as loops are found in loops
+            self._search(loop, loop.first if loop else entry, loop.links if loop else links)
+            levels += self.inside[loop]
+        self.backs = {loop.link: loop for loops in self.inside.values() for loop in loops}
+        """The link by which each loop goes back."""
 
     def path(self, node: str) -> tuple[Loop, ...]:
-        """The loops a node is in, the outermost first."""
+        """Return the loops a node is in, the outermost first."""
         home = self.home.get(node)
         return home.path if home else ()
 
+    def wakes(self, link: Link) -> bool:
+        """Whether a link starts its target: control does, and data where no control leads."""
+        return (link.sort == "leads" or link.target not in self.led) and link not in self.recalls
 
-def find(nodes: Sequence[str], entry: str, links: Sequence[Link]) -> Loops:
-    """The loops among these nodes, and the circles that are none."""
-    groups = circles(nodes, adjacency(links))
-    led = _led(groups, entry, links)
-    if not groups:
-        return Loops(led=led)
-    levels = [_Level(None, nodes, entry, links, led)]
-    for level in levels:  # grows as loops are found in loops
-        levels += level.inner_levels()
-    loops = [loop for level in levels for loop in level.loops]
-    return Loops(
-        inside={level.loop: level.loops for level in levels},
-        home={node: level.loop for level in levels if level.loop for node in level.nodes},
-        backs={loop.link: loop for loop in loops},
-        recalls=frozenset(link for level in levels for link in level.recalls),
-        led=led,
-        circles=[circle for level in levels for circle in level.circles],
-        too_deep=[loop for loop in loops if len(loop.path) > DEEPEST],
-    )
+    def strays(self) -> Iterator[tuple[Loop, Set[str]]]:
+        """Give the errors in rounds: loops, and the nodes of their bodies that their first nodes do not lead to."""
+        for loop in self.backs.values():
+            strays = loop.body - reach([loop.first], adjacency(filter(self.wakes, loop.links)))
+            if strays:
+                yield loop, strays
+
+    def _search(self, within: Loop | None, start: str, links: Sequence[Link]) -> None:
+        """Find the loops right inside a loop, or in the whole chain, which begins with `start`."""
+        if within:
+            self.recalls.update(self._recalls(within))
+            self.home.update(dict.fromkeys(within.body, within))
+        links = [link for link in links if link not in self.recalls]
+        groups = cycles(sorted(within.body, key=self._places.__getitem__) if within else self._places, adjacency(links))
+        number = {node: i for i, group in enumerate(groups) for node in group}
+        among: list[list[Link]] = [[] for _ in groups]
+        entered = {start}
+        sides = Counter((link.source, link.label) for link in links)
+        for link in links:
+            if number.get(link.source, -1) == number.get(link.target, -2):
+                among[number[link.source]].append(link)
+            elif self.wakes(link):
+                entered.add(link.target)
+        for group, inner in zip(groups, among, strict=True):
+            back = self._back(inner, sides, entered)
+            if back is None:
+                self.cycles.append(shortest_links(min(group, key=self._places.__getitem__), inner))
+            elif within is None or len(within.path) < DEEPEST:
+                self.inside[within].append(Loop(back, frozenset(group), [link for link in inner if link is not back], within))
+            else:
+                self.too_deep.append(back)
+
+    def _back(self, inner: Sequence[Link], sides: Mapping[tuple[str, str], int], entered: Set[str]) -> Link | None:
+        """Return the link that closes a component: the only way on in it from a branch, and the only one of the branch's side.
+
+        One to a node where the component is entered comes first, then one from such a node.
+        """
+        control = [link for link in inner if link.sort != "reads"]
+        ways = Counter(link.source for link in control)
+        closing = [
+            link
+            for link in control
+            if link.label in SIDES and ways[link.source] == sides[link.source, link.label] == 1 and link.source != link.target
+        ]
+        rank = {link: (link.target not in entered, link.source not in entered, self._places[link.source]) for link in closing}
+        return min(closing, key=rank.__getitem__, default=None)
+
+    def _recalls(self, loop: Loop) -> Iterator[Link]:
+        """Give the references in a body to nodes that come later in it, or to the reader itself."""
+        reads = [link for link in loop.links if link.sort == "reads"]
+        past = {link for link in reads if link.source == loop.branch or link.target in (loop.first, link.source)}
+        yield from past
+        reads = [link for link in reads if link not in past]
+        starting = [link for link in reads if link.target not in self.led]
+        ordering = [link for link in reads if link.target in self.led]
+        ahead = adjacency([*(link for link in loop.links if link.sort != "reads"), *starting])
+        order = {node: i for i, node in enumerate(postorder([loop.first], ahead))}
+        yield from (link for link in starting if order.get(link.target, -1) > order.get(link.source, len(order)))
+        if ordering:
+            way = Reachability(loop.body, ahead)
+            yield from (link for link in ordering if way.leads(link.target, link.source) and not way.leads(link.source, link.target))
 
 
-def adjacency(links: Iterable[Link], loop: Loop | None = None) -> dict[str, list[str]]:
-    """The graph that links make; with a loop, its branch stands for all its body."""
+def adjacency(links: Iterable[Link]) -> dict[str, list[str]]:
+    """Return the graph that links make."""
     successors: dict[str, list[str]] = defaultdict(list)
     for link in links:
-        source, target = _ends(link, loop)
-        successors[source].append(target)
+        successors[link.source].append(link.target)
     return successors
 
 
-def _ends(link: Link, loop: Loop | None) -> tuple[str, str]:
-    if loop is None:
-        return link.source, link.target
-    source, target = (loop.branch if node in loop.body else node for node in (link.source, link.target))
-    return source, target
+def _led(components: Sequence[Sequence[str]], entry: str, links: Sequence[Link]) -> frozenset[str]:
+    """Return the entry, and the nodes to which control leads.
 
-
-class _Level:
-    """The nodes of a whole chain or of a loop's body, and the loops right inside."""
-
-    def __init__(self, loop: Loop | None, nodes: Sequence[str], start: str, links: Sequence[Link], led: Set[str]) -> None:
-        self.loop = loop
-        self.nodes = nodes
-        self.loops: list[Loop] = []
-        self.recalls: list[Link] = []
-        self.circles: list[list[Link]] = []
-        self._place = {node: place for place, node in enumerate(nodes)}
-        self._start = start
-        self._links = [link for link in links if not loop or link is not loop.link]
-        self._led = led
-        if loop:
-            self._recall([link for link in self._links if _reads_past_the_end(link, loop)])
-            self._recall(list(self._later()))
-        self._out = _by(self._links, lambda link: link.source)
-        self._in = _by(self._links, lambda link: link.target)
-        self._find_loops()
-
-    def inner_levels(self) -> list[_Level]:
-        """The bodies of the loops found, to be searched in turn."""
-        return [
-            _Level(loop, self._sorted(loop.body), loop.first, self._between(loop.body), self._led)
-            for loop in self.loops
-            if len(loop.path) <= DEEPEST
-        ]
-
-    def _recall(self, links: Sequence[Link]) -> None:
-        self.recalls += links
-        gone = set(links)
-        self._links = [link for link in self._links if link not in gone]
-
-    def _later(self) -> Iterator[Link]:
-        """The references to nodes that come later in the body."""
-        order = Dominance([self._start], adjacency(self._links))
-        unsettled = []
-        for link in self._links:
-            if link.sort == "reads" and not order.holds(link.source, link.target):
-                if order.holds(link.target, link.source):
-                    yield link
-                else:
-                    unsettled.append(link)
-        fixed = {link.target for link in self._links if link.sort != "reads"} | self._led
-        forward = [link for link in self._links if link.sort != "reads" or link.target not in fixed]
-        way = Reachability(self.nodes, adjacency(link for link in forward if not order.holds(link.target, link.source)))
-        yield from (link for link in unsettled if way.leads(link.target, link.source) and not way.leads(link.source, link.target))
-
-    def _find_loops(self) -> None:
-        todo = circles(self.nodes, adjacency(self._links))
-        while todo:
-            group = todo.pop()
-            inner = self._between(group)
-            loop = self._choose(group, inner)
-            if loop is None:
-                self.circles.append(_circle(self._sorted(group)[0], inner))
-                continue
-            self.loops.append(loop)
-            beside = [link for link in inner if not {link.source, link.target} <= loop.body]
-            for other in circles(set(group) - loop.body | {loop.branch}, adjacency(beside, loop)):
-                if loop.branch in other:
-                    self.circles.append(_circle(loop.branch, beside, loop))
-                else:
-                    todo.append(other)
-
-    def _choose(self, group: Sequence[str], inner: Sequence[Link]) -> Loop | None:
-        """The outermost loop of a circle: its branch has one side inside, and no other way on in the circle."""
-        starting = adjacency(link for link in inner if self._wakes(link))
-        way = Reachability(group, starting)
-        candidates = [link for link in self._candidates(group, inner) if way.leads(link.target, link.source)]
-        if not candidates:
-            return None
-        nodes = set(group)
-        link = min(candidates, key=lambda link: self._rank(link, nodes))
-        ahead = adjacency(other for other in inner if other is not link and self._wakes(other))
-        back = reversed_graph(adjacency(other for other in inner if other is not link))
-        return Loop(link, frozenset(reach([link.target], ahead) & reach([link.source], back)), self.loop)
-
-    def _candidates(self, group: Sequence[str], inner: Sequence[Link]) -> Iterator[Link]:
-        ways = _by((link for link in inner if link.sort != "reads"), lambda link: link.source)
-        for node in group:
-            if len(ways[node]) == 1 and ways[node][0].label in SIDES and ways[node][0].target != node and self._is_alone(ways[node][0]):
-                yield ways[node][0]
-
-    def _is_alone(self, back: Link) -> bool:
-        """Whether a side of a branch leads to one node: one that goes back has no others, which would begin with each round."""
-        return sum(link.label == back.label for link in self._out[back.source]) == 1
-
-    def _rank(self, link: Link, group: Set[str]) -> tuple[int, int]:
-        """First the branch that points back to where the circle is entered, then the one it is entered at."""
-        at_first, at_branch = (self._is_entered(node, group) for node in (link.target, link.source))
-        return (0 if at_first else 1 if at_branch else 2, self._place[link.source])
-
-    def _is_entered(self, node: str, group: Set[str]) -> bool:
-        return node == self._start or any(link.source not in group for link in self._in[node])
-
-    def _wakes(self, link: Link) -> bool:
-        return link.sort == "leads" or link.target not in self._led
-
-    def _between(self, nodes: Iterable[str]) -> list[Link]:
-        among = set(nodes)
-        return [link for node in nodes for link in self._out[node] if link.target in among]
-
-    def _sorted(self, nodes: Iterable[str]) -> list[str]:
-        return sorted(nodes, key=self._place.__getitem__)
-
-
-def _led(groups: Sequence[Sequence[str]], entry: str, links: Sequence[Link]) -> frozenset[str]:
-    """The entry, and the nodes to which control leads that can be there before them.
-
-    A first node that only its own loop leads to is not among them, if each way to the loop's branch goes through it: its data start it.
+    But for the first node of a loop to which only its own branch leads, and behind which that branch is: its data start it.
     """
-    numbers = {node: number for number, group in enumerate(groups) for node in group}
-    crossing = {link for link in links if numbers.get(link.source, -1) != numbers.get(link.target, -2)}
-    entered = {entry, *(link.target for link in crossing)}
-    order = Dominance([node for node in numbers if node in entered], adjacency(link for link in links if link not in crossing))
-    control = (link for link in links if link.sort == "leads")
-    return frozenset({entry, *(link.target for link in control if not order.holds(link.target, link.source))})
-
-
-def _reads_past_the_end(link: Link, loop: Loop) -> bool:
-    return link.sort == "reads" and (link.source == loop.branch or link.target == loop.first or link.source == link.target)
-
-
-def _by(links: Iterable[Link], end: Callable[[Link], str]) -> dict[str, list[Link]]:
-    groups: dict[str, list[Link]] = defaultdict(list)
+    number = {node: i for i, group in enumerate(components) for node in group}
+    control = [link for link in links if link.sort == "leads"]
+    asked = {entry, *(link.target for link in control)}
+    only_from_behind = asked - {entry} - {link.target for link in control if number.get(link.source, -1) != number.get(link.target, -2)}
+    if not only_from_behind:
+        return frozenset(asked)
+    ahead: dict[str, list[Link]] = defaultdict(list)
     for link in links:
-        groups[end(link)].append(link)
-    return groups
+        ahead[link.source].append(link)
+    seen: set[str] = set()
+    by_data: set[str] = set()
+    todo = deque([(entry, False)])  # all that control starts comes before what only data do
+    while todo:
+        node, has_data = todo.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        if has_data:
+            by_data.add(node)
+        for link in ahead.get(node, ()):
+            if link.sort == "leads" or link.target not in asked:
+                todo.appendleft((link.target, False))
+            elif link.target in only_from_behind:
+                todo.append((link.target, True))
+    return frozenset(asked - by_data)
 
 
-def _circle(node: str, links: Sequence[Link], loop: Loop | None = None) -> list[Link]:
-    """The links of a shortest circle through a node; with a loop, its branch stands for all its body."""
-    stated = {_ends(link, loop): link for link in reversed(links)}
-    return [stated[pair] for pair in pairwise(shortest_circle(node, adjacency(links, loop)))]
+def shortest_links(node: str, links: Sequence[Link]) -> list[Link]:
+    """Return the links of a shortest cycle through a node."""
+    stated = {(link.source, link.target): link for link in reversed(links)}
+    return [stated[pair] for pair in pairwise(shortest_cycle(node, adjacency(links)))]

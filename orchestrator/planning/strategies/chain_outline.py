@@ -9,7 +9,7 @@ from functools import cached_property
 
 from orchestrator.models.wire import ChainNode
 from orchestrator.planning.graphs import reach
-from orchestrator.planning.strategies import chain_links, chain_loops
+from orchestrator.planning.strategies import chain_links
 from orchestrator.planning.strategies.chain_links import Link, Nodes
 from orchestrator.planning.strategies.chain_loops import Loop, Loops, adjacency
 
@@ -43,8 +43,7 @@ class Outline:
     @cached_property
     def waking(self) -> Sequence[Link]:
         """The links that start their targets: control, and data where no control leads."""
-        loops = self.loops
-        return [link for link in self.nodes.links if link not in loops.recalls and (link.sort == "leads" or link.target not in loops.led)]
+        return [link for link in self.nodes.links if self.loops.wakes(link)]
 
     def reached(self) -> set[str]:
         """The nodes that can ever start."""
@@ -78,4 +77,4 @@ def outline(nodes: Iterable[ChainNode], entry: str, mend: Callable[[str], str | 
     """The outline of a chain. `mend` gives the node that an id means, or None; without it each id must be a node's."""
     read = chain_links.read(nodes, mend)
     entry = read.owner_of(entry)
-    return Outline(read, entry, chain_loops.find(read.steps, entry, read.links))
+    return Outline(read, entry, Loops(read.steps, entry, read.links))

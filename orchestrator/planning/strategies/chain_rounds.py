@@ -95,7 +95,7 @@ class Round:
 
     def _draw_out(self, link: Link, edges: _Edges, loop: Loop) -> None:
         """Out of the loop whose round this is; what leaves from its branch was drawn with the first round."""
-        if self._wakes(link) and link.source in self._live and link.source != loop.branch:
+        if self._outline.loops.wakes(link) and link.source in self._live and link.source != loop.branch:
             edges.add(link.source, link.target, link.label)
 
     def _draw_between(self, link: Link, edges: _Edges) -> None:
@@ -106,18 +106,16 @@ class Round:
             if left and left.branch != link.source:
                 edges.add(left.branch, link.target, GUARD)
         elif left or link.source in self._live:
-            edges.add(left.branch if left else link.source, link.target, wakes=self._wakes(link))
-            if left and link.source in self._live and self._wakes(link):
+            edges.add(left.branch if left else link.source, link.target, wakes=self._outline.loops.wakes(link))
+            if left and link.source in self._live and self._outline.loops.wakes(link):
                 edges.add(link.source, link.target)
 
     def _draw_ahead(self, link: Link, edges: _Edges) -> None:
         """To a node that comes with a later round only: the branch that may begin it waits for what it will need."""
-        left, entered = self._left(link.source, link.target), self._left(link.target, link.source)
+        left = self._left(link.source, link.target)
+        entered = next((loop for loop in reversed(self._loops_at(link.target)) if link.source not in loop.body), None)
         if entered and (left or link.source in self._live):
             edges.add(left.branch if left else link.source, entered.branch, wakes=False)
-
-    def _wakes(self, link: Link) -> bool:
-        return link.sort == "leads" or link.target not in self._outline.loops.led
 
     def _left(self, source: str, target: str) -> Loop | None:
         """The outermost loop of this drawing that a way from source to target leaves."""
@@ -178,7 +176,7 @@ def _begun(outline: Outline, loop: Loop | None, starts: Iterable[str], into: Map
         into = {node: [link for link in into.get(node, ()) if link.source in loop.body and link is not loop.link] for node in body}
     reached = reach(starts, adjacency(link for node in body for link in into.get(node, ())))
     begun = {node for node in reached if outline.loops.home.get(node) is loop}
-    for within in outline.loops.inside.get(loop, ()):
+    for within in outline.loops.inside[loop]:
         inwards = [link for node in within.body for link in into.get(node, ()) if link.source not in within.body]
         entered = {link.target for link in inwards if link.source in reached}
         begun |= _begun(outline, within, entered | (within.body & set(starts)), into)

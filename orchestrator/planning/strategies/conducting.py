@@ -153,7 +153,7 @@ def after_join(hop: Hop, *, before: str) -> Graph:
 def carry_out(hop: Hop, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
     """The steps of a plan as their dependencies allow, and behind them the one that tells the model what came of them.
 
-    Each step is {step_id, function, parameters, depends_on}; what it depends on is among the steps, and nothing goes in circles.
+    Each step is {step_id, function, parameters, depends_on}; what it depends on is among the steps, and they form no cycle.
     """
     prefix = f"{hop.base}/plan.{hop.asked}"
     steps, edges = [], []

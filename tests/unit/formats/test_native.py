@@ -236,13 +236,6 @@ def test_the_kinds_of_nodes_are_told_with_the_faults_of_the_form(folder: Path) -
     ]
 
 
-def test_a_mode_that_is_not_built_yet_is_refused() -> None:
-    assert faults_of("agents: {a: {}}\nteams:\n  t:\n    mode: conductor\n    agents: [a]\n") == [
-        "line 4: teams.t.mode: mode 'conductor' is not available in this version; "
-        "use 'pipeline' or 'broadcast' or 'router' or 'round_robin'"
-    ]
-
-
 ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    mode: router\n    agents: [a, b]\n"
 
 
@@ -306,7 +299,7 @@ agents:
   a: {system: "file: gone.md", modle: x}
   b: 7
 teams:
-  t: {mode: conductor, agents: [c]}
+  t: {mode: pipelin, agents: [c]}
   u: {mode: pipeline}
 tools:
   word: {function: "text_tools:wrod_count"}
@@ -319,8 +312,8 @@ defaults: {team: v}
         ["line 3", "agents.a.system"],
         ["line 3", "agents.a.modle"],
         ["line 4", "agents.b"],
-        ["line 6", "teams.t.agents[0]"],
         ["line 6", "teams.t.mode"],
+        ["line 6", "teams.t.agents[0]"],
         ["line 7", "teams.u"],
         ["line 9", "tools.word.function"],
         ["line 10", "defaults.team"],

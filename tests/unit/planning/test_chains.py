@@ -14,7 +14,7 @@ from orchestrator.models.definitions import Agent, Chain, Command, Defaults, Def
 from orchestrator.models.graph import Graph, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.graphs import circles, reach
+from orchestrator.planning.graphs import cycles, reach
 from orchestrator.planning.strategies import chain_checks, chain_links, chains
 from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
 from tests.examples import examples
@@ -172,15 +172,18 @@ def test_a_bad_entry_has_a_code_of_its_own(nodes: list[ChainNode], entry: str, t
 @pytest.mark.parametrize(
     ("nodes", "told"),
     [
-        ([tool("a", next_node="a")], "nodes[0] 'a'.next_node: 'a' → 'a' is a circle that nothing ends"),
-        ([tool("a", next_node="b"), tool("b", next_node="a")], "nodes[1] 'b'.next_node: 'a' → 'b' → 'a' is a circle"),
-        ([tool("a", next_node="b"), tool("b", on_error="a")], "nodes[1] 'b'.on_error: 'a' → 'b' → 'a' is a circle"),
-        ([tool("a", next_node="b", deps=["b"]), tool("b")], "'a' → 'b' → 'a' is a circle"),
-        ([tool("a", input_map={"x": "b"}, next_node="b"), tool("b")], "nodes[0] 'a'.input_map.x: 'a' → 'b' → 'a' is a circle"),
-        ([tool("a", input_map={"x": "a"})], "nodes[0] 'a'.input_map.x: 'a' → 'a' is a circle"),
-        ([branch("a", "x", true_node="a", false_node="b"), tool("b")], "nodes[0] 'a'.true_node: 'a' → 'a' is a circle"),
-        ([tool("a", next_node="b"), branch("b", "x", true_node="a", false_node="a")], "'a' → 'b' → 'a' is a circle"),
-        ([tool("a", next_node="b"), branch("b", "c", true_node="c", next_node="d"), tool("c"), tool("d")], "'b' → 'c' → 'b' is a circle"),
+        ([tool("a", next_node="a")], "nodes[0] 'a'.next_node: nodes 'a' → 'a' form a cycle"),
+        ([tool("a", next_node="b"), tool("b", next_node="a")], "nodes[1] 'b'.next_node: nodes 'a' → 'b' → 'a' form a cycle"),
+        ([tool("a", next_node="b"), tool("b", on_error="a")], "nodes[1] 'b'.on_error: nodes 'a' → 'b' → 'a' form a cycle"),
+        ([tool("a", next_node="b", deps=["b"]), tool("b")], "nodes 'a' → 'b' → 'a' form a cycle"),
+        ([tool("a", input_map={"x": "b"}, next_node="b"), tool("b")], "nodes[0] 'a'.input_map.x: nodes 'a' → 'b' → 'a' form a cycle"),
+        ([tool("a", input_map={"x": "a"})], "nodes[0] 'a'.input_map.x: nodes 'a' → 'a' form a cycle"),
+        ([branch("a", "x", true_node="a", false_node="b"), tool("b")], "nodes[0] 'a'.true_node: nodes 'a' → 'a' form a cycle"),
+        ([tool("a", next_node="b"), branch("b", "x", true_node="a", false_node="a")], "nodes 'a' → 'b' → 'a' form a cycle"),
+        (
+            [tool("a", next_node="b"), branch("b", "c", true_node="c", next_node="d"), tool("c"), tool("d")],
+            "nodes 'b' → 'c' → 'b' form a cycle",
+        ),
         ([tool("a"), mapping("m", "x", "n"), mapping("n", "y", "m")], "nodes[1] 'm'.map_node: the maps 'm' → 'n' → 'm' run each other"),
         (
             [
@@ -189,11 +192,11 @@ def test_a_bad_entry_has_a_code_of_its_own(nodes: list[ChainNode], entry: str, t
                 tool("x", deps=["a"]),
                 branch("b", "k", true_node="a", deps=["x"]),
             ],
-            "nodes[3] 'b'.deps: 'a' → 'x' → 'b' leaves a loop and comes back into it",
+            "nodes[2] 'x': it is in the loop that 'b' closes, but no node of the loop starts it; lead to it with 'next_node'",
         ),
     ],
 )
-def test_a_circle_that_is_no_loop_is_refused(nodes: list[ChainNode], told: str) -> None:
+def test_a_cycle_that_is_no_loop_is_refused(nodes: list[ChainNode], told: str) -> None:
     messages, code = faults(*nodes)
 
     assert [message for message in messages if told in message] == messages
@@ -253,7 +256,7 @@ def test_chains_that_run_each_other_in_a_circle_are_refused() -> None:
 
     assert code == "chain_cycle"
     assert len(messages) == 1
-    assert "run each other in a circle" in messages[0]
+    assert "run each other in a cycle" in messages[0]
     assert messages[0].startswith("chains.")
     assert [str(fault) for fault in chains.check_chains(definitions)] == messages
 
@@ -272,7 +275,7 @@ def test_the_faults_of_a_chain_that_is_run_are_told_with_its_name() -> None:
 
 
 def test_planning_a_faulty_request_raises_all_of_it() -> None:
-    with pytest.raises(ConfigError, match="is a circle") as caught:
+    with pytest.raises(ConfigError, match="form a cycle") as caught:
         plan(tool("a", next_node="a"))
 
     assert caught.value.code == "chain_cycle"
@@ -853,6 +856,41 @@ def test_the_outer_round_before_of_an_inner_node_is_its_last() -> None:
     assert seen == [None, 3]
 
 
+def test_a_node_of_an_inner_loop_waits_for_what_it_reads_from_outside_of_the_outer() -> None:
+    nodes = [
+        tool("s", next_node=["o", "late"]),
+        tool("o", next_node="again"),
+        branch("again", "again", true_node="x", false_node="outer"),
+        tool("x", input_map={"late": "late"}, next_node="again"),
+        branch("outer", "x", true_node="o", false_node="e"),
+        tool("e"),
+        tool("late", input={"is": "there"}),
+    ]
+
+    run = Run(
+        request(*nodes),
+        DEFINITIONS,
+        choose=lambda ready: ready[0] if ready != ["late", "o#1"] else "o#1",
+        decide=lambda node_id, visit: node_id == "again" and visit == 1,
+    ).play()
+
+    assert run.story == ["s", "o#1", "late", "again#1.1", "x#1.2", "again#1.2", "outer#1", "e"]
+    assert run.output("x") == {"late": {"is": "there"}}
+
+
+def test_a_loop_may_begin_in_its_middle() -> None:
+    nodes = [
+        tool("review", name="slow", input_map={"n": "review.n", "fix": "improve.on"}, next_node="fine"),
+        branch("fine", "review.n >= `3`", true_node="e", false_node="improve"),
+        tool("improve", input_map={"on": "review.n"}, next_node="review"),
+        tool("e", input_map={"n": "review.n"}),
+    ]
+
+    run = play(*nodes, tools={"slow": counter})
+
+    assert run.story == ["review#1", "fine#1", "improve#2", "review#2", "fine#2", "improve#3", "review#3", "fine#3", "e"]
+
+
 def test_a_loop_holds_maps_and_nested_chains_hold_loops() -> None:
     inner = Chain(entry_node="count", nodes=[*DO_WHILE[1:3], tool("e", input_map={"n": "count.n", "top": "top"})])
     nodes = [
@@ -897,14 +935,14 @@ def dags(draw: st.DrawFn) -> list[ChainNode]:
 
 
 @given(dags())
-def test_any_chain_without_circles_is_planned_without_circles_and_all_of_it_can_run(nodes: list[ChainNode]) -> None:
+def test_any_chain_without_cycles_is_planned_without_cycles_and_all_of_it_can_run(nodes: list[ChainNode]) -> None:
     graph = plan(*nodes)
 
     ids = {step.id for step in graph.steps}
     successors = {step_id: [edge.target for edge in graph.edges if edge.source == step_id] for step_id in ids}
     assert ids == {node.node_id for node in nodes}
     assert all({edge.source, edge.target} <= ids for edge in graph.edges)
-    assert not circles(ids, successors)
+    assert not cycles(ids, successors)
     assert reach(["n0"], successors) == ids
     assert all(node_of(step_id) == NodeRef(step_id) for step_id in ids)
     assert len(set(graph.edges)) == len(graph.edges)
@@ -1056,7 +1094,7 @@ def test_a_side_that_points_back_leads_nowhere_else() -> None:
     faults, code = chains.check(ChainRequest.model_validate({"nodes": nodes, "entry_node": "a"}), definitions)
 
     assert code == "chain_cycle"
-    assert "a circle that nothing ends" in faults[0].message
+    assert "form a cycle" in faults[0].message
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ from tests.unit.formats.langswarm.stage import AGENTS, faults
         ("{id: 'a/b', agent: ann}", "the id 'a/b' holds '/'"),
         ("{id: a, agent: ann}, {id: a, agent: bob}", "the id 'a' is also that of the step on line"),
         ("{id: a, agent: ann, output: {to: user}}, {id: b, agent: bob, input: x}", "nothing leads to step 'b'"),
-        ("{id: a, agent: ann, output: {to: b}}, {id: b, agent: bob, output: {to: a}}", "is a circle that nothing ends"),
-        ("{id: a, agent: ann, input: '${b}'}, {id: b, agent: bob}", "is a circle that nothing ends"),
+        ("{id: a, agent: ann, output: {to: b}}, {id: b, agent: bob, output: {to: a}}", "steps 'a' → 'b' → 'a' form a cycle"),
+        ("{id: a, agent: ann, input: '${b}'}, {id: b, agent: bob}", "steps 'a' → 'b' → 'a' form a cycle"),
         ("text", "expected a step"),
         ("{id: a, agent: ann, input: 'x {{ context.user_input }}'}", "'{{ context.user_input }}' would be said as it is written; write ${"),
         ("{id: a, agent: ann, input: 'x ${user_input'}", "'${user_input' is never closed"),
@@ -228,8 +228,7 @@ def test_what_planning_finds_is_said_of_steps(tmp_path: Path) -> None:
 
     assert [fault.partition(": ")[2] for fault in found] == [
         "workflows.w[1] 'b': cannot be reached from the entry 'a': only 'c' could start it",
-        "workflows.w[2] 'c': 'b' → 'c' → 'b' is a circle that nothing ends; only a condition may point back, with one side, and its other "
-        "side leads on",
+        "workflows.w[2] 'c': steps 'b' → 'c' → 'b' form a cycle; only a condition may point back, and its other side must leave the loop",
         "workflows.w[2] 'c': cannot be reached from the entry 'a': only 'b' could start it",
     ]
 
