@@ -47,17 +47,26 @@ def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> lis
 
 
 def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
-    """Return the canvases in the order in which they go out, if every edge is taken, and between them the steps that need no message."""
-    steps = {step.id: step for step in graph.steps}
-    followers = canvas.Followers(graph)
+    """Return the canvases in the order in which they go out, if every edge is taken, and between them the steps that need no message.
+
+    Who plans has the graph at hand, and sends with it what is ready at first and behind decisions; who does another step has none.
+    """
+    steps, followers = {step.id: step for step in graph.steps}, canvas.Followers(graph)
+    sources: dict[str, set[str]] = {step_id: set() for step_id in steps}
+    for edge in graph.edges:
+        sources[edge.target].add(edge.source)
     carried: set[str] = set()
+    decided: set[str] = set()
     for wave in _waves(graph):
-        ready = [step_id for step_id in wave if step_id not in carried]
-        unsent = [step_id for step_id in ready if steps[step_id].decides or steps[step_id].kind == "wait"]
-        built = canvas.build(dispatch, [(step_id, steps[step_id]) for step_id in ready if step_id not in unsent], followers)
-        carried.update(canvas.carried(built))
-        yield from (steps[step_id] for step_id in unsent)
-        yield from built
+        ready = [steps[step_id] for step_id in wave if step_id not in carried]
+        for has_graph in (True, False):
+            alike = [step for step in ready if (sources[step.id] <= decided) == has_graph]
+            unsent = [step for step in alike if step.decides or step.kind == "wait"]
+            built = canvas.build(dispatch, [(step.id, step) for step in alike if step not in unsent], followers if has_graph else None)
+            carried.update(canvas.carried(built))
+            yield from unsent
+            yield from built
+            decided.update(step.id for step in unsent if has_graph and step.decides)
 
 
 def canvas_tree(found: Iterable[Canvas | Step]) -> list[Branch]:

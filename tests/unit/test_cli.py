@@ -487,14 +487,18 @@ def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
         {"node_id": "q", "kind": "agent", "name": "a"},
     ]
     fan: list[dict[str, JsonValue]] = [
-        {"node_id": "s", "kind": "tool", "name": "t", "next_node": "p"},
-        {"node_id": "p", "kind": "agent", "name": "a", "deps": ["s"]},
-        {"node_id": "q", "kind": "agent", "name": "a", "deps": ["s"]},
+        {"node_id": "p", "kind": "agent", "name": "a"},
+        {"node_id": "q", "kind": "agent", "name": "a"},
         {"node_id": "j", "kind": "agent", "name": "a", "deps": ["p", "q"]},
     ]
+    decision: dict[str, JsonValue] = {"node_id": "s", "kind": "branch", "condition": "`true`", "true_node": ["p", "q"]}
+    step: dict[str, JsonValue] = {"node_id": "s", "kind": "tool", "name": "t", "next_node": ["p", "q"]}
 
     assert texts(canvas_of(graph_of(*row)))[0] == "└─ chain"
-    assert any(line.endswith("chord") for line in texts(canvas_of(graph_of(*fan))))
+    assert texts(canvas_of(graph_of(decision, *fan)))[:3] == ["├─ s in place, without a message", "└─ chord", "├─ group"]
+    assert [line.split()[1] for line in texts(canvas_of(graph_of(step, *fan)))] == ["tool.call", "group", "├─", "└─", "agent.turn"], (
+        "whoever did s has no graph at hand"
+    )
 
 
 def test_each_step_is_in_one_canvas() -> None:
