@@ -27,7 +27,7 @@ from orchestrator.errors import CantataError, ConfigError, UnavailableError, Unk
 from orchestrator.models.graph import START, STEP_OVER, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RUN_OVER, RunStatus
-from orchestrator.state import clock, handed_back
+from orchestrator.state import handed_back
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.encoding import (
     fragment_text,
@@ -342,24 +342,6 @@ class Ledger:
         """`wake` for steps of any runs, each a `run|step`, in one round trip."""
         steps = [(shard_of(run_id), (run_id, step_id, self._resend_ms)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
         return [(word, ready_of(sends)) for word, sends in self._call_all("wake", steps)]
-
-    def look_in(self, waits: Mapping[str, float], *, sooner: bool = False) -> None:
-        """Look for steps that wait for limits, each a `run|step`, in so many seconds; with `sooner`, only if that is earlier."""
-
-        def call() -> None:
-            now = clock.now()
-            with self.redis.pipeline(transaction=False) as pipe:
-                for ticket, seconds in waits.items():
-                    pipe.zadd(
-                        f"{shard_key(self.redis, shard_of(ticket.partition('|')[0]))}:due",
-                        {f"permit|{ticket}": (now + seconds) * 1000},
-                        xx=True,
-                        lt=sooner,
-                    )
-                pipe.execute()
-
-        if waits:
-            self.patiently(call)
 
     def stream(self, begun: Begun, text: str) -> bool:
         """Add a piece of a model's reply to the run's events; False if this attempt counts no more."""
