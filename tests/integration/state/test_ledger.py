@@ -16,7 +16,7 @@ from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
 from orchestrator.state import events, handed_back
 from orchestrator.state.keys import SHARDS, key_of, run_key, shard_key, shard_of
-from orchestrator.state.ledger import BLOB_BYTES, Ledger
+from orchestrator.state.ledger import BLOB_BYTES, RESEND_S, Ledger
 from orchestrator.state.records import Ahead, Begun, Overdue, Ready, Swept
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
@@ -216,20 +216,24 @@ def test_an_outcome_told_twice_counts_once(ledger: Ledger) -> None:
     again = play.commit(begun, outcome=Outcome(output="two", usage=Usage(input_tokens=7)))
 
     assert (first.word, sent(first)) == ("ok", ["b", "c"])
-    assert (again.word, sent(again)) == ("again", ["b", "c"])
+    assert (again.word, sent(again)) == ("again", []), "a sweep sends what was not begun"
     assert play.output("a") == "one"
     assert ledger.read("run").usage.input_tokens == 7
     assert play.events("a") == ["started", "done"]
 
 
-def test_an_outcome_told_again_sends_only_what_still_waits_for_a_worker(ledger: Ledger) -> None:
+def test_what_an_outcome_made_ready_whose_reply_was_lost_is_sent_by_a_sweep(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(ledger)
-    play.plan(work("a"), work("b"), work("c"), edges=(*row("a", "b"), *row("a", "c")))
+    play.plan(work("a"), work("b"), edges=row("a", "b"))
     begun = play.begin("a")
-    play.commit(begun)
-    play.do("b")
+    lose_one_reply(monkeypatch, "commit")
 
-    assert sent(play.commit(begun)) == ["c"]
+    committed = play.commit(begun)
+
+    assert (committed.word, sent(committed), play.sweep().overdue) == ("again", [], ())
+    due = ledger.redis.zscore(f"{play.shard}:ready", "run|b")
+    assert 0 < float(str(due)) - ledger.redis.time()[0] * 1000 <= RESEND_S * 1000 + 1000
+    assert [step.step_id for step in play.lose_message("b").overdue] == ["b"]
 
 
 def test_an_outcome_told_again_after_the_end_of_the_run_changes_nothing(ledger: Ledger) -> None:
