@@ -7,22 +7,19 @@ and each call that ends, give permits to the first in the queues; a step that wa
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha1
-from importlib.resources import files
 from typing import Literal, cast
 
 from redis import Redis
-from redis.exceptions import NoScriptError
 
 from orchestrator.models.definitions import Budget, Limits, Rates
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.state import clock
 from orchestrator.state.keys import key_of, run_key
 from orchestrator.state.ledger import LEASE_S, Ledger
+from orchestrator.state.scripts import Scripts
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # what `rpm` and `tpm` say
@@ -34,7 +31,7 @@ Unit = Literal["tokens", "usd"]
 Scope = Literal["run", "tenant", "day"]
 Reason = Literal["rpm", "tpm", "concurrency", "pause", "budget"]
 
-_LUA = files("orchestrator.state") / "lua"
+_SCRIPTS = Scripts("limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +136,13 @@ def standing(redis: Redis, models: Iterable[str]) -> Standing:
 class Limiter:
     """Shared limits in Redis. Safe to share between threads; every call may be told twice."""
 
+    scripts = _SCRIPTS
+
     def __init__(self, ledger: Ledger, *, window_s: float = WINDOW_S, lease_s: float = LEASE_S) -> None:
         """Use the ledger's connection, and have its patience."""
         self._ledger = ledger
         self._window_ms = str(int(window_s * 1000))
         self._lease_ms = str(int(lease_s * 1000))
-        self._scripts: dict[str, tuple[str, str]] = {}
-        self._loading = threading.Lock()
 
     def take(self, ask: Ask, limits: Limits) -> Granted | Wait | Exhausted:
         """Take a permit to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
@@ -153,7 +150,7 @@ class Limiter:
             "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO),
             "limits": list(_rates(ask, limits)), "budgets": list(_budgets(ask, limits)),
         }  # fmt: skip
-        answer = self._call("limits_take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
+        answer = self._call("take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
         match answer:
             case ["wait", wait_ms, reason, of, ahead]:
                 return Wait(int(wait_ms) / 1000, reason, of, int(ahead))
@@ -168,7 +165,7 @@ class Limiter:
 
         `usd` is None if the price is unknown. Told late, after the holder was given up, it still counts as spent.
         """
-        return self._call("limits_settle", holder, str(tokens), _nano(usd))
+        return self._call("settle", holder, str(tokens), _nano(usd))
 
     def sweep(self, tickets: Iterable[str] = ()) -> list[str]:
         """Call those for whom there is room, at most `MAX_CALLED`; answers their tickets, and those of the given that wait in no queue.
@@ -176,24 +173,24 @@ class Limiter:
         Drops the budgets of runs that are over, an hour after the last word on each. While its run is open a budget has no TTL: a Redis
         that evicts what expires must not forget what was spent.
         """
-        called, runs = cast("list[list[str]]", self._call("limits_sweep", *tickets))
+        called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
         if runs:
             statuses = self._ledger.patiently(lambda: self._statuses(runs))
             over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
-            self._call("limits_budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
+            self._call("budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
         return called
 
     def forget(self, tickets: Iterable[str]) -> list[str]:
         """Take those that wait no more out of the queues; answers the tickets that were called by that."""
-        return self._call("limits_forget", *tickets)
+        return self._call("forget", *tickets)
 
     def redate(self, holder: str) -> bool:
         """Count a call from now on, since its request left later than it was counted; False if nothing is known of it any more."""
-        return bool(self._call("limits_redate", holder))
+        return bool(self._call("redate", holder))
 
     def renew(self, holders: Iterable[str]) -> None:
         """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
-        self._call("limits_renew", self._lease_ms, *holders)
+        self._call("renew", self._lease_ms, *holders)
 
     def _statuses(self, runs: Sequence[str]) -> list[str | None]:
         redis = self._ledger.redis
@@ -205,31 +202,12 @@ class Limiter:
     def pause(self, model: str, seconds: float) -> None:
         """Have nobody ask a model for a while, since its provider said so."""
         if seconds > 0:
-            self._call("limits_pause", model, str(int(seconds * 1000)))
+            self._call("pause", model, str(int(seconds * 1000)))
 
     def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
-        sha, text = self._script(name)
         redis = self._ledger.redis
-        prefix = key_of(redis, LIMITS_KEY)
-
-        def call() -> list:  # type: ignore[type-arg]  # what Lua replies
-            try:
-                return cast("list", redis.evalsha(sha, 1, prefix, self._window_ms, *args))  # type: ignore[type-arg]
-            except NoScriptError:
-                return cast("list", redis.eval(text, 1, prefix, self._window_ms, *args))  # type: ignore[type-arg]
-
-        return self._ledger.patiently(call)
-
-    def _script(self, name: str) -> tuple[str, str]:
-        script = self._scripts.get(name)
-        if script is None:
-            with self._loading:
-                text = self._text(name)
-                script = self._scripts[name] = (sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
-        return script
-
-    def _text(self, name: str) -> str:
-        return "\n".join((_LUA / f"{part}.lua").read_text() for part in ("limits_lib", name))
+        key = key_of(redis, LIMITS_KEY)
+        return cast("list", self._ledger.patiently(lambda: self.scripts.call(redis, name, key, self._window_ms, *args)))  # type: ignore[type-arg]
 
 
 def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:

@@ -18,6 +18,7 @@ from orchestrator.models.definitions import Limits, Rates
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.limits import Ask, Granted, Limiter, Wait
+from orchestrator.state.scripts import Scripts
 
 PROCESSES = 8
 STEPS = 20
@@ -44,15 +45,21 @@ class Load:
     used: int = 1
 
 
-class Watched(Limiter):
-    """A limiter that writes down when calls go and end."""
+class _Noted(Scripts):
+    """Scripts that write down when calls go and end."""
 
-    def _text(self, name: str) -> str:
+    def text(self, name: str) -> str:
         note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':held'))"
-        text = super()._text(name)
+        text = super().text(name)
         for ending in ("\n  return {'granted'}\n", "\nreturn advance()\n"):
             text = text.replace(ending, note + ending)
         return text
+
+
+class Watched(Limiter):
+    """A limiter that writes down when calls go and end."""
+
+    scripts = _Noted("limits")
 
 
 def run(redis: Redis, load: Load) -> tuple[list[tuple[int, str, int]], float]:

@@ -11,14 +11,26 @@ from redis import Redis
 from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from orchestrator.state.scripts import Scripts
 
 MODEL = "openai/gpt-4o-mini"
 CLOCK = "clock"
 NOON_MS = 20_000 * 86_400_000 + 43_200_000
 
 
+class _Clocked(Scripts):
+    """Scripts that go by a clock of our own."""
+
+    def text(self, name: str) -> str:
+        text = super().text(name)
+        assert text.count("redis.call('TIME')") == 1
+        return text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, 1)")
+
+
 class Stage(Limiter):
     """A limiter on a clock of our own, and the workers that ask it. The keys' expiry still goes by Redis's clock."""
+
+    scripts = _Clocked("limits")
 
     def __init__(self, redis: Redis) -> None:
         super().__init__(Ledger(redis))
@@ -26,11 +38,6 @@ class Stage(Limiter):
         self.now_ms = NOON_MS
         self.asked = 0
         self.sleep(0)
-
-    def _text(self, name: str) -> str:
-        text = super()._text(name)
-        assert text.count("redis.call('TIME')") == 1
-        return text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, 1)")
 
     def sleep(self, seconds: float) -> None:
         """Let time go by."""

@@ -734,8 +734,8 @@ def test_a_clock_set_back_does_no_lasting_harm(stage: Stage) -> None:
 
 
 def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
-    for name in ("limits_take", "limits_settle", "limits_renew", "limits_pause"):
-        assert not re.search(r"'cantata:", stage._text(name)), "keys are built from KEYS[1]"
+    for name in ("take", "settle", "renew", "pause"):
+        assert not re.search(r"'cantata:", stage.scripts.text(name)), "keys are built from KEYS[1]"
 
 
 # eight processes
@@ -764,7 +764,7 @@ def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: 
         if what == "concurrency":
             most, used = max(under_way for _, _, under_way in log), mean_under_way(log)
         else:
-            most, used = fullest_and_mean_window([at for at, what, _ in log if what == "limits_take"], load.window_s * 1000)
+            most, used = fullest_and_mean_window([at for at, what, _ in log if what == "take"], load.window_s * 1000)
             most, used = most * load.used, used * load.used
         print(f"{what}: at most {most / limit:.1%} of the limit, {used / limit:.1%} used")  # noqa: T201
         assert most <= limit * 1.01
