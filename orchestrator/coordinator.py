@@ -192,21 +192,22 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
         if swept.fault:
             log.error("shard_not_swept", error=swept.fault)
     send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
-    is_asked = _look_for_permits(app, ledger, found, since)
+    is_asked = _call_for_permits(app, ledger, found, since, always=0 in shards)
     for run_id in (run_id for swept in found for run_id in swept.ended):
         _tell_of_end(ledger, run_id)
     _send_lost(app, ledger, [step for swept in found for step in swept.overdue])
-    if 0 in shards:  # one sweeper of all does it
-        Limiter(ledger).drop_budgets()
     return is_asked and not any(swept.fault for swept in found)
 
 
-def _look_for_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float) -> bool:
-    """Send the steps that wait for limits and whose turn it is; False if the limits cannot be asked, which stops nothing else."""
+def _call_for_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float, *, always: bool) -> bool:
+    """Send the steps that wait for limits and may go now; False if the limits cannot be asked, which stops nothing else.
+
+    Of several sweepers, that of the first shard does it always.
+    """
     waiting, left = [ticket for swept in found for ticket in swept.waiting], [ticket for swept in found for ticket in swept.left]
     try:
-        if waiting or left:
-            send_ready(app, permits.look(ledger, Limiter(ledger), waiting, left), sent_at=since)
+        if always or waiting or left:
+            send_ready(app, permits.sweep(ledger, Limiter(ledger), waiting, left), sent_at=since)
     except (CantataError, RedisFailure) as error:  # in a Redis Cluster they may lie on a node that is away
         outages.tell(log, "limits_not_asked", error)
         return False

@@ -102,7 +102,7 @@ def _told(wait: Wait) -> str:
 
 
 async def _settle(work: Work, ask: Ask, leave: Leave, stopped: Usage) -> None:
-    """Tell what a call used, and those whose turn comes sooner by that. A reply is worth more than its account: it is not lost with it."""
+    """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
     try:
         await leave.is_over()
         work.process.drop_leave(work.begun.lease)
@@ -116,8 +116,8 @@ async def _settle(work: Work, ask: Ask, leave: Leave, stopped: Usage) -> None:
 
 def _pay(work: Work, ask: Ask, usage: Usage) -> None:
     process = work.process
-    sooner = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
-    process.send(permits.hasten(process.ledger, process.limiter, sooner))
+    called = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
+    process.send(permits.wake(process.ledger, process.limiter, called))
     faultpoints.at("budget-settled")
 
 

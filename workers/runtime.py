@@ -78,8 +78,6 @@ class Process:
         self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self._heart_redis = connect(redis_url, owner=self.owner)
         self._heart_ledger = Ledger(self._heart_redis, lease_s=lease_s)
-        for ledger in (self.ledger, self._heart_ledger):
-            ledger.read_scripts()
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
         self._heart_limiter = Limiter(self._heart_ledger, lease_s=lease_s)
         self._leaves: set[str] = set()

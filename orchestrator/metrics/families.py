@@ -35,7 +35,9 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_model_tokens_total", "counter", ("model", "direction"), "Tokens of requests (input) and replies (output).", "worker"),
     Family("cantata_model_cost_usd_total", "counter", ("model",), "US dollars that replies cost, where the price is known.", "worker"),
     Family("cantata_limit_waits_total", "counter", ("model", "reason"), "Model calls put off since shared limits had no room.", "worker"),
-    Family("cantata_limit_wait_seconds_total", "counter", ("model", "reason"), "Seconds that such calls were put off by.", "worker"),
+    Family(
+        "cantata_limit_wait_seconds_total", "counter", ("model", "reason"), "Estimated seconds that such calls were put off by.", "worker"
+    ),
     Family("cantata_budget_refusals_total", "counter", ("budget",), "Model calls not made since a budget was spent.", "worker"),
     Family("cantata_build_info", "gauge", ("version",), "1; its label says which version runs.", "both"),
     Family("cantata_redis_up", "gauge", (), "1 if Redis and the broker answered; 0: what follows is missing.", "gateway"),

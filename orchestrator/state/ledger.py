@@ -8,11 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha1, sha256
-from importlib.resources import files
+from hashlib import sha256
 from secrets import token_hex
 from typing import Any, TypeVar, cast
 
@@ -27,7 +25,7 @@ from orchestrator.errors import CantataError, ConfigError, UnavailableError, Unk
 from orchestrator.models.graph import START, STEP_OVER, Outcome, Step
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import RUN_OVER, RunStatus
-from orchestrator.state import clock, handed_back
+from orchestrator.state import handed_back
 from orchestrator.state.cluster import Cluster
 from orchestrator.state.encoding import (
     fragment_text,
@@ -81,9 +79,7 @@ log = structlog.get_logger(__name__)
 
 Reply = TypeVar("Reply")
 
-_reading = Scripts("reading")
-_LUA = files("orchestrator.state") / "lua"
-_PRELUDES = {"commit": ("lib", "grow")}
+_scripts, _reading = Scripts(), Scripts("reading")
 
 
 class Ledger:
@@ -98,8 +94,6 @@ class Ledger:
         self._lease_s = lease_s
         self._lease_ms = str(int(lease_s * 1000))
         self._resend_ms = str(int(RESEND_S * 1000))
-        self._scripts: dict[str, tuple[str, str]] = {}
-        self._loading = threading.Lock()
         self._calls = itertools.count(1)
         self._replicas = replicas
 
@@ -343,24 +337,6 @@ class Ledger:
         steps = [(shard_of(run_id), (run_id, step_id, self._resend_ms)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
         return [(word, ready_of(sends)) for word, sends in self._call_all("wake", steps)]
 
-    def look_in(self, waits: Mapping[str, float], *, sooner: bool = False) -> None:
-        """Look for steps that wait for limits, each a `run|step`, in so many seconds; with `sooner`, only if that is earlier."""
-
-        def call() -> None:
-            now = clock.now()
-            with self.redis.pipeline(transaction=False) as pipe:
-                for ticket, seconds in waits.items():
-                    pipe.zadd(
-                        f"{shard_key(self.redis, shard_of(ticket.partition('|')[0]))}:due",
-                        {f"permit|{ticket}": (now + seconds) * 1000},
-                        xx=True,
-                        lt=sooner,
-                    )
-                pipe.execute()
-
-        if waits:
-            self.patiently(call)
-
     def stream(self, begun: Begun, text: str) -> bool:
         """Add a piece of a model's reply to the run's events; False if this attempt counts no more."""
         told = self._call("stream", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, to_json({"text": text}))
@@ -532,7 +508,7 @@ class Ledger:
         return [reply for part in parts for reply in self._call_all(name, [(shard_of(words[0]), words) for words in part])]
 
     def _call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
-        sha, text = self._script(name)
+        sha, text = _scripts.script(name)
         key = shard_key(self.redis, shard)
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
@@ -556,7 +532,7 @@ class Ledger:
     def _call_all_once(
         self, name: str, calls: Sequence[tuple[int, tuple[str | float, ...]]], failed: Callable[[ResponseError], list[Any]] | None = None
     ) -> list[Any]:
-        sha, _ = self._script(name)
+        sha, _ = _scripts.script(name)
         if not calls:
             return []
         with self.redis.pipeline(transaction=False) as pipe:
@@ -587,22 +563,6 @@ class Ledger:
         if confirmed < self._replicas:
             raise Unconfirmed(f"{confirmed} of {self._replicas} replicas have it")
         return cast(object, reply)
-
-    def read_scripts(self) -> None:
-        """Read all scripts now: a long-lived process must not meet those of a version that is installed over it."""
-        for file in _LUA.iterdir():
-            name = file.name.removesuffix(".lua")
-            if name not in ("lib", "grow") and not name.startswith(("costs", "limits", "memory", "reading", "rotation", "skip")):
-                self._script(name)
-
-    def _script(self, name: str) -> tuple[str, str]:
-        script = self._scripts.get(name)
-        if script is None:
-            with self._loading:
-                parts = [*_PRELUDES.get(name, ("lib",)), name]
-                text = "\n".join((_LUA / f"{part}.lua").read_text() for part in parts)
-                script = self._scripts[name] = (sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
-        return script
 
     def patiently(self, call: Callable[[], Reply]) -> Reply:
         """Call Redis, again and again while it is away or will not take writes, for as long as this ledger has patience.

@@ -1,40 +1,37 @@
 """Keeps the limits that all workers share: how often models may be asked, and what may be spent. `lua/limits_lib.lua` lists its keys.
 
-A worker takes a permit before a model call and settles after it. One that must wait holds nothing but its place in a line: the sweep asks
-for it, and for all others whose turn it may be, in one call (`poll`); when its turn has come it asks again under the same run and step.
+A worker takes a permit before a model call and settles after it. A call that must wait holds nothing but its place in a queue. The sweep,
+and each call that ends, give permits to the first in the queues; a step that was called so asks again, under the same run and step.
 """
 
 from __future__ import annotations
 
 import json
-import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha1
-from importlib.resources import files
 from typing import Literal, cast
 
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
 
 from orchestrator.models.definitions import Budget, Limits, Rates
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.state import clock
 from orchestrator.state.keys import key_of, run_key
 from orchestrator.state.ledger import LEASE_S, Ledger
+from orchestrator.state.scripts import Scripts
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # what `rpm` and `tpm` say
 DAY_S = 86_400  # days are those of UTC, counted from 1970
-MOST_POLLED = 50  # by one script, which then takes Redis some 5 ms
+MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lua/limits_lib.lua` says
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
 
 Unit = Literal["tokens", "usd"]
 Scope = Literal["run", "tenant", "day"]
 Reason = Literal["rpm", "tpm", "concurrency", "pause", "budget"]
 
-_LUA = files("orchestrator.state") / "lua"
+_SCRIPTS = Scripts("limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Ask:
 
     @property
     def ticket(self) -> str:
-        """What its place in a line is kept under: the same in each attempt."""
+        """The name under which it waits: the same in each attempt."""
         run_id, _attempt, _owner, step_id = self.holder.split("|", 3)
         return f"{run_id}|{step_id}"
 
@@ -70,15 +67,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The call waits in a line; `poll` says when it may come."""
+    """The call waits in a queue until it is called."""
 
     seconds: float
-    """When to look for it, from now."""
+    """About how long, to tell people."""
     reason: Reason
     of: Literal["model", "tenant", "run", "day"]
     """Whose limit or budget it is."""
     ahead: int
-    """Calls before this one in the line."""
+    """Calls before this one in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +95,11 @@ class Exhausted:
 
 
 @dataclass(frozen=True, slots=True)
-class Sooner:
-    """A call that waits need not wait as long as it was told. If nobody tells it, it is looked for when that was."""
-
-    ticket: str
-    """The run and the step, as `run|step`."""
-    seconds: float
-    """From now; 0 if it may ask at once."""
-
-
-@dataclass(frozen=True, slots=True)
 class Pressure:
     """How a model's limits stand."""
 
     waiting: int
-    """Calls in its line."""
+    """Calls of it in queues."""
     paused_s: float
     """How long nobody may ask it yet, since its provider said so."""
 
@@ -130,28 +117,32 @@ class Standing:
 def standing(redis: Redis, models: Iterable[str]) -> Standing:
     """How the limits of these models stand, and what was spent today."""
     names, now, prefix = list(models), clock.learn(redis), key_of(redis, LIMITS_KEY)
+    queues = cast("list[str]", redis.zrange(f"{prefix}:queues", 0, -1))
     with redis.pipeline(transaction=False) as pipe:
+        for queue in queues:
+            pipe.zcard(f"{prefix}:queue:{queue}")
         for name in names:
-            pipe.zcard(f"{prefix}:model:{name}:line")
             pipe.get(f"{prefix}:model:{name}:pause")
         pipe.hmget(f"{prefix}:budget:day:{int(now // DAY_S)}", ["tokens", "nano"])
         *answers, (tokens, nano) = pipe.execute()
-    pressures = (
-        Pressure(int(line), max(0.0, int(until or 0) / 1000 - now)) for line, until in zip(answers[::2], answers[1::2], strict=True)
-    )
-    return Standing(dict(zip(names, pressures, strict=True)), int(tokens or 0), int(nano or 0) / NANO)
+    waiting: Counter[str] = Counter()
+    for queue, length in zip(queues, answers, strict=False):
+        waiting[json.loads(queue)[-1]] += int(length)
+    pauses = (max(0.0, int(until or 0) / 1000 - now) for until in answers[len(queues) :])
+    pressures = {name: Pressure(waiting[f"model:{name}"], paused_s) for name, paused_s in zip(names, pauses, strict=True)}
+    return Standing(pressures, int(tokens or 0), int(nano or 0) / NANO)
 
 
 class Limiter:
     """Shared limits in Redis. Safe to share between threads; every call may be told twice."""
+
+    scripts = _SCRIPTS
 
     def __init__(self, ledger: Ledger, *, window_s: float = WINDOW_S, lease_s: float = LEASE_S) -> None:
         """Use the ledger's connection, and have its patience."""
         self._ledger = ledger
         self._window_ms = str(int(window_s * 1000))
         self._lease_ms = str(int(lease_s * 1000))
-        self._scripts: dict[str, tuple[str, str]] = {}
-        self._loading = threading.Lock()
 
     def take(self, ask: Ask, limits: Limits) -> Granted | Wait | Exhausted:
         """Take a permit to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
@@ -159,7 +150,7 @@ class Limiter:
             "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO),
             "limits": list(_rates(ask, limits)), "budgets": list(_budgets(ask, limits)),
         }  # fmt: skip
-        answer = self._call("limits_take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
+        answer = self._call("take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
         match answer:
             case ["wait", wait_ms, reason, of, ahead]:
                 return Wait(int(wait_ms) / 1000, reason, of, int(ahead))
@@ -169,51 +160,37 @@ class Limiter:
             case _:
                 return Granted()
 
-    def settle(self, holder: str, *, tokens: int, usd: float | None) -> list[Sooner]:
-        """Tell what a call used, nothing if it failed; answers the steps whose turn comes sooner by that, in order.
+    def settle(self, holder: str, *, tokens: int, usd: float | None) -> list[str]:
+        """Tell what a call used, nothing if it failed; answers the tickets that were called by that, in order.
 
         `usd` is None if the price is unknown. Told late, after the holder was given up, it still counts as spent.
         """
-        return _all_sooner(self._call("limits_settle", holder, str(tokens), _nano(usd)))
+        return self._call("settle", holder, str(tokens), _nano(usd))
 
-    def poll(self, tickets: Sequence[str]) -> list[float]:
-        """Look for calls that wait; answers for each in how many seconds to look again: 0 if it is to come and ask."""
-        sha, text = self._script("limits_poll")
-        redis = self._ledger.redis
+    def sweep(self, tickets: Iterable[str] = ()) -> list[str]:
+        """Call those for whom there is room, at most `MAX_CALLED`; answers their tickets, and those of the given that wait in no queue.
 
-        def call() -> list[list[int]]:
-            with redis.pipeline(transaction=False) as pipe:
-                for start in range(0, len(tickets), MOST_POLLED):
-                    pipe.evalsha(sha, 1, key_of(redis, LIMITS_KEY), self._window_ms, *tickets[start : start + MOST_POLLED])
-                try:
-                    return cast("list[list[int]]", pipe.execute())
-                except NoScriptError as error:
-                    redis.script_load(text)
-                    raise RedisConnectionError("scripts were lost") from error
+        Drops the budgets of runs that are over, an hour after the last word on each. While its run is open a budget has no TTL: a Redis
+        that evicts what expires must not forget what was spent.
+        """
+        called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
+        if runs:
+            statuses = self._ledger.patiently(lambda: self._statuses(runs))
+            over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
+            self._call("budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
+        return called
 
-        return [ms / 1000 for waits in self._ledger.patiently(call) for ms in waits] if tickets else []
-
-    def forget(self, tickets: Iterable[str]) -> list[Sooner]:
-        """Take those that wait no more out of the lines; answers the steps whose turn comes sooner."""
-        return _all_sooner(self._call("limits_forget", *tickets))
+    def forget(self, tickets: Iterable[str]) -> list[str]:
+        """Take those that wait no more out of the queues; answers the tickets that were called by that."""
+        return self._call("forget", *tickets)
 
     def redate(self, holder: str) -> bool:
         """Count a call from now on, since its request left later than it was counted; False if nothing is known of it any more."""
-        return bool(self._call("limits_redate", holder))
+        return bool(self._call("redate", holder))
 
     def renew(self, holders: Iterable[str]) -> None:
         """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
-        self._call("limits_renew", self._lease_ms, *holders)
-
-    def drop_budgets(self) -> None:
-        """Drop the budgets of runs that are over, an hour after the last word on each, and what dead calls held; told by the sweep.
-
-        While its run is open a budget has no TTL: a Redis that evicts what expires must not forget what was spent.
-        """
-        if runs := cast("list[str]", self._call("limits_budgets")):
-            statuses = self._ledger.patiently(lambda: self._statuses(runs))
-            over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
-            self._call("limits_budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
+        self._call("renew", self._lease_ms, *holders)
 
     def _statuses(self, runs: Sequence[str]) -> list[str | None]:
         redis = self._ledger.redis
@@ -225,35 +202,12 @@ class Limiter:
     def pause(self, model: str, seconds: float) -> None:
         """Have nobody ask a model for a while, since its provider said so."""
         if seconds > 0:
-            self._call("limits_pause", model, str(int(seconds * 1000)))
+            self._call("pause", model, str(int(seconds * 1000)))
 
     def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
-        sha, text = self._script(name)
         redis = self._ledger.redis
-        prefix = key_of(redis, LIMITS_KEY)
-
-        def call() -> list:  # type: ignore[type-arg]  # what Lua replies
-            try:
-                return cast("list", redis.evalsha(sha, 1, prefix, self._window_ms, *args))  # type: ignore[type-arg]
-            except NoScriptError:
-                return cast("list", redis.eval(text, 1, prefix, self._window_ms, *args))  # type: ignore[type-arg]
-
-        return self._ledger.patiently(call)
-
-    def _script(self, name: str) -> tuple[str, str]:
-        script = self._scripts.get(name)
-        if script is None:
-            with self._loading:
-                text = self._text(name)
-                script = self._scripts[name] = (sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
-        return script
-
-    def _text(self, name: str) -> str:
-        return "\n".join((_LUA / f"{part}.lua").read_text() for part in ("limits_lib", name))
-
-
-def _all_sooner(flat: Sequence[str]) -> list[Sooner]:
-    return [Sooner(flat[i], int(flat[i + 1]) / 1000) for i in range(0, len(flat), 2)]
+        key = key_of(redis, LIMITS_KEY)
+        return cast("list", self._ledger.patiently(lambda: self.scripts.call(redis, name, key, self._window_ms, *args)))  # type: ignore[type-arg]
 
 
 def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:

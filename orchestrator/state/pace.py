@@ -1,11 +1,9 @@
-"""Keeps the pace at which tenants may ask gateways, all of them together. `lua/limits_pace.lua` says what is kept."""
+"""Keeps the pace at which tenants may ask gateways, all of them together. `lua/pace.lua` says what is kept."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from hashlib import sha1
-from importlib.resources import files
 from typing import cast
 from urllib.parse import quote
 
@@ -14,9 +12,10 @@ from redis.exceptions import NoScriptError
 
 from orchestrator.state.keys import key_of
 from orchestrator.state.limits import LIMITS_KEY
+from orchestrator.state.scripts import TEXTS, sha_of
 
-_SCRIPT = (files("orchestrator.state") / "lua" / "limits_pace.lua").read_text()
-_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_SCRIPT = TEXTS["pace"]
+_SHA = sha_of(_SCRIPT)
 
 Asked = asyncio.Future[float]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
-from importlib.resources import files
 from typing import cast
 
 from redis import Redis
@@ -19,12 +18,12 @@ from redis.exceptions import RedisError
 from orchestrator.errors import ConfigError, UnavailableError
 from orchestrator.state.keys import SHARDS, key_of, namespace_of, shard_key
 from orchestrator.state.reasons import reason
+from orchestrator.state.scripts import TEXTS
 
 SKIPS_KEY = "skips"
 MAX_S = 100 * 365 * 86_400.0
 PATIENCE_S = 60.0  # a worker that is killed comes back within this time, on a busy machine too
 LOOK_S = 0.005
-_LUA = files("orchestrator.state") / "lua" / "skip.lua"
 
 
 def bring_nearer(redis: Redis, seconds: float) -> int:
@@ -34,7 +33,7 @@ def bring_nearer(redis: Redis, seconds: float) -> int:
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= MAX_S:
         raise ConfigError(f"the seconds to be skipped are a number from 0.001 to {MAX_S:.0f}, not {seconds!r}")
-    return cast(int, redis.eval(_LUA.read_text(), 1, namespace_of(redis), str(round(seconds * 1000))))
+    return cast(int, redis.eval(TEXTS["skip"], 1, namespace_of(redis), str(round(seconds * 1000))))
 
 
 def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> None:

@@ -19,7 +19,7 @@ NOTHING = "nothing reserved or held a lease after all runs are over"
 
 
 def check(redis: Redis) -> Iterator[Violation]:
-    """No call holds a slot, waits in a line or has anything set aside; what one took is kept only where its cost may still be told."""
+    """No call holds a slot, waits in a queue or has anything set aside; what one took is kept only where its cost may still be told."""
     _give_up_dead(redis)
     for key, entry in (*_calls(redis), *_limits(redis), *_budgets(redis)):
         yield Violation("", "", NOTHING, f"{entry} in {key!r}")
@@ -46,7 +46,7 @@ def _calls(redis: Redis) -> Iterator[tuple[str, str]]:
 def _limits(redis: Redis) -> Iterator[tuple[str, str]]:
     for key in _keys(redis, "model:*:slots"):
         yield from ((key, repr(holder)) for holder in sorted(cast("set[str]", redis.smembers(key))))
-    for key in _keys(redis, "model:*:line"):
+    for key in _keys(redis, "queue:*"):
         yield from ((key, repr(ticket)) for ticket in cast("list[str]", redis.zrange(key, 0, -1)))
 
 

@@ -429,11 +429,11 @@ def test_what_the_shared_limits_still_hold_is_found(world: World, monkeypatch: p
 
 
 def test_who_still_waits_for_the_shared_limits_is_found(world: World) -> None:
-    bounds = Limits(models={MODEL: Rates(concurrency=1)})
+    bounds, queue = Limits(models={MODEL: Rates(concurrency=1)}), f'["model:{MODEL}"]'.replace("/", "\\/")
     world.redis.sadd(SLOTS, "nobody")
     world.take("sound|1|dead#1|turn", bounds)
 
-    assert f"found 'sound|turn' in 'cantata:{LIMITS_KEY}:model:{MODEL}:line'" in said(world)
+    assert f"found 'sound|turn' in {f'cantata:{LIMITS_KEY}:queue:{queue}'!r}" in said(world)
 
 
 def test_a_call_that_died_a_lease_ago_is_given_up(world: World) -> None:

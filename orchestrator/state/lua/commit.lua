@@ -3,7 +3,7 @@
 --       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
 --       warnings (JSON list or ""), owner of a step begun by this call, user code it ran with (lines of module@digest)
 -- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of runs whose turn came};
--- word: ok, again, stale, closed, gone.
+-- word: ok, again (told before; what that made ready is not sent again, but by a sweep), stale, closed, gone.
 use(ARGV[1])
 if not status then return {'gone', {}, false, '', {}} end
 local s = get(ARGV[2])
@@ -33,37 +33,12 @@ local function begun_before()
   return begin_next()
 end
 
--- Told twice: the same answer, in the part of it that still holds.
-local function told_again()
-  local begun = begun_before()
-  local sends, seen = {}, {}
-  local function add(id)
-    local target = not seen[id] and get(id)
-    seen[id] = true
-    if target and target.word == 'sent' then
-      local text = spec_of(id)
-      sends[#sends + 1] = id
-      sends[#sends + 1] = text
-    end
-  end
-  for _, edge in ipairs(edges_of(s.id)) do add(edge[1]) end
-  if ARGV[13] ~= '' then
-    local fragment = cjson.decode(ARGV[13])
-    for _, row in ipairs(fragment.steps) do add(row[1]) end
-    if fragment.items then
-      for i = 0, #fragment.items.given - 1 do add(fragment.items.prefix .. '/' .. i) end
-    end
-  end
-  return {'again', sends, begun, status, {}}
-end
-
 local counts = s.word == 'running' and s.attempt == attempt and s.owner == ARGV[4]
 local counted = s.word == ARGV[5] and s.attempt == attempt
 local was_stopped = s.word == 'skipped' and s.attempt == attempt
 if (ARGV[5] == 'done' and not counts and not counted) or (ARGV[5] == 'failed' and was_stopped) then add_usage_once(s.id, attempt, ARGV[10]) end
 if status ~= 'running' then return {'closed', {}, false, status, {}} end
-if counted then return told_again() end
-if not counts then return {'stale', {}, begun_before(), status, {}} end
+if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
 
 add_usage(ARGV[10])
 keep(#ARGV[6] + #ARGV[7] + #ARGV[8])

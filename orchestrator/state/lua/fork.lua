@@ -13,16 +13,8 @@ use(ARGV[1])
 local plan = cjson.decode(ARGV[8])
 local resend_ms = tonumber(ARGV[7])
 
--- Told again: the steps that it sent then and that nobody began.
-if status then
-  local sends = {}
-  if meta('accepted_by') ~= ARGV[4] then return {'known', tonumber(meta('priority')), sends} end
-  for _, id in ipairs(plan.ready) do
-    local s = get(id)
-    if s and s.word == 'sent' then sends[#sends + 1] = s.id; sends[#sends + 1] = (spec_of(s.id)) end
-  end
-  return {'new', tonumber(meta('priority')), sends}
-end
+-- Told again: what it sent then and nobody began is sent by a sweep.
+if status then return {meta('accepted_by') == ARGV[4] and 'new' or 'known', tonumber(meta('priority')), {}} end
 if not past[1] then return {'gone', 0, {}} end
 if not past[13] then return {'open', 0, {}} end
 local kept = {}

@@ -129,7 +129,9 @@ local function note_growth(grower, fragment, counted)
     if edge[1] == fragment.exit then own[#own + 1] = {edge[2], edge[3], edge[4]} end
   end
   for name in pairs(fragment.names) do names[name] = redis.call('HGET', R .. ':names', name) end
-  local grown = {ids = ids, exit = fragment.exit, scoped = fragment.scoped, own = own, counted = counted, names = names,
+  local function unless_empty(list) return next(list) and list or nil end
+  local grown = {ids = ids, exit = fragment.exit, scoped = fragment.scoped or nil, own = unless_empty(own), counted = unless_empty(counted),
+    names = unless_empty(names),
     items = items and {like = items.like, prefix = items.prefix, count = #items.given, window = items.window},
     terminals = #fragment.terminals > 0 and meta('terminals') or nil}
   redis.call('HSET', R .. ':grown', grower, cjson.encode(grown))

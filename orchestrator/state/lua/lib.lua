@@ -42,7 +42,7 @@
 --   R:info      hash   step -> how it ended (JSON)
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
---   R:grown     hash   grower other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped, own, counted, names, terminals?}
+--   R:grown     hash   grower other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent

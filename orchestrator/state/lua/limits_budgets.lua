@@ -1,6 +1,5 @@
--- Gives up what is dead, and drops the budgets of runs that are over. ARGV: window, run, 1 if it is over else 0, ...; those of open runs are looked at again later.
--- A run that was heard of meanwhile is left alone. Replies the runs to look at now.
-give_up_dead()
+-- Drops the budgets of runs that are over. ARGV: window, run, 1 if it is over else 0, ...; those of open runs are looked at again later.
+-- A run that was heard of meanwhile is left alone.
 for i = 2, #ARGV, 2 do
   local run = ARGV[i]
   local look_at = redis.call('ZSCORE', P .. ':budgets', run)
@@ -13,4 +12,3 @@ for i = 2, #ARGV, 2 do
     end
   end
 end
-return redis.call('ZRANGEBYSCORE', P .. ':budgets', '-inf', now, 'LIMIT', 0, MOST)

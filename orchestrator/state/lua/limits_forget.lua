@@ -1,12 +1,8 @@
--- Takes those that wait no more out of the lines. ARGV: window, ticket, ...; replies ticket (run|step), ms, ...: whose turn comes sooner.
-local sooner = {}
+-- Forgets calls that wait no more. ARGV: window, ticket, ...; replies the tickets that were called.
 for i = 2, #ARGV do
-  local waits = waiting(ARGV[i])
-  for _, terms in ipairs(waits and waits.call.limits or {}) do
-    local limit = limit_of(unpack(terms))
-    leave(limit, ARGV[i])
-    hasten(limit, sooner)
-  end
+  local waits, hold = waiting(ARGV[i]), hold_of(ARGV[i])
+  if waits and waits.queue then leave(ARGV[i], waits.queue) end
+  if hold then release(ARGV[i], hold) end
   drop(ARGV[i])
 end
-return sooner
+return advance()

@@ -1,32 +1,31 @@
--- Lets a model call go, or says how long it will wait, or that its budget is exhausted. Told twice for the same holder it takes nothing more.
--- ARGV: window, lease_ms, holder, ticket (run|step), the call (JSON, as `waiting` in limits_lib.lua says)
--- Replies {'granted'}, or {'wait', ms, for what, of whom, calls ahead}, or {'exhausted', scope, unit, limit, spent, what it may cost}.
+-- Gives a model call its permit, or says how long it will wait, or that its budget is exhausted. Told twice for the same holder it takes nothing more.
+-- ARGV: window, lease_ms, holder, ticket (run|step), the call (JSON, as `grant` in limits_lib.lua says)
+-- Replies {'granted'}, or {'wait', about how many ms, for what, of whom, calls ahead}, or {'exhausted', scope, unit, limit, spent, what it may cost}.
 local lease_ms, holder, ticket = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 give_up_dead()
 if redis.call('ZSCORE', P .. ':held', holder) then return {'granted'} end
 
-local call, waited = cjson.decode(ARGV[5]), waiting(ticket)
-local answer, limits, places = look(ticket, {call = call, since = waited and waited.since or now, marks = waited and waited.marks or {}})
-if answer then return answer end
-
-for n, limit in ipairs(limits) do
-  if places[n].in_line then leave(limit, ticket) end
-  if limit.rpm then count(limit.rpm, bucket, 1) end
-  if limit.tpm then count(limit.tpm, bucket, call.tokens) end
-  if limit.concurrency then
-    redis.call('SADD', limit.key .. ':slots', holder)
-  end
+local call, waits, hold = cjson.decode(ARGV[5]), waiting(ticket), hold_of(ticket)
+if waits and waits.queue then leave(ticket, waits.queue) end
+if hold then release(ticket, hold) end
+local exhausted, budget, scope = spent_of(call)
+if exhausted then
+  drop(ticket)
+  return exhausted
 end
-if waited then drop(ticket) end
-local budgets = {}
-for _, each in ipairs(call.budgets) do
-  local budget = budget_of(each[1], each[2])
-  book(budget, 'held_', call.tokens, call.nano)
-  budgets[#budgets + 1] = budget
+local since = waits and waits.since or string.format('%.0f', time[1] * 1000000 + time[2])
+local ahead = redis.call('ZCOUNT', P .. ':queue:' .. queue_of(call, budget), '-inf', '(' .. since)
+local terms, lack = blocked_at(call)
+if not budget and not lack and (hold or ahead == 0) then
+  grant(holder, call, lease_ms)
+  if waits then drop(ticket) end
+  return {'granted'}
 end
-local hold = {at = now, bucket = bucket, tokens = call.tokens, nano = call.nano, limits = call.limits, budgets = budgets}
-redis.call('HSET', P .. ':holds', holder, cjson.encode(hold))
-redis.call('ZADD', P .. ':held', now + lease_ms, holder)
-redis.call('ZREM', P .. ':late', holder)
-return {'granted'}
+join(ticket, {call = call, since = since}, budget)
+if budget then return {'wait', USUAL_CALL * (ahead + 1), 'budget', scope, ahead} end
+if not terms then -- there is room just now, and those before it are about to be called
+  terms = call.limits[#call.limits]
+  lack = terms[3] ~= '' and 'rpm' or terms[4] ~= '' and 'tpm' or terms[5] ~= '' and 'concurrency' or 'pause'
+end
+return {'wait', math.max(1, estimate(terms, lack, call.tokens, ahead)), lack, terms[1], ahead}

@@ -17,7 +17,8 @@ from redis import Redis
 from orchestrator.models.definitions import Limits, Rates
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import Ask, Granted, Limiter, Sooner, Wait
+from orchestrator.state.limits import Ask, Granted, Limiter, Wait
+from orchestrator.state.scripts import Scripts
 
 PROCESSES = 8
 STEPS = 20
@@ -26,6 +27,8 @@ MODEL = "openai/gpt-4o-mini"
 LOG = "log"
 """A list of what `run` answers."""
 START_S = 50.0
+SWEEP_S = 0.02
+"""Half a bucket, as the sweep of a fleet is half a bucket of a minute."""
 DELAYS = "delays"
 """A list of the shares of their time that the processes waited for a processor."""
 
@@ -42,15 +45,21 @@ class Load:
     used: int = 1
 
 
+class _Noted(Scripts):
+    """Scripts that write down when calls go and end."""
+
+    def text(self, name: str) -> str:
+        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':held'))"
+        text = super().text(name)
+        for ending in ("\n  return {'granted'}\n", "\nreturn advance()\n"):
+            text = text.replace(ending, note + ending)
+        return text
+
+
 class Watched(Limiter):
     """A limiter that writes down when calls go and end."""
 
-    def _text(self, name: str) -> str:
-        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':held'))"
-        text = super()._text(name)
-        for ending in ("\nreturn {'granted'}\n", "\nreturn sooner\n"):
-            text = text.replace(ending, note + ending)
-        return text
+    scripts = _Noted("limits")
 
 
 def run(redis: Redis, load: Load) -> tuple[list[tuple[int, str, int]], float]:
@@ -87,14 +96,18 @@ def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
     agenda = [(time.monotonic(), f"{name}.{n}", 1, "ask") for n in range(STEPS)]
     newest = dict.fromkeys((step for _, step, _, _ in agenda), 1)
     renew_at = 0.0
+    sweeps, sweep_at = name == "0", 0.0 if name == "0" else ends_at
     while (now := time.monotonic()) < ends_at:
         if now > renew_at:
             limiter.renew([_holder(step, n) for step, n in newest.items()])
             renew_at = now + 1
-        while called := mail.get_message(timeout=max(0, min(agenda[0][0], ends_at) - time.monotonic())):
-            step, _, seconds = str(called["data"]).partition(" ")
-            heapq.heappush(agenda, (time.monotonic() + float(seconds), step, newest[step], "ask"))
-        if agenda[0][0] > time.monotonic():
+        if sweeps and now > sweep_at:
+            _tell(redis, limiter.sweep())
+            sweep_at = now + SWEEP_S
+        while called := mail.get_message(timeout=max(0, min(agenda[0][0] if agenda else ends_at, sweep_at, ends_at) - time.monotonic())):
+            step = str(called["data"])
+            heapq.heappush(agenda, (time.monotonic(), step, newest[step], "ask"))
+        if not agenda or agenda[0][0] > time.monotonic():
             continue
         _, step, n, what = heapq.heappop(agenda)
         if n != newest[step]:
@@ -105,12 +118,12 @@ def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
             heapq.heappush(agenda, (time.monotonic(), step, n + 1, "ask"))
             continue
         if (step, n) in {(other, m) for _, other, m, w in agenda if w == "end"}:
-            continue  # it was told to come sooner, and went
+            continue  # it went, and was called twice
         match limiter.take(Ask(_holder(step, n), MODEL, load.tokens), limits):
             case Granted():
                 heapq.heappush(agenda, (time.monotonic() + load.hold_s, step, n, "end"))
-            case Wait() as wait:
-                heapq.heappush(agenda, (time.monotonic() + wait.seconds, step, n, "ask"))
+            case Wait():
+                pass
             case other:
                 raise AssertionError(other)
     redis.rpush(DELAYS, (_waited_s() - waited_s) / load.lasts_s)
@@ -125,7 +138,7 @@ def _holder(step: str, n: int) -> str:
     return f"run|{n}|worker|{step}"
 
 
-def _tell(redis: Redis, sooner: list[Sooner]) -> None:
-    for each in sooner:
-        step = each.ticket.partition("|")[2]
-        redis.publish(step.partition(".")[0], f"{step} {each.seconds}")
+def _tell(redis: Redis, called: list[str]) -> None:
+    for ticket in called:
+        step = ticket.partition("|")[2]
+        redis.publish(step.partition(".")[0], step)

@@ -115,7 +115,7 @@ class Reference:
         if self.is_over:
             return "closed", set()
         if cell.word == outcome.status and cell.attempt == attempt:
-            return "again", self._grown_and_sent(outcome.fragment)
+            return "again", set()
         if (cell.word, cell.attempt, cell.owner) != ("running", attempt, owner):
             return "stale", set()
         if outcome.status == "retry":
@@ -127,12 +127,6 @@ class Reference:
         else:
             self._end(step_id, "done", frozenset(outcome.takes))
         return "ok", self._settle()
-
-    def _grown_and_sent(self, graph: Graph | None) -> set[str]:
-        if graph is None:
-            return set()
-        grown = [*(step.id for step in graph.steps), *_item_ids(graph)]
-        return {step_id for step_id in grown if step_id in self.cells and self.cells[step_id].word == "sent"}
 
     def lose(self, step_id: str) -> set[str]:
         """A lease ran out."""

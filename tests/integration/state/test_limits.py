@@ -14,7 +14,7 @@ from redis import Redis
 
 from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
 from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Sooner, Wait
+from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
 from tests.integration.state import contention, limits_stage
 from tests.integration.state.contention import Load
 from tests.integration.state.limits_stage import MODEL, Stage, holder, on_budget, on_model
@@ -44,7 +44,7 @@ def test_as_many_calls_go_as_the_limit_says_and_the_next_is_told_when(stage: Sta
 
     assert stage.waits("d", limits) == Wait(61.75, "rpm", "model", 0)
     stage.sleep(61.749)
-    assert stage.waits("d", limits) == Wait(0.001, "rpm", "model", 0)
+    assert stage.waits("d", limits) == Wait(20, "rpm", "model", 0), "about"
     stage.sleep(0.001)
     stage.goes("d", limits)
 
@@ -66,10 +66,14 @@ def test_tokens_are_counted_likewise(stage: Stage) -> None:
     stage.goes("b", limits, tokens=400)
 
     assert stage.waits("c", limits, tokens=600) == Wait(52, "tpm", "model", 0)
-    assert stage.waits("d", limits, tokens=400) == Wait(62, "tpm", "model", 1)
-    stage.sleep(52)
+    assert stage.waits("d", limits, tokens=400) == Wait(52, "tpm", "model", 1)
+    stage.sleep(51.999)
+    assert stage.calls() == []
+    stage.sleep(0.001)
+    assert stage.calls() == ["c"]
     stage.goes("c", limits, tokens=600)
     stage.sleep(10)
+    assert stage.calls() == ["d"]
     stage.goes("d", limits, tokens=400)
 
 
@@ -92,13 +96,13 @@ def test_what_was_not_used_of_the_tokens_is_free_at_once(stage: Stage) -> None:
     stage.goes("a", limits, tokens=1000)
     stage.waits("b", limits, tokens=500)
     stage.waits("c", limits, tokens=500)
-
-    assert stage.settle(holder("a"), tokens=300, usd=None) == [Sooner("run|b", 1), Sooner("run|c", 62)]
-
     stage.sleep(1)
+
+    assert stage.ends("a", tokens=300) == ["b"]
+
     stage.goes("b", limits, tokens=500)
-    assert stage.settle(holder("b"), tokens=200, usd=None) == [Sooner("run|c", 1)]
     stage.sleep(1)
+    assert stage.ends("b", tokens=200) == ["c"]
     stage.goes("c", limits, tokens=500)
 
 
@@ -123,92 +127,158 @@ def test_a_call_larger_than_the_limit_goes_alone(stage: Stage) -> None:
     assert stage.waits("huge", limits, tokens=5000) == Wait(62, "tpm", "model", 0)
     stage.sleep(62)
     stage.goes("huge", limits, tokens=5000)
-    assert stage.waits("next", limits, tokens=1) == Wait(62, "tpm", "model", 0)
+    stage.waits("next", limits, tokens=1)
+    stage.sleep(61.999)
+    assert stage.calls() == []
+    stage.sleep(0.001)
+    stage.goes("next", limits, tokens=1)
 
 
 # waiting
 
 
-def test_those_who_wait_come_back_one_after_the_other_and_all_go(stage: Stage) -> None:
+def test_those_who_wait_are_called_in_order_a_few_at_a_time(stage: Stage) -> None:
     limits = on_model(rpm=120)
     for n in range(120):
         stage.goes(f"first{n}", limits)
+    told = [stage.waits(f"then{n}", limits) for n in range(120)]
+    assert [wait.ahead for wait in told] == list(range(120))
+    assert (told[0].seconds, told[-1].seconds) == (62, 62)
+    stage.sleep(62)
 
-    told = [stage.waits(f"then{n}", limits).seconds for n in range(120)]
+    called: list[str] = []
+    while len(called) < 120:
+        now = stage.calls()
+        assert 4 <= len(now) <= 12 or len(called) > 116, "twice a bucket's share, or a tenth of what is free"
+        assert stage.calls() == [], "no more in this bucket"
+        for name in now:
+            stage.goes(name, limits)
+        called += now
+        stage.sleep(1)
 
-    assert told == sorted(told)
-    assert told[0] == 62
-    assert told[-1] == 62 + 29
-    assert {told.count(each) for each in told} == {4}, "twice a bucket's share"
-    for n, seconds in enumerate(told):
-        stage.sleep(seconds - (told[n - 1] if n else 0))
-        stage.goes(f"then{n}", limits)
-
-
-def test_those_at_the_end_of_a_long_line_look_in_within_two_windows(stage: Stage) -> None:
-    limits = on_model(rpm=10)
-    for n in range(10):
-        stage.goes(f"first{n}", limits)
-
-    told = [stage.waits(f"then{n}", limits).seconds for n in range(300)]
-
-    assert max(told) <= 120
-    assert max(sum(each <= other < each + 1 for other in told) for each in told) <= 10, "and spread"
+    assert called == [f"then{n}" for n in range(120)]
 
 
-def test_who_comes_late_to_a_line_does_not_overtake(stage: Stage) -> None:
+def test_who_comes_late_does_not_overtake(stage: Stage) -> None:
     limits = on_model(rpm=2)
     stage.goes("a", limits)
     stage.goes("b", limits)
-    first = stage.waits("c", limits)
+    stage.waits("c", limits)
     stage.waits("d", limits)
-    stage.sleep(first.seconds)
+    stage.sleep(62)
 
     assert stage.waits("e", limits).ahead == 2
 
+    assert stage.calls() == ["c"]
     stage.goes("c", limits)
     stage.sleep(1)
+    assert stage.calls() == ["d"]
     stage.goes("d", limits)
 
 
 def test_a_new_attempt_finds_its_place(stage: Stage) -> None:
     limits = on_model(rpm=1)
     stage.goes("a", limits)
-    first = stage.take(Ask(holder("b"), MODEL, 1), limits)
+    stage.waits("b", limits)
     stage.waits("c", limits)
-    assert isinstance(first, Wait)
-    stage.sleep(first.seconds)
+    stage.sleep(62)
 
     assert stage.take(Ask(holder("b", attempt=2), MODEL, 1), limits) == Granted()
 
 
-def test_who_does_not_come_back_loses_his_place(stage: Stage) -> None:
+def test_who_is_called_and_does_not_come_gives_its_permit_to_the_next(stage: Stage) -> None:
     limits = on_model(rpm=1)
     stage.goes("a", limits)
     stage.waits("gone", limits)
-    told = stage.waits("b", limits)
-    assert told.ahead == 1
-
+    stage.waits("b", limits)
     stage.sleep(62)
-    assert stage.waits("b", limits).ahead == 1
-    stage.sleep(5.001)
+    assert stage.calls() == ["gone"]
 
+    stage.sleep(4.999)
+    assert stage.calls() == []
+    stage.sleep(0.001)
+
+    assert stage.calls() == ["b"]
     stage.goes("b", limits)
 
 
-def test_who_comes_back_after_others_went_is_still_before_those_who_came_later(stage: Stage) -> None:
+def test_who_comes_after_others_went_is_still_before_those_who_asked_later(stage: Stage) -> None:
     limits = on_model(rpm=1)
     stage.goes("a", limits)
     for name in "bcd":
         stage.waits(name, limits)
     stage.sleep(62)
-    assert stage.polled("b") == 0, "it is sent, and its message waits for a worker"
-    stage.sleep(5.001)
+    assert stage.calls() == ["b"], "it is sent, and its message waits for a worker"
+    stage.sleep(5)
+    assert stage.calls() == ["c"]
     stage.goes("c", limits)
 
     assert stage.waits("b", limits).ahead == 0
-    stage.polled("d")
     assert stage.waits("e", limits).ahead == 2
+
+
+def test_who_comes_too_late_goes_at_once_if_there_is_room_still(stage: Stage) -> None:
+    limits = on_model(rpm=2)
+    stage.goes("a", limits)
+    stage.goes("b", limits)
+    for name in "cd":
+        stage.waits(name, limits)
+    stage.sleep(62)
+    assert stage.calls() == ["c"]
+    stage.sleep(6)
+
+    stage.goes("c", limits)
+
+    assert stage.calls() == [], "one in this bucket"
+
+
+def test_a_place_is_kept_for_ten_minutes(stage: Stage) -> None:
+    limits = on_model(concurrency=1)
+    stage.goes("a", limits)
+    for name in "bc":
+        stage.waits(name, limits)
+    assert stage.ends("a") == ["b"]
+
+    stage.sleep(601)
+    stage.renew([])
+    assert stage.calls() == ["c"]
+    stage.goes("c", limits)
+
+    assert stage.waits("d", limits).ahead == 0
+    assert stage.waits("b", limits).ahead == 1
+
+
+def test_what_was_called_counts_for_nothing_until_it_comes(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(rpm=1, tpm=10, concurrency=1)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("a", limits, tokens=10)
+    stage.waits("b", limits, tokens=10)
+    stage.sleep(4)
+    stage.ends("a", tokens=10)
+    stage.sleep(58)
+    assert stage.calls() == ["b"]
+    stage.sleep(3)
+
+    stage.goes("b", limits, tokens=10)
+
+    stage.sleep(61)
+    assert stage.ends("b", tokens=10) == []
+    assert stage.waits("c", limits, tokens=10).reason == "rpm", "it counts from when it came"
+    stage.sleep(1)
+    stage.goes("c", limits, tokens=10)
+
+
+def test_a_pause_holds_for_who_was_called_too(stage: Stage) -> None:
+    limits = on_model(concurrency=1)
+    stage.goes("a", limits)
+    stage.waits("b", limits)
+    assert stage.ends("a") == ["b"]
+    stage.pause(MODEL, 10)
+
+    assert stage.waits("b", limits).reason == "pause"
+
+    stage.sleep(10)
+    assert stage.calls() == ["b"]
+    stage.goes("b", limits)
 
 
 def test_a_call_that_leaves_later_than_it_was_counted_counts_from_then(stage: Stage) -> None:
@@ -219,21 +289,13 @@ def test_a_call_that_leaves_later_than_it_was_counted_counts_from_then(stage: St
     assert stage.redate(holder("a"))
     assert stage.redate(holder("a"))
 
-    assert stage.waits("b", limits, tokens=50) == Wait(62, "rpm", "model", 0)
+    assert stage.waits("b", limits, tokens=50).reason == "rpm"
     assert stage.settle(holder("a"), tokens=50, usd=None) == []
     assert not stage.redate(holder("a"))
-    stage.sleep(62)
+    stage.sleep(61.999)
+    assert stage.calls() == []
+    stage.sleep(0.001)
     stage.goes("b", limits, tokens=100)
-
-
-def test_who_comes_back_late_still_has_his_place_if_nobody_took_it(stage: Stage) -> None:
-    limits = on_model(rpm=1)
-    stage.goes("a", limits)
-    stage.waits("b", limits)
-    stage.waits("c", limits)
-    stage.sleep(75)
-
-    stage.goes("b", limits)
 
 
 def test_a_large_call_is_not_starved_by_small_ones(stage: Stage) -> None:
@@ -242,12 +304,14 @@ def test_a_large_call_is_not_starved_by_small_ones(stage: Stage) -> None:
         stage.goes(f"a{n}", limits, tokens=10)
         stage.sleep(6)
 
-    large = stage.waits("large", limits, tokens=100)
-    small = stage.waits("small", limits, tokens=10)
+    stage.waits("large", limits, tokens=100)
+    assert stage.waits("small", limits, tokens=10).ahead == 1
+    stage.sleep(55)
 
-    assert small.seconds > large.seconds > 50
-    stage.sleep(large.seconds)
+    assert stage.calls() == [], "room for small ones is kept for the large one"
     stage.waits("smaller", limits, tokens=1)
+    stage.sleep(1)
+    assert stage.calls() == ["large"]
     stage.goes("large", limits, tokens=100)
 
 
@@ -261,14 +325,38 @@ def test_who_waits_for_his_tenants_limit_is_not_in_the_way_of_others(stage: Stag
     for n in range(8):
         stage.goes(f"d{n}", limits, tenant="other")
     assert stage.waits("e", limits).of == "model"
+    stage.sleep(62)
+    assert stage.calls() == ["c0"], "one in a bucket"
+    stage.sleep(1)
+    assert stage.calls() == ["c1"], "it asked before the other"
+    stage.sleep(1)
+    assert stage.calls() == ["e"]
 
 
-def test_who_waits_for_the_model_keeps_his_place_with_his_tenant(stage: Stage) -> None:
+def test_who_waits_for_the_model_goes_in_the_order_of_all_tenants(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=1)}, tenants={"acme": Rates(rpm=10), "small": Rates(rpm=1)})
+    stage.goes("a", limits)
+    for name, tenant in (("b", "acme"), ("c", ""), ("d", "small"), ("e", "small"), ("f", "acme"), ("g", "")):
+        stage.waits(name, limits, tenant=tenant)
+
+    went = []
+    at = "a"
+    for _ in range(5):
+        (at,) = stage.ends(at)
+        stage.goes(at, limits, tenant={"b": "acme", "d": "small", "f": "acme"}.get(at, ""))
+        went.append(at)
+        stage.sleep(1)
+        stage.renew([holder(at)])
+
+    assert went == list("bcdfg"), "the second of a tenant that may have one a minute waits for that"
+
+
+def test_who_waits_for_the_model_is_before_others_of_his_tenant(stage: Stage) -> None:
     limits = Limits(models={MODEL: Rates(concurrency=1)}, tenants={"acme": Rates(concurrency=1)})
     stage.goes("a", limits)
     assert stage.waits("b", limits, tenant="acme").of == "model"
 
-    assert stage.waits("c", limits, tenant="acme").of == "tenant"
+    assert stage.waits("c", limits, tenant="acme").ahead == 1
 
     assert stage.ends("a") == ["b"]
     stage.goes("b", limits, tenant="acme")
@@ -298,7 +386,7 @@ def test_a_free_slot_goes_to_the_first_who_waits(stage: Stage) -> None:
     assert stage.ends("a") == ["b"]
 
     stage.waits("late", limits)
-    stage.waits("c", limits)
+    assert stage.waits("c", limits).ahead == 0
     stage.goes("b", limits)
     assert stage.ends("b") == ["c"]
 
@@ -310,7 +398,7 @@ def test_who_will_never_come_gives_his_place_to_the_next(stage: Stage) -> None:
         stage.waits(name, limits)
     assert stage.ends("a") == ["b"]
 
-    assert [sooner.ticket for sooner in stage.forget(["run|b"])] == ["run|c"]
+    assert stage.forget(["run|b"]) == ["run|c"]
     stage.goes("c", limits)
 
 
@@ -321,17 +409,6 @@ def test_one_who_was_woken_is_not_woken_again(stage: Stage) -> None:
 
     assert stage.ends("a") == ["c"]
     assert stage.ends("b") == ["d"]
-
-
-def test_how_often_one_looks_for_a_slot_follows_from_how_long_calls_take(stage: Stage) -> None:
-    limits = on_model(concurrency=1)
-    stage.goes("a", limits)
-    stage.sleep(3)
-    stage.renew([holder("a")])
-    stage.ends("a")
-    stage.goes("b", limits)
-
-    assert stage.waits("c", limits).seconds == 3
 
 
 # told twice, and death
@@ -431,17 +508,16 @@ def test_nobody_asks_a_model_that_is_paused(stage: Stage) -> None:
     stage.goes("other", Limits())
 
 
-def test_after_a_pause_those_who_wait_come_in_turn(stage: Stage) -> None:
+def test_after_a_pause_those_who_wait_are_called_in_turn(stage: Stage) -> None:
     limits = on_model(rpm=60)
     stage.pause(MODEL, 10)
 
-    told = [stage.waits(f"a{n}", limits).seconds for n in range(9)]
+    assert {stage.waits(f"a{n}", limits).seconds for n in range(9)} == {10}
 
-    assert told == [10, 10, 11, 11, 12, 12, 13, 13, 14]
-    stage.sleep(10)
-    for n in range(6):
-        stage.goes(f"a{n}", limits)
-    assert stage.waits("a6", limits).seconds == 1, "a tenth of what is free has gone in this second"
+    stage.sleep(9.999)
+    assert stage.calls() == []
+    stage.sleep(0.001)
+    assert stage.calls() == [f"a{n}" for n in range(6)], "a tenth of what is free goes in this second"
 
 
 def test_other_models_are_not_paused(stage: Stage) -> None:
@@ -537,14 +613,14 @@ def test_a_runs_budget_stays_until_the_run_is_over_then_goes(stage: Stage) -> No
     stage.ends("a", tokens=100)
 
     stage.sleep(2 * 3600)
-    stage.drop_budgets()
+    stage.sweep()
     assert (stage.redis.hget(key, "tokens"), stage.redis.pttl(key)) == ("100", -1)
     ledger.cancel("run")
-    stage.drop_budgets()
+    stage.sweep()
     assert stage.redis.exists(key) == 1, "the next look is an hour later"
 
     stage.sleep(2 * 3600)
-    stage.drop_budgets()
+    stage.sweep()
     assert stage.redis.keys(f"cantata:{LIMITS_KEY}:budget*") == []
     for key in stage.redis.scan_iter("cantata:{[0-9]*"):
         stage.redis.delete(key)
@@ -554,11 +630,11 @@ def test_the_cost_told_late_of_a_run_that_is_over_leaves_nothing(stage: Stage) -
     limits = on_budget(run=Budget(tokens=100))
     stage.goes("gone/a", limits, tokens=100)
     stage.sleep(2 * 3600)
-    stage.drop_budgets()
+    stage.sweep()
     stage.ends("gone/a", tokens=100)
 
     stage.sleep(2 * 3600)
-    stage.drop_budgets()
+    stage.sweep()
 
     assert [key for key in stage.redis.scan_iter(f"cantata:{LIMITS_KEY}:*") if stage.redis.pttl(key) == -1] == []
 
@@ -574,14 +650,43 @@ def test_an_unknown_price_is_not_a_price_of_nothing(stage: Stage) -> None:
     assert stage.ask("unpriced", limits, usd=None) == Exhausted("run", "usd", 1.0, 1.0, 0.0)
 
 
-def test_one_whose_budget_is_exhausted_leaves_the_line(stage: Stage) -> None:
+def test_one_whose_budget_is_exhausted_leaves_the_queue(stage: Stage) -> None:
     limits = Limits(models={MODEL: Rates(rpm=1)}, budgets=Budgets(run=Budget(tokens=10)))
     stage.goes("a", limits, tokens=5)
     stage.waits("b", limits, tokens=5)
-    stage.ends("a", tokens=9)
+    assert stage.ends("a", tokens=9) == ["b"], "to be told"
     assert isinstance(stage.ask("b", limits, tokens=5), Exhausted)
 
     assert stage.waits("other/c", limits).ahead == 0
+
+
+def test_those_who_wait_for_a_budget_are_called_when_a_call_did_not_need_its_share(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=10)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("a", limits, tokens=60)
+    for name in ("b", "c"):
+        assert stage.waits(name, limits, tokens=60).reason == "budget"
+    stage.goes("other/a", limits, tokens=60)
+
+    assert stage.ends("a", tokens=10) == ["b"]
+    assert stage.calls() == []
+    stage.goes("b", limits, tokens=60)
+    assert stage.ends("b", tokens=10) == ["c"]
+
+
+def test_those_who_wait_for_a_model_and_find_their_budget_held_are_not_in_the_way(stage: Stage) -> None:
+    limits = Limits(models={MODEL: Rates(concurrency=2)}, budgets=Budgets(run=Budget(tokens=100)))
+    stage.goes("other/a", limits)
+    stage.goes("a", limits, tokens=60)
+    stage.waits("b", limits, tokens=40)
+    stage.waits("c", limits, tokens=40)
+    stage.waits("other/b", limits)
+    stage.waits("other/c", limits)
+
+    assert stage.ends("other/a") == ["b"]
+    stage.goes("b", limits, tokens=40)
+    assert stage.ends("b", tokens=40) == ["other/b"], "c's budget is held"
+    stage.goes("other/b", limits)
+    assert stage.ends("a", tokens=20) == ["c"]
 
 
 def test_who_waits_is_not_counted_and_sets_nothing_aside(stage: Stage) -> None:
@@ -629,8 +734,8 @@ def test_a_clock_set_back_does_no_lasting_harm(stage: Stage) -> None:
 
 
 def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
-    for name in ("limits_take", "limits_settle", "limits_renew", "limits_pause"):
-        assert not re.search(r"'cantata:", stage._text(name)), "keys are built from KEYS[1]"
+    for name in ("take", "settle", "renew", "pause"):
+        assert not re.search(r"'cantata:", stage.scripts.text(name)), "keys are built from KEYS[1]"
 
 
 # eight processes
@@ -659,7 +764,7 @@ def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: 
         if what == "concurrency":
             most, used = max(under_way for _, _, under_way in log), mean_under_way(log)
         else:
-            most, used = fullest_and_mean_window([at for at, what, _ in log if what == "limits_take"], load.window_s * 1000)
+            most, used = fullest_and_mean_window([at for at, what, _ in log if what == "take"], load.window_s * 1000)
             most, used = most * load.used, used * load.used
         print(f"{what}: at most {most / limit:.1%} of the limit, {used / limit:.1%} used")  # noqa: T201
         assert most <= limit * 1.01

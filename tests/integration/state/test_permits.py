@@ -1,7 +1,8 @@
-"""Calls that wait for a permit: what they cost while they do, whose turn it is, and who gives up its place."""
+"""Calls that wait for a permit: what they cost while they do, who goes next, and who gives up its place."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from orchestrator import permits
 from orchestrator.models.definitions import Limits, Rates
 from orchestrator.models.graph import Outcome
 from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Granted, Limiter, Wait
+from orchestrator.state.limits import LIMITS_KEY, Ask, Granted, Limiter, Wait, standing
 from orchestrator.state.records import Begun, Ready
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, work
@@ -20,7 +21,6 @@ from tests.integration.state.play import Play, work
 MODEL = "openai/gpt-4o-mini"
 ONE_A_MINUTE = Limits(models={MODEL: Rates(rpm=1)})
 ONE_AT_ONCE = Limits(models={MODEL: Rates(concurrency=1)})
-LINE = f"cantata:{LIMITS_KEY}:model:{MODEL}:line"
 
 
 class Fleet:
@@ -58,11 +58,11 @@ class Fleet:
         """Look for those that wait, as the sweep does; answers the steps to send."""
         swept = self.ledger.sweep_all()
         waiting = [ticket for each in swept for ticket in each.waiting]
-        return names(permits.look(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left]))
+        return names(permits.sweep(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left]))
 
     def ends(self, begun: Begun) -> list[str]:
         """A call ends; answers the steps to send."""
-        return names(permits.hasten(self.ledger, self.limiter, self.limiter.settle(begun.lease, tokens=1, usd=None)))
+        return names(permits.wake(self.ledger, self.limiter, self.limiter.settle(begun.lease, tokens=1, usd=None)))
 
 
 def names(sends: Sequence[tuple[str, Ready]]) -> list[str]:
@@ -104,7 +104,7 @@ def test_calls_that_wait_write_one_event_however_often_they_are_looked_for(fleet
         fleet.hurry()
         trips.clear()
         assert fleet.sweep() == []
-        assert len(trips) <= 4, "the sweep, the poll, the clock, and when to look again"
+        assert len(trips) <= 6, "the sweep, and two calls of the limits"
 
     assert play.events("s000") == play.events("s149") == ["started", "rate_limited"]
 
@@ -140,7 +140,7 @@ def test_one_that_waits_again_for_the_same_reason_is_told_once(fleet: Fleet) -> 
     assert play.events("a").count("rate_limited") == 1
 
 
-def test_a_run_that_is_cancelled_leaves_the_line_with_the_next_sweep(fleet: Fleet) -> None:
+def test_a_run_that_is_cancelled_leaves_the_queue_with_the_next_sweep(fleet: Fleet) -> None:
     play, other, last = Play(fleet.ledger), Play(fleet.ledger, "other"), Play(fleet.ledger, "last")
     play.plan(work("first"))
     other.plan(*map(work, steps(30)))
@@ -152,7 +152,7 @@ def test_a_run_that_is_cancelled_leaves_the_line_with_the_next_sweep(fleet: Flee
     fleet.ledger.cancel("other")
     fleet.sweep()
 
-    assert fleet.ledger.redis.zrange(LINE, 0, -1) == ["last|last"]
+    assert standing(fleet.ledger.redis, [MODEL]).models[MODEL].waiting == 1
     assert fleet.ledger.redis.hkeys(f"cantata:{LIMITS_KEY}:tickets") == ["last|last"]
 
 
@@ -178,3 +178,29 @@ def test_one_that_nobody_knows_of_in_the_limits_asks_anew(fleet: Fleet) -> None:
     fleet.hurry()
     assert fleet.sweep() == ["a"]
     assert fleet.asks(play, "a", ONE_A_MINUTE)[1] == Granted()
+
+
+def test_one_that_was_called_before_its_wait_was_recorded_is_called_again(fleet: Fleet) -> None:
+    play = Play(fleet.ledger)
+    play.plan(work("first"), work("a"))
+    first, _ = fleet.asks(play, "first", ONE_AT_ONCE)
+    begun = play.begin("a")
+    assert isinstance(fleet.limiter.take(Ask(begun.lease, MODEL, 1), ONE_AT_ONCE), Wait)
+
+    assert fleet.ends(first) == [], "it is still under way"
+    fleet.ledger.commit(begun, Outcome(status="wait", retry_in_s=1), output="null", info={})
+    fleet.hurry()
+
+    assert fleet.sweep() == ["a"]
+    assert fleet.asks(play, "a", ONE_AT_ONCE)[1] == Granted()
+
+
+def test_all_that_may_go_are_sent_by_one_sweep(fleet: Fleet) -> None:
+    many = Limits(models={MODEL: Rates(rpm=100_000)})
+    play = Play(fleet.ledger)
+    play.plan(*map(work, steps(250)))
+    fleet.limiter.pause(MODEL, 0.3)
+    fleet.waits(play, steps(250), many)
+    time.sleep(0.35)
+
+    assert sorted(fleet.sweep()) == steps(250)

@@ -173,7 +173,7 @@ def test_a_pause_that_a_provider_asked_for_is_over_and_what_a_limit_counted_stay
 
     bring_nearer(ledger.redis, HOUR_S)
 
-    assert limiter.poll(["run|a"]) == [0]
+    assert limiter.sweep() == ["run|a"]
     assert not isinstance(limiter.take(Ask(holder("a"), MODEL, 1, None, ""), limits), Wait)
     after = limiter.take(Ask(holder("b"), MODEL, 1, None, ""), limits)
     assert isinstance(after, Wait)

@@ -1,0 +1,9 @@
+-- Gives up what is dead, and gives permits to calls that wait. ARGV: window, ticket, ... of steps that wait and that nobody sent.
+-- Replies {tickets that are to come and ask, runs whose budgets may be dropped (limits_budgets.lua)}.
+give_up_dead()
+local coming = advance()
+for i = 2, #ARGV do
+  local waits = waiting(ARGV[i])
+  if not (waits and waits.queue) then coming[#coming + 1] = ARGV[i] end
+end
+return {coming, redis.call('ZRANGEBYSCORE', P .. ':budgets', '-inf', now, 'LIMIT', 0, MAX_ENTRIES)}
