@@ -134,7 +134,7 @@ def test_rows_that_meet_are_one_task_each_and_so_is_their_join(ends: Ends, recei
     response, _ = ends(["SUCCESS"], "join", both, *nodes)
 
     assert response.final_output == "said"
-    assert [receiver.states(response.run_id, name) for name in agents] == [["SUCCESS"]] * 5
+    until(lambda: [receiver.states(response.run_id, name) for name in agents] == [["SUCCESS"]] * 5, "five tasks", 10.0)
 
 
 def test_an_agent_that_fails_is_a_failed_task(ends: Ends) -> None:
