@@ -38,7 +38,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = definitions_of(config)
     graph = (
-        chains.plan(request_of(file, definitions, is_draft=True), definitions, is_draft=True)
+        chains.plan(request_of(file, definitions, is_draft=True), definitions)
         if file
         else turns.plan(Turn(text=text or "", team=team, agent=agent), definitions)
     )

@@ -286,6 +286,7 @@ def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
 
     if is_request(document):
         request, definitions = load_request(document), load(file.with_name("default.yaml"))
+        assert chains.check(request, definitions)[0] == []
         assert chains.plan(request, definitions).steps
     else:
         definitions = load(file)

@@ -28,7 +28,7 @@ class Place:
 
     def numbers(self, node_id: str) -> tuple[int, ...]:
         """The rounds of the loops a node is in, the outermost first."""
-        return tuple(self.rounds.get(loop, 1) for loop in self.outline.loops.path(node_id))
+        return tuple([self.rounds.get(loop, 1) for loop in self.outline.loops.path(node_id)])
 
     def step_id(self, node_id: str) -> str:
         """The step of a node in this round."""

@@ -56,7 +56,7 @@ class Round:
     def steps(self) -> list[Step]:
         """The steps, in the order of their nodes."""
         live = [self._nodes[node_id] for node_id in self._inside if node_id in self._live]
-        return [Step(id=self.at.step_id(node.node_id), given=node.default, **dict(self._spec(node.node_id))) for node in live]
+        return [Step(id=self.at.step_id(node.node_id), given=node.default, **vars(self._spec(node.node_id))) for node in live]
 
     def edges(self) -> list[Edge]:
         """The edges among the steps, and from them to older ones that lie behind the loop."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from orchestrator.errors import ConfigError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Graph, Items, Spec, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
 from orchestrator.planning.strategies import chain_inputs
-from orchestrator.planning.strategies.chain_checks import check, check_chains, examine
+from orchestrator.planning.strategies.chain_checks import check, check_chains
 from orchestrator.planning.strategies.chain_ids import END, GATHER, NodeRef, node_of, split
 from orchestrator.planning.strategies.chain_links import roots
 from orchestrator.planning.strategies.chain_outline import outline
@@ -20,11 +19,9 @@ from orchestrator.planning.strategies.chain_rounds import Round
 __all__ = ["NodeRef", "check", "check_chains", "fragment", "grow_loop", "grow_map", "input_of", "node_of", "plan", "terminals"]
 
 
-def plan(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> Graph:
-    """The graph of a request. Raises ConfigError with every fault and the error code."""
-    faults, code, drawn = examine(request, definitions, is_draft=is_draft)
-    if faults:
-        raise ConfigError(faults, code=code)
+def plan(request: ChainRequest, definitions: Definitions) -> Graph:
+    """Return the graph of a request that `check` found no errors in: whoever submits it checks it, once."""
+    drawn = outline(request.nodes, request.entry_node)
     first = Round(drawn, definitions)
     return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=drawn.terminals)
 

@@ -50,7 +50,7 @@ class Run:
 
     def play(self) -> Run:
         """Plans the request and does steps until none is ready."""
-        graph = chains.plan(self.request, self.definitions, is_draft=True)
+        graph = chains.plan(self.request, self.definitions)
         self.outputs["@start"] = dict(self.request.initial_input)
         self.states["@start"] = "done"
         self._grow(graph, "@start", Spec(kind="run.start"))
