@@ -13,10 +13,11 @@ from orchestrator.cli.imports import import_faults
 from orchestrator.cli.main import WRONG
 from orchestrator.cli.options import as_json, configured
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
-from orchestrator.cli.requests import definitions_of, document_of, request_of, with_lines
+from orchestrator.cli.requests import definitions_of, document_of, request_of
 from orchestrator.errors import ConfigError, Fault
-from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.a2e import is_request, load_request, with_lines
 from orchestrator.formats.documents import Document
+from orchestrator.formats.langswarm import Loaded
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
@@ -72,11 +73,11 @@ def check(file: str, config: str | None, as_json: bool) -> int:
 def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
     try:
-        swarm = configuration.load_langswarm(Path(file)) if file != "-" else None
-        if swarm is not None:
-            aside = f"; of no effect here: {', '.join(swarm.left_aside)}" if swarm.left_aside else ""
-            return swarm.in_files(chains.check_chains(swarm.definitions)), f"{_counted(swarm.definitions)}, of LangSwarm's files{aside}"
-        document = document_of(file)
+        document = document_of(file) if file == "-" else configuration.opened(Path(file))
+        if isinstance(document, Loaded):
+            aside = f"; of no effect here: {', '.join(document.left_aside)}" if document.left_aside else ""
+            faults = document.in_files(chains.check_chains(document.definitions))
+            return faults, f"{_counted(document.definitions)}, of LangSwarm's files{aside}"
     except ConfigError as error:
         return error.faults, ""
     if is_request(document):

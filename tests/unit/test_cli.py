@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from orchestrator import words
 from orchestrator.cli.main import COMMANDS, Told, submit
 from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
-from orchestrator.cli.requests import with_lines
 from orchestrator.cli.worker import Worker, attend, workers_for
 from orchestrator.demo import share, what_next, with_model
 from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
+from orchestrator.formats.a2e import with_lines
 from orchestrator.formats.documents import parse
 from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Tool
 from orchestrator.models.graph import Graph
