@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from orchestrator.client import ChainRun, Client, Run, TurnRun
     from orchestrator.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
     from orchestrator.memory import MemoryBank
+    from orchestrator.models.events import RunEvent
     from orchestrator.models.values import ToolContext
-    from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunEvent, RunResult
+    from orchestrator.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult
     from orchestrator.planning.tool_calls import get_function_name_from_tool_call
     from orchestrator.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
     from orchestrator.tooling import tool, tools_of
@@ -29,7 +30,7 @@ _HOMES = {
     "MemoryBank": "memory", "create_memory_chain": "promptchain", "memory_function": "promptchain",
     # what goes in and comes out
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
-    "RunResult": "models.wire", "RunEvent": "models.wire",
+    "RunResult": "models.wire", "RunEvent": "models.events",
     # what makes a function a tool, and what a tool is told
     "tool": "tooling", "tools_of": "tooling", "ToolContext": "models.values",
     # what can go wrong

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import structlog
 from celery import Celery, states
 from celery.backends.base import DisabledBackend
-from celery.canvas import Signature
+from celery.canvas import chain, chord, group
 from kombu import Connection
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
 from kombu.transport import TRANSPORT_ALIASES
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from orchestrator import faultpoints
 from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.planning.canvas import Canvas, Message, Row
+from orchestrator.planning.canvas import Canvas
 from orchestrator.settings import DEFAULT_NAMESPACE, namespace_named
 from orchestrator.state import clock
 from orchestrator.state.address import celery_url, parse, shown
@@ -28,15 +28,13 @@ from orchestrator.transport import FIRST
 
 log = structlog.get_logger(__name__)
 
-LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
-
 PLAIN_OPTIONS = {
     "argsrepr", "chain", "chord", "group_id", "group_index", "headers", "ignore_result", "kwargsrepr", "parent_id", "priority", "queue",
     "result_cls", "root_id", "serializer", "task_id", "task_type", "time_limit",
 }  # fmt: skip
 """The options that our messages have, and those that Celery adds to each of its own."""
 
-_Sent = tuple[str, tuple[str, list[str]], dict[str, Any]]  # the name of a task, its arguments, its options
+_Sent = tuple[str, tuple[Any, ...], dict[str, Any]]  # the name of a task, its arguments, its options
 
 TRANSPORTS = {
     "redis": "orchestrator.transport:Transport",
@@ -187,20 +185,13 @@ class App(Celery):
         return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 
 
-def send(app: App, run_id: str, canvases: Iterable[Canvas], priority: int = 0, *, sent_at: float | None = None) -> None:
-    """Send canvases of one run to the broker, 0 before 9; see `send_all`."""
-    send_all(app, ((run_id, priority, canvas) for canvas in canvases), sent_at=sent_at)
-
-
-def send_all(
-    app: App, canvases: Iterable[tuple[str, int, Canvas]], *, first: bool = False, sent_at: float | None = None
-) -> None:  # fmt: skip
-    """Send canvases of several runs, each with its priority. Raises UnavailableError; what was not sent the sweep sends later.
+def send(app: App, canvases: Iterable[Canvas], *, first: bool = False, sent_at: float | None = None) -> None:
+    """Send canvases to the broker. Raises UnavailableError; what was not sent the sweep sends later.
 
     With `first` they go before all that waits with their priority. `sent_at` is a time before the ledger marked their steps as sent; now
     if None. Thousands of steps take seconds from there to the broker, and their messages must not look younger than they are.
     """
-    messages = [message for run_id, priority, canvas in canvases for message in _messages(app, run_id, canvas, priority)]
+    messages = [message for canvas in canvases for message in _messages(canvas)]
     if first:
         _send(app, messages[::-1], {FIRST: True})  # each goes before those that were sent before it
     else:
@@ -240,37 +231,19 @@ def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
     return True
 
 
-def _messages(app: App, run_id: str, canvas: Canvas, priority: int) -> Iterator[_Sent]:
-    """What a canvas puts on the wire: the messages of Celery's chain, group or chord, without their copies of every signature."""
-    members: Sequence[Message]
-    more: dict[str, Any] = {}
-    if isinstance(canvas, Row):
-        members, links = canvas.messages[:1], canvas.messages[1:]
-        if links:
-            more["chain"] = [_signature(app, run_id, link, priority) for link in reversed(links)]
-    else:
-        members = canvas.members
-        if canvas.join is not None:
-            more["chord"] = _signature(app, run_id, canvas.join, priority)
-    if len(members) > 1:
-        more["group_id"] = uuid()
-    for index, message in enumerate(members):
-        place = {"group_index": index} if len(members) > 1 else {}
-        yield message.kind, (run_id, list(message.steps)), {**_options(app, run_id, message, priority), **more, **place}
-
-
-def _signature(app: App, run_id: str, message: Message, priority: int) -> Signature:
-    return app.signature(message.kind, args=(run_id, list(message.steps)), immutable=True, options=_options(app, run_id, message, priority))
-
-
-def _options(app: App, run_id: str, message: Message, priority: int) -> dict[str, Any]:
-    place = f"{run_id}:{','.join(message.steps[:8])}{'…' if len(message.steps) > 8 else ''}"
-    options: dict[str, Any] = {"queue": app.broker_queue(message.queue), "argsrepr": place, "kwargsrepr": ""}
-    if priority:
-        options["priority"] = priority
-    if message.limit_s is not None:
-        options["time_limit"] = message.limit_s + LIMIT_SPARE_S
-    return options
+def _messages(canvas: Canvas) -> Iterator[_Sent]:
+    """Yield the messages that `canvas.apply_async()` sends, without the copies and ids that it makes of every signature."""
+    members = canvas.tasks if isinstance(canvas, group | chord) else None
+    shared: dict[str, Any] = {"group_id": uuid()} if members else {}
+    if isinstance(canvas, chord):
+        shared["chord"] = canvas.body
+    for index, member in enumerate(members or (canvas,)):
+        more = {**shared, "group_index": index} if members else {}
+        first: dict[str, Any] = member
+        if isinstance(member, chain):
+            first, *links, last = member.tasks
+            more = {"chain": [{**last, "options": {**last["options"], **more}}, *reversed(links)]}  # the member is its last link
+        yield first["task"], first["args"], {**first["options"], **more}
 
 
 class Carried:
@@ -281,6 +254,11 @@ class Carried:
         self._links: list[list[str]] = [link["args"][1] for link in reversed(request.chain or [])]
         self.join = frozenset(request.chord["args"][1] if request.chord else ())
         self.steps = self.join.union(*self._links)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with which another message carries the same."""
+        return {"chain": self._request.chain, "chord": self._request.chord, "group_id": self._request.group}
 
     def keep_only(self, ready: Collection[str], done: Collection[str]) -> frozenset[str]:
         """Let Celery send the next link that is ready, past those already done here; answers the ready steps it will not send."""

@@ -21,12 +21,13 @@ from orchestrator.errors import ConfigError, Fault, UnavailableError
 from orchestrator.formats import a2e
 from orchestrator.formats.faults import nearest
 from orchestrator.models.definitions import Definitions
+from orchestrator.models.events import RunEvent, RunWarning
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunEvent, RunResult, RunStatus, Turn
+from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
 from orchestrator.planning import forks as rewinding
 from orchestrator.planning.strategies import chains, turns
-from orchestrator.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.runlog.lines import Line
+from orchestrator.runs.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.settings import settings
 from orchestrator.state import clock, costs, events, fleet, forks, logs, sessions, traces
 from orchestrator.state.connection import check, connect
@@ -39,7 +40,6 @@ from orchestrator.state.sessions import Sessions
 
 CLIENT_PATIENCE_S = 5.0
 COSTS_FRESH_S = 2.0
-STEP_ENDS = frozenset({"done", "failed", "late", "skipped"})
 MOST_COMPARED = 1000  # ids of steps that a misspelt one is compared with
 LOOK_S = 5.0  # how often one who waits looks whether the run is still known
 
@@ -124,7 +124,7 @@ class TurnRun(Run):
     def result(self, timeout_s: float | None = None) -> RunResult:
         """Wait until it is over and answer how it ended. Raises TimeoutError past `timeout_s`; the run goes on."""
         record = self.wait(timeout_s)
-        warnings = [str(e.detail["message"]) for e in self.log() if e.type == "warning"]
+        warnings = [event.message for event in self.log() if isinstance(event, RunWarning)]
         return turn_result(record).model_copy(update={"warnings": warnings})
 
     def so_far(self) -> RunResult:
@@ -140,7 +140,7 @@ class ChainRun(Run):
         request = self.request
         bodies = bodies_of(request)
         for event in self.log(from_offset, timeout_s=timeout_s):
-            known = self._client.ledger.records(self.run_id, [event.step]) if event.step and event.type in STEP_ENDS else {}
+            known = self._client.ledger.records(self.run_id, [event.step]) if event.step and event.ends_step else {}
             found = chain_event(event, request, bodies, known.get(event.step or ""))
             if found is not None:
                 yield found

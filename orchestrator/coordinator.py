@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from orchestrator import faultpoints, permits, tracing
-from orchestrator.celeryapp import App, send, send_all
+from orchestrator.celeryapp import App, send
 from orchestrator.errors import CantataError, ConfigError, UnavailableError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import START, Outcome, Spec
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.planning.strategies import chain_specs, chains, turns
 from orchestrator.queues import heads_sent_at
 from orchestrator.state import clock, fleet, load, outages, traces
@@ -220,13 +221,14 @@ def _tell_of_end(ledger: Ledger, run_id: str) -> None:
 
 
 def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
-    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send_all`."""
+    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send`."""
     by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
     for run_id, step in ready:
         by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
     for first, runs in by_run.items():
         if runs:
-            send_all(app, [(*run, each) for run, steps in runs.items() for each in canvas.build(steps)], first=first, sent_at=sent_at)
+            canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(app, *run), steps)]
+            send(app, canvases, first=first, sent_at=sent_at)
 
 
 def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
@@ -264,7 +266,7 @@ def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:
 def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
     """Send a new run's first step."""
     try:
-        send(app, run_id, [canvas.Fan((canvas.Message("run.start", queue, (START,)),))], priority)
+        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
     except UnavailableError as error:
         log.warning("start_not_sent", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
 

@@ -76,7 +76,7 @@ def demo(model: str | None) -> int:
 
 def calls(run: RunRecord) -> list[str]:
     """The tools that were called, and what they gave."""
-    called = [step for step in run.steps.values() if step.spec.kind == "tool.call"]
+    called = [step for step in run.steps.values() if step.spec.role == "tool"]
     given = [words.line(json.dumps(step.spec.params["input"])) for step in called]
     return [
         f"it called {step.spec.work.removeprefix('tools:')}({arguments}) → {words.line(str(step.output))}"

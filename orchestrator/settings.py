@@ -85,6 +85,11 @@ class Settings(Value):
     gateway_tokens_file: Path | None = Field(
         default=None, alias="CANTATA_GATEWAY_TOKENS_FILE", description="the same in a file, which goes before it"
     )
+    published_on_loopback: bool = Field(
+        default=False, alias="CANTATA_PUBLISHED_ON_LOOPBACK", description="1: whatever publishes the ports of gateway and Flower, such "
+        "as Docker, does so on loopback only. Then they need no tokens or passwords to listen on another address, and answer only "
+        "requests for this machine's names",
+    )  # fmt: skip
     flower_url: str | None = Field(
         default=None, alias="CANTATA_FLOWER_URL", description="where a browser finds Flower: the gateway's pages link to its tasks"
     )

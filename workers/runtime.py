@@ -25,7 +25,7 @@ from orchestrator.errors import CantataError, StepError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Outcome, Spec
 from orchestrator.planning.canvas import Pace
-from orchestrator.results import is_over
+from orchestrator.runs.results import is_over
 from orchestrator.settings import settings
 from orchestrator.state import costs, fleet, outages, traces
 from orchestrator.state.connection import RedisFailure, connect

@@ -17,7 +17,8 @@ from orchestrator.coordinator import send_ready
 from orchestrator.errors import StepError, UnavailableError
 from orchestrator.models.graph import Graph, Spec
 from orchestrator.planning import canvas
-from orchestrator.results import is_over
+from orchestrator.planning.canvas import Dispatch, Followers
+from orchestrator.runs.results import is_over
 from orchestrator.state import clock, outages, traces
 from orchestrator.state.records import Ahead, Begun, Committed, Ready
 from workers import outcomes, shown
@@ -59,10 +60,12 @@ class Loop:
         self._run_id = run_id
         self._todo = deque(steps)
         self._place = place
+        self._dispatch = Dispatch(app, run_id, place.priority)
         self._carried = carried
         self._held_back: dict[str, Ready] = {}
         self._until: float | None = None
         self._definitions = ""
+        self._followers: Followers | None = None
         self.done: list[Attempt] = []
         self.lost: list[Attempt] = []
         """The attempts that a process died of which had this message before."""
@@ -114,12 +117,14 @@ class Loop:
 
     def _pass_on(self) -> None:
         """Leave steps that did not begin to the process that replaces this one."""
-        message = canvas.Message(self._place.kind, self._place.queue, tuple(self._todo))
+        message = self._dispatch.signature(self._place.kind, self._place.queue, list(self._todo)).set(**self._carried.options)
         self._todo.clear()
         try:
-            send(self._app, self._run_id, [canvas.Row((message,))], self._place.priority)
+            send(self._app, [message])
         except UnavailableError as error:
-            log.warning("not_sent", run=self._run_id, steps=len(message.steps), error=str(error), note="the sweep sends them later")
+            log.warning(
+                "not_sent", run=self._run_id, steps=len(canvas.steps_of(message)), error=str(error), note="the sweep sends them later"
+            )
 
     def _commit(self, begun: Begun, record: Record | None, held: Held) -> Begun | None:
         if record is None:
@@ -182,13 +187,15 @@ class Loop:
         return Ahead(self._place.queue, self._process.costs.cheap_names(self._definitions), self._todo[0] if self._todo else "")
 
     def _send(self, ready: Sequence[Ready], grown: Graph | None, since: float) -> None:
+        if grown is not None:
+            self._followers = Followers(grown)
         own = []
         for step in ready:
             if step.step_id in self._carried.steps:
                 self._held_back[step.step_id] = step
             else:
                 own.append((step.step_id, step.spec))
-        self._out(own, grown, since)
+        self._out(own, since)
 
     def _give_turn(self, following: Sequence[tuple[str, Ready]]) -> None:
         """Have the next turn of the session begin."""
@@ -197,12 +204,11 @@ class Loop:
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(following), error=str(error), note="the sweep sends them later")
 
-    def _out(self, steps: Sequence[tuple[str, Spec]], grown: Graph | None = None, since: float | None = None) -> None:
+    def _out(self, steps: Sequence[tuple[str, Spec]], since: float | None = None) -> None:
         if not steps:
             return
         try:
-            canvases = canvas.build(steps, grown, self._process.pace(self._definitions))
-            send(self._app, self._run_id, canvases, self._place.priority, sent_at=since)
+            send(self._app, canvas.build(self._dispatch, steps, self._followers, self._process.pace(self._definitions)), sent_at=since)
         except UnavailableError as error:
             log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
 

@@ -130,5 +130,5 @@ def _tell(spans: Spans, span: Span, begun: Begun, record: Record | None) -> None
         span.set_attributes(conventions.used(outcome.usage))
     if outcome.error is not None:
         spans.fail(span, outcome.error.code, outcome.error.message)
-    if conventions.records_content() and begun.spec.kind in conventions.TOOLS:
+    if conventions.records_content() and begun.spec.role in conventions.CALLS:
         span.set_attributes(conventions.tool_content(begun.spec.params.get("input"), begun.inputs, record.output))

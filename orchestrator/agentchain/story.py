@@ -8,16 +8,13 @@ from typing import cast
 from orchestrator.agentchain.decisions import DECISIONS, round_of
 from orchestrator.agentchain.lines import Fields, Line, length_of, text_of
 from orchestrator.models.definitions import Team
+from orchestrator.models.events import RunAccepted, RunEvent, RunWarning, StepDone, StepExpanded, StepFailed, StepStarted
 from orchestrator.models.graph import RAW, START
-from orchestrator.models.wire import RunEvent, RunResult, Turn
+from orchestrator.models.wire import RunResult, Turn
 from orchestrator.state.records import StepRecord
 
 Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]
 """What is known of some steps, by id: as of the event or later."""
-
-ENDS = frozenset({"done", "failed", "late", "skipped"})
-HEARD = frozenset({"accepted", "started", "grown", "warning", *ENDS})
-"""The events that may be worth a line. A reply that comes in pieces has thousands of others."""
 
 EXHAUSTED = "exhausted"
 """The code of what failed only because no more agents may run; the end of the turn says so."""
@@ -48,9 +45,7 @@ class Story:
 
     def tell(self, event: RunEvent) -> Iterator[Line]:
         """The lines of an event."""
-        if event.type not in HEARD:
-            return
-        if event.type == "accepted":
+        if isinstance(event, RunAccepted):
             self._accepted_ms = event.at_ms
         for line in self._lines(event):
             yield line._replace(at_ms=event.at_ms)
@@ -63,11 +58,11 @@ class Story:
     # --- the turn ---------------------------------------------------------------------------------------------------
 
     def _lines(self, event: RunEvent) -> Iterator[Line]:
-        if event.type == "accepted":
+        if isinstance(event, RunAccepted):
             yield from self._began()
-        elif event.type == "warning":
-            yield Line("warning", {"message": event.detail.get("message"), "step": event.step})
-        elif event.step and event.step != START:
+        elif isinstance(event, RunWarning):
+            yield Line("warning", {"message": event.message, "step": event.step})
+        elif event.step and event.step != START and (event.ends_step or isinstance(event, StepStarted | StepExpanded)):
             step = self._steps([event.step]).get(event.step)
             if step is not None:
                 yield from self._of_step(event, step)
@@ -125,10 +120,10 @@ class Story:
     def _of_step(self, event: RunEvent, step: StepRecord) -> Iterator[Line]:
         kind = step.spec.kind
         if kind in DECISIONS:
-            if event.type == "started" and kind in _BEGIN_ROUNDS:
+            if isinstance(event, StepStarted) and kind in _BEGIN_ROUNDS:
                 yield from self._round_began(step)
-            error = step.error if event.type == "failed" else None
-            if event.type in ("done", "grown", "failed") and not (error and error.code == EXHAUSTED):
+            error = step.error if isinstance(event, StepFailed) else None
+            if isinstance(event, StepDone | StepExpanded | StepFailed) and not (error and error.code == EXHAUSTED):
                 yield from DECISIONS[kind](step, error.message if error else None, self._strategy)
         elif kind == "team.next":
             self._next = (cast(int, step.info.get("index", 0)) + 1) % len(self._team.agents)
@@ -140,17 +135,17 @@ class Story:
         if self._mode == DIRECT:
             return
         root, _, inner = step.step_id.partition("/")
-        if not inner and event.type == "started" and root not in self._agents and step.spec.work.startswith("agents:"):
+        if not inner and isinstance(event, StepStarted) and root not in self._agents and step.spec.work.startswith("agents:"):
             running = self._agents[root] = _Running(step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms)
             text, with_history = self._input_of(step)
             yield Line(f"{_WORDS[self._strategy]}_start", {**self._placed(running), **self._asked(text, with_history)})
-        if event.type not in ENDS or root not in self._agents:
+        if not event.ends_step or root not in self._agents:
             return
         if inner and step.spec.scope != self._steps([root])[root].spec.scope:
             return  # one of the steps within
         running = self._agents[root]
         took: Fields = {"duration_ms": event.at_ms - running.since_ms}
-        if event.type == "done":
+        if isinstance(event, StepDone):
             running.answer = text_of(step.output)
             said: Fields = {"response_length": len(running.answer)}
             yield Line(f"{_WORDS[self._strategy]}_success", {**self._placed(running), **said, **took})

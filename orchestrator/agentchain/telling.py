@@ -10,7 +10,8 @@ from orchestrator.agentchain.lines import Line
 from orchestrator.agentchain.story import Story
 from orchestrator.client import TurnRun
 from orchestrator.models.definitions import Team
-from orchestrator.models.wire import RunEvent, Turn
+from orchestrator.models.events import RunEvent
+from orchestrator.models.wire import Turn
 
 log = logging.getLogger("orchestrator.agentchain")
 
@@ -48,5 +49,5 @@ class Teller:
     def _lines(self, run: TurnRun, event: RunEvent) -> Iterator[Line]:
         story = self._story = self._story or Story(self._turn, self._team, run.steps)
         yield from story.tell(event)
-        if event.type == "closed":
+        if event.ends_run:
             yield from story.end(run.result(), event.at_ms)

@@ -15,12 +15,13 @@ from orchestrator.chat.commands import COMMANDS, ENDINGS, command_of, obey
 from orchestrator.chat.door import Door
 from orchestrator.chat.lines import Piped, Reader
 from orchestrator.chat.paper import Lines, Paper, Screen
-from orchestrator.chat.telling import ENDS, Telling
+from orchestrator.chat.turn_view import TurnView
 from orchestrator.client import TurnRun
 from orchestrator.errors import CantataError, ConfigError
-from orchestrator.models.wire import RunEvent, RunResult
+from orchestrator.models.events import RunEvent
+from orchestrator.models.wire import RunResult
 from orchestrator.planning.mentions import mention
-from orchestrator.results import answer_text, describe_turn
+from orchestrator.runs.results import answer_text, describe_turn
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.records import StepRecord
 
@@ -100,15 +101,15 @@ class Chat:
 
     def _attend(self, run: TurnRun) -> None:
         """Show a turn until it is over."""
-        telling, steps = Telling(), _Steps(run)
+        view, steps = TurnView(), _Steps(run)
         for events in self._events(run):
             for event in events:
-                telling.hear(event, steps.of(event))
-            for told in telling.take():
-                self._paper.tell(told)
+                view.apply(event, steps.of(event))
+            for item in view.take():
+                self._paper.tell(item)
         result: RunResult = run.result()
         self._failures += result.status != "succeeded"
-        self._paper.end(result, has_told=result.output is not None and telling.has_told(answer_text(result.output)))
+        self._paper.end(result, has_told=result.output is not None and view.has_shown(answer_text(result.output)))
 
     def _events(self, run: TurnRun) -> Iterator[list[RunEvent]]:
         """What happened in a turn, then what happens, to its end. If we are interrupted it is cancelled."""
@@ -126,7 +127,7 @@ class Chat:
 
 def _offset(events: list[RunEvent], before: int) -> tuple[int, bool]:
     """Where events end, and whether the turn does."""
-    return (events[-1].seq, events[-1].type == "closed") if events else (before, False)
+    return (events[-1].seq, events[-1].ends_run) if events else (before, False)
 
 
 class _Steps:
@@ -140,7 +141,7 @@ class _Steps:
         """The step that an event is of."""
         if event.step is None:
             return None
-        if event.step not in self._known or event.type in (*ENDS, "grown"):
+        if event.step not in self._known or event.ends_attempt:
             self._known |= self._run.steps([event.step])
         return self._known.get(event.step)
 

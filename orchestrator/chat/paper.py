@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import click
 
 from orchestrator import words
-from orchestrator.chat.telling import Told
+from orchestrator.chat.turn_view import ChatItem
 from orchestrator.models.values import ErrorInfo
 from orchestrator.models.wire import HistoryEntry, RunResult
-from orchestrator.results import answer_text
+from orchestrator.runs.results import answer_text
 
 LOOKS: Mapping[str, dict[str, Any]] = {
     "speaker": {"fg": "cyan", "bold": True},
@@ -28,7 +28,7 @@ MOST_LINE = 300
 class Paper(Protocol):
     """Where a chat writes."""
 
-    def tell(self, told: Told) -> None:
+    def tell(self, item: ChatItem) -> None:
         """Something of a turn, while it goes on."""
 
     def end(self, result: RunResult, *, has_told: bool) -> None:
@@ -55,17 +55,17 @@ class Screen:
         self._speaker = ""
         self._has_colours = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
-    def tell(self, told: Told) -> None:
-        match told.what:
+    def tell(self, item: ChatItem) -> None:
+        match item.type:
             case "speaker":
-                self._speaker = told.text
-                self._name(told.text)
+                self._speaker = item.text
+                self._name(item.text)
             case "piece":
-                self._write(told.text)
+                self._write(item.text)
             case "void":
-                self._line(f"⟲ taken back: {told.text}", "void")
+                self._line(f"⟲ taken back: {item.text}", "void")
             case what:
-                self._line(words.line(told.text, MOST_LINE), what)
+                self._line(words.line(item.text, MOST_LINE), what)
 
     def end(self, result: RunResult, *, has_told: bool) -> None:
         if result.output is not None and not has_told:
@@ -118,9 +118,9 @@ class Lines:
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
 
-    def tell(self, told: Told) -> None:
-        if told.what == "warning" and not self._as_json:
-            click.echo(f"warning: {words.line(told.text, MOST_LINE)}", err=True)
+    def tell(self, item: ChatItem) -> None:
+        if item.type == "warning" and not self._as_json:
+            click.echo(f"warning: {words.line(item.text, MOST_LINE)}", err=True)
 
     def end(self, result: RunResult, *, has_told: bool) -> None:
         if self._as_json:

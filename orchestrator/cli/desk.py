@@ -14,10 +14,9 @@ from typing import Self
 import click
 
 from orchestrator import words
-from orchestrator.cli import lines, screen
+from orchestrator.cli import live_view, plain_view
 from orchestrator.cli.main import FAILED, INTERRUPTED
 from orchestrator.cli.requests import definitions_of, request_of
-from orchestrator.cli.view import View, planned
 from orchestrator.client import ChainRun, Client, TurnRun
 from orchestrator.coordinator import definitions_from, start
 from orchestrator.embedded import Stack
@@ -26,8 +25,9 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.models.wire import ChainError, ChainResponse, RunResult, Turn
 from orchestrator.planning.strategies import turns
-from orchestrator.results import answer_text
 from orchestrator.runlog import configure_logs
+from orchestrator.runs.results import answer_text
+from orchestrator.runs.view import RunView
 
 REFRESH_S = 0.1
 
@@ -120,13 +120,13 @@ class Desk:
             _show(result)
         return 0 if has_succeeded(result) else FAILED
 
-    def view_of(self, run: TurnRun | ChainRun) -> tuple[View, float]:
+    def view_of(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
         """A run as planned, with nothing that happened since; and how far Redis's clock is ahead of ours, in milliseconds."""
         record = run.record()
         definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
         fragment = start(record.kind, json.loads(record.request), definitions).fragment
         steps = fragment.steps if fragment else ()
-        return planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
+        return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 
     def infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
         """How steps ended."""
@@ -150,7 +150,7 @@ class Desk:
     def _watch(self, run: TurnRun | ChainRun, since: int | None) -> None:
         if since is None and is_terminal():
             view, ahead_ms = self.view_of(run)
-            screen.watch(
+            live_view.watch(
                 view,
                 lambda after: list(run.log(after, timeout_s=REFRESH_S)),
                 lambda steps: self.infos(run.run_id, steps),
@@ -159,7 +159,7 @@ class Desk:
             return
         view, _ = self.view_of(run)
         for event in run.log(since):
-            view, line = lines.tell(view, event)
+            view, line = plain_view.apply_and_describe(view, event)
             if line:
                 tell(line)
 

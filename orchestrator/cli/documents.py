@@ -12,14 +12,13 @@ from orchestrator import config as configuration
 from orchestrator.cli.imports import import_faults
 from orchestrator.cli.main import WRONG
 from orchestrator.cli.options import as_json, configured
-from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
 from orchestrator.cli.requests import definitions_of, document_of, request_of
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.a2e import is_request, load_request, with_lines
 from orchestrator.formats.documents import Document
 from orchestrator.formats.langswarm import Loaded
 from orchestrator.models.definitions import Definitions
-from orchestrator.models.values import JsonValue
+from orchestrator.models.graph import Step
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning.strategies import chains, turns
 from orchestrator.planning.strategies.chain_names import read_from_input
@@ -35,6 +34,10 @@ from orchestrator.planning.strategies.chain_outline import outline
 @as_json
 def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
     """Show the graph and the canvas of a chain or a turn, without running it. FILE is what `submit chain` takes."""
+    from orchestrator.celeryapp import make_app  # noqa: PLC0415  # with it comes Celery, in 0.2 s, which `check` need not load
+    from orchestrator.cli.plans import canvas_tree, canvases_of, drawn, graph_tree  # noqa: PLC0415
+    from orchestrator.planning.canvas import Dispatch  # noqa: PLC0415
+
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = definitions_of(config)
@@ -43,11 +46,12 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         if file
         else turns.plan(Turn(text=text or "", team=team, agent=agent), definitions)
     )
-    grown, canvases = graph_tree(graph, definitions), canvas_tree(graph)
+    canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
     if as_json:
-        click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": _json(canvases)}))
+        sent = [each for each in canvases if not isinstance(each, Step)]
+        click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": sent}))
     else:
-        for title, branches in (("graph", grown), ("canvas", canvases)):
+        for title, branches in (("graph", graph_tree(graph, definitions)), ("canvas", canvas_tree(canvases))):
             click.echo("\n".join([title, *drawn(branches)]))
     return 0
 
@@ -119,7 +123,3 @@ def _counted(definitions: Definitions) -> str:
         return f"{len(definitions.diskurs.agents)} agents, of a Diskurs folder"
     sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "it says nothing"
-
-
-def _json(branches: Sequence[Branch]) -> list[JsonValue]:
-    return [{"text": branch.text, "under": _json(branch.under)} if branch.under else branch.text for branch in branches]

@@ -41,7 +41,7 @@ def gateway(
     """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
     configure_logs()
     tokens = _tokens(tokens_file)
-    serve.check_address(host, has_tokens=tokens is not None)
+    serve.check_address(host, has_tokens=tokens is not None, is_published_on_loopback=settings().published_on_loopback)
     with Client(config=config) as client:
         client.definitions  # noqa: B018  # a fault in it is told now, not to the first who asks
         for warning in client.warnings:

@@ -8,12 +8,14 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from io import TextIOWrapper
 from typing import Any, cast
 
 import click
 
 from orchestrator.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+from orchestrator.extras import check_extras, missing_modules
 
 FAILED, WRONG, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 STATUSES = (
@@ -39,6 +41,9 @@ COMMANDS = {
     "worker": ("worker", "Serve queues, here or on another machine, until told to stop."),
 }
 """Command → the module it is in, and what it does."""
+
+EXTRAS = {"gateway": "gateway", "flower": "flower", "worker": "worker"}
+"""Command → the extra that brings what it needs; the others need none, unless they start a stack."""
 
 ASIDE = {"help": "--help", "version": "--version"}
 """Words that people try for options."""
@@ -73,6 +78,8 @@ class Submit(Told, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in EXTRAS and missing_modules(EXTRAS[cmd_name]):
+            return NotInstalled(cmd_name, EXTRAS[cmd_name])
         module = importlib.import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
         return cast(click.Command, getattr(module, cmd_name))
 
@@ -89,6 +96,15 @@ class Submit(Told, click.Group):
                 raise click.UsageError(f"did you mean `submit {meant}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
             args = ["turn", *args]
         return super().parse_args(ctx, args)
+
+
+class NotInstalled(Told):
+    """A command whose extra is not installed: it says so when it is called."""
+
+    def __init__(self, name: str, extra: str) -> None:
+        said = f"{COMMANDS[name][1]}\n\nNot installed here: pip install 'cantata[{extra}]'"
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        super().__init__(name, callback=partial(check_extras, extra, needed_by=f"submit {name}"), help=said, context_settings=settings)
 
 
 def _meant(word: str) -> str | None:

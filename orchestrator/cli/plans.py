@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
+from celery import chain, chord, group
+
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Graph, Spec, Step
 from orchestrator.planning import canvas
-from orchestrator.planning.canvas import Canvas, Message, Row
+from orchestrator.planning.canvas import Canvas, Dispatch
 from orchestrator.planning.strategies import agents, chains, turns
 
 DEEPEST = 5  # levels of growth that are shown: chains may run each other
@@ -44,19 +46,32 @@ def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> lis
     ]
 
 
-def canvas_tree(graph: Graph) -> list[Branch]:
-    """The canvases in the order in which they go out, if every edge is taken."""
-    specs: dict[str, Spec] = {step.id: step for step in graph.steps}
+def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
+    """Return the canvases in the order in which they go out, if every edge is taken, and between them the steps that need no message.
+
+    Who plans has the graph at hand, and sends with it what is ready at first and behind decisions; who does another step has none.
+    """
+    steps, followers = {step.id: step for step in graph.steps}, canvas.Followers(graph)
+    sources: dict[str, set[str]] = {step_id: set() for step_id in steps}
+    for edge in graph.edges:
+        sources[edge.target].add(edge.source)
     carried: set[str] = set()
-    branches: list[Branch] = []
+    decided: set[str] = set()
     for wave in _waves(graph):
-        ready = [step_id for step_id in wave if step_id not in carried]
-        unsent = [step_id for step_id in ready if specs[step_id].decides or specs[step_id].kind == "wait"]
-        canvases = canvas.build([(step_id, specs[step_id]) for step_id in ready if step_id not in unsent], graph)
-        carried.update(canvas.carried(canvases))
-        branches += [Branch(f"{step_id}  {_place(specs[step_id])}, without a message") for step_id in unsent]
-        branches += map(_canvas, canvases)
-    return branches
+        ready = [steps[step_id] for step_id in wave if step_id not in carried]
+        for has_graph in (True, False):
+            alike = [step for step in ready if (sources[step.id] <= decided) == has_graph]
+            unsent = [step for step in alike if step.decides or step.kind == "wait"]
+            built = canvas.build(dispatch, [(step.id, step) for step in alike if step not in unsent], followers if has_graph else None)
+            carried.update(canvas.carried(built))
+            yield from unsent
+            yield from built
+            decided.update(step.id for step in unsent if has_graph and step.decides)
+
+
+def canvas_tree(found: Iterable[Canvas | Step]) -> list[Branch]:
+    """Return what `canvases_of` found, as text."""
+    return [Branch(f"{each.id}  {_place(each)}, without a message") if isinstance(each, Step) else _canvas(each) for each in found]
 
 
 def _waves(graph: Graph) -> Iterator[list[str]]:
@@ -110,13 +125,9 @@ _GROWTH: Mapping[str, Callable[[Step, Definitions], Graph]] = {
 
 
 def _canvas(each: Canvas) -> Branch:
-    if isinstance(each, Row):
-        return Branch("chain", [_message(message) for message in each.messages])
-    members = [_message(message) for message in each.members]
-    if each.join is not None:
-        return Branch("chord", [Branch("group", members), _message(each.join)])
-    return Branch("group", members) if len(members) > 1 else members[0]
-
-
-def _message(message: Message) -> Branch:
-    return Branch(f"{message.kind} {', '.join(message.steps)}  to queue {message.queue}")
+    if isinstance(each, chord):
+        return Branch("chord", [Branch("group", [_canvas(member) for member in each.tasks]), _canvas(each.body)])
+    if isinstance(each, chain | group):
+        return Branch(each.subtask_type, [_canvas(member) for member in each.tasks])
+    queue = each.app.step_queue(each.options["queue"])  # type: ignore[attr-defined]  # our app
+    return Branch(f"{each.task} {', '.join(canvas.steps_of(each))}  to queue {queue}")

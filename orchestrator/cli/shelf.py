@@ -12,16 +12,15 @@ import click
 from rich.console import Console
 
 from orchestrator import words
+from orchestrator.cli import live_view
 from orchestrator.cli import logs as log_lines
-from orchestrator.cli import screen
 from orchestrator.cli.desk import Desk, has_succeeded, result_of, tell
 from orchestrator.cli.main import FAILED, INTERRUPTED, WRONG
-from orchestrator.cli.view import apply, learn, unknown
 from orchestrator.client import ChainRun, TurnRun
 from orchestrator.forking import FORKED_AT, FORKED_FROM
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.results import describe_turn
+from orchestrator.runs.results import describe_turn
 from orchestrator.state import events, listing, logs, mixtures
 from orchestrator.state.listing import Wanted
 from orchestrator.state.records import RunRecord, StepRecord
@@ -70,11 +69,11 @@ class Shelf(Desk):
             return 0
         view, _ = self.view_of(run)
         while batch := events.read(self.client.redis, run_id, after=view.seq):
-            view = apply(view, *batch)
-        ended = unknown(view, MOST_ROWS)
+            view = view.apply(*batch)
+        ended = view.without_usage(MOST_ROWS)
         if ended:
-            view = learn(view, self.infos(run_id, ended))
-        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(screen.paint(view, record.now_ms, most=MOST_ROWS))
+            view = view.with_usage(self.infos(run_id, ended))
+        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(live_view.paint(view, record.now_ms, most=MOST_ROWS))
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
             tell(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))

@@ -71,7 +71,7 @@ def _refusals(as_json: bool, answer: Literal["refused_chain", "refused_turn"]) -
         yield
     except ConfigError as error:
         if as_json:
-            from orchestrator import results  # noqa: PLC0415  # loads what `opened` has loaded while the workers start
+            from orchestrator.runs import results  # noqa: PLC0415  # loads what `opened` has loaded while the workers start
 
             click.echo(getattr(results, answer)(error).model_dump_json())
         raise

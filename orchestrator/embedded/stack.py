@@ -33,6 +33,7 @@ from orchestrator.embedded.plan import (
 from orchestrator.embedded.record import Process, Record, clear_stale_record, read_record
 from orchestrator.embedded.valkey import answers, server_url
 from orchestrator.errors import ConfigError, UnavailableError
+from orchestrator.extras import check_extras
 
 READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on a machine with far too much to do
 ANSWER_S = 5.0  # the server of a kept stack may be starting again
@@ -105,10 +106,12 @@ class Stack:
         virtual_time: bool = False,
     ) -> Self:
         """Begin to start a stack: `url` is known at once, so the caller can load what it needs meanwhile; then `wait_ready`."""
+        services = {"flower": flower, "gateway": gateway}
+        check_extras("worker", *(name for name, is_wanted in services.items() if is_wanted), needed_by="a stack on this machine")
         home = home if isinstance(home, Home) else Home(home)
         home.prepare()
         slots = cores() if tools is None else tools
-        wanted = {name: USUAL_PORTS[name] for name, is_wanted in (("flower", flower), ("gateway", gateway)) if is_wanted}
+        wanted = {name: USUAL_PORTS[name] for name, is_wanted in services.items() if is_wanted}
         bound = ports.bind(home, wanted)
         try:
             plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time)

@@ -16,6 +16,7 @@ from tornado.options import Error
 from orchestrator.errors import ConfigError
 from orchestrator.pages.origins import is_loopback
 from orchestrator.settings import PLACEHOLDERS
+from orchestrator.settings import settings as environment
 
 TESTED = "2.2"
 DEFAULTS: Mapping[str, object] = {"address": "127.0.0.1", "logging": "none"}
@@ -105,7 +106,8 @@ def _check_auth() -> None:
             raise ConfigError(f"the password of {name!r} in basic_auth is the word of the example; put your own there", source="flower")
         if not name or not password:  # Flower would take an empty entry for a password that anybody knows
             raise ConfigError("each entry of basic_auth is name:password, neither of them empty", source="flower")
-    if not is_guarded() and not options.unix_socket and not is_loopback(options.address):
+    is_reached_here_only = options.unix_socket or is_loopback(options.address) or environment().published_on_loopback
+    if not is_guarded() and not is_reached_here_only:
         raise ConfigError(
             f"{options.address or 'every address'!r} can be reached from other machines, so Flower must ask who comes: name a file "
             "of name:password lines with --basic-auth-file, or set up --auth; or leave --host out to be reached from this machine only",

@@ -171,7 +171,7 @@ class _Connection:
                 events = await follower.events()
                 steps = await self._service.steps(run, frames.steps_of(events))
                 for event in events:
-                    if event.type == "closed":
+                    if event.ends_run:
                         result = await self._service.result(run)
                         assert isinstance(result, RunResult)
                         await self._send(frames.result_frame(event, result))

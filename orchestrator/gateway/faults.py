@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
 from orchestrator.models.values import Value
 from orchestrator.models.wire import FaultInfo
-from orchestrator.results import refused_chain
+from orchestrator.runs.results import refused_chain
 from orchestrator.state.connection import RedisFailure
 from orchestrator.state.streams import StreamsEnded
 

@@ -1,4 +1,4 @@
-"""What the events of a turn become in a chat: one frame for an event, or none. Pure.
+"""Chat frames: one for an event of a turn, or none. Pure.
 
 Each frame has the offset of its event, so a client that says how far it came gets each frame once.
 """
@@ -6,113 +6,99 @@ Each frame has the offset of its event, so a client that says how far it came ge
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 
+from orchestrator.models.events import (
+    AttemptFailed,
+    LeaseLost,
+    ModelFallback,
+    QueueUnserved,
+    RateLimited,
+    ReplyDelta,
+    RunEvent,
+    RunWarning,
+    StepDone,
+    StepExpanded,
+    StepStarted,
+)
 from orchestrator.models.graph import START
+from orchestrator.models.step_kinds import kind_named
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent, RunResult
+from orchestrator.models.wire import RunResult
 from orchestrator.state.records import StepRecord
 
 Frame = dict[str, JsonValue]
 
-TOOLS = frozenset({"tool.call", "mcp.call"})
-AGENTS = frozenset({"agent.turn", "agent.run"})
-CHOICES: Mapping[str, str] = {"team.rules": "rules", "team.route": "router", "team.next": "turn"}
-"""Step kind → who chose."""
-
-VOIDS = frozenset({"lost", "retry", "released", "fallback", "failed", "late"})
-"""Events after which nothing counts that the step said before them."""
-
-TOLD_OF_CHOICES = ("plan", "next_action", "refined", "fault")
-MOST_VALUE = 4096  # characters of a call's input or output as JSON; larger ones are left out, and are in the run's record
+CHOICE_FIELDS = ("plan", "next_action", "refined", "fault")
+MAX_VALUE = 4096  # characters of a call's input or output as JSON; larger ones are left out, and are in the run's record
 
 
 def steps_of(events: list[RunEvent]) -> list[str]:
-    """The steps that must be known to tell of these events."""
-    told = ("started", "done", "grown", "failed", "late", "lost", "retry", "released")
-    return list(dict.fromkeys(event.step for event in events if event.step and event.step != START and event.type in told))
+    """Return the steps that must be known to make frames of these events."""
+    needed = [event for event in events if isinstance(event, StepStarted | StepExpanded | StepDone) or event.voids_attempt]
+    return list(dict.fromkeys(event.step for event in needed if event.step and event.step != START))
 
 
 def frame_of(event: RunEvent, step: StepRecord | None) -> Frame | None:
-    """What an event is in a chat; `step` is what is known of its step, where `steps_of` asks for it."""
-    told = _told(event, step)
-    return None if told is None else {"type": told.pop("type"), "run_id": event.run_id, "seq": event.seq, **told}
+    """Return the frame of an event; `step` is the record of its step, where `steps_of` names it."""
+    fields = _fields(event, step)
+    return None if fields is None else {"type": fields.pop("type"), "run_id": event.run_id, "seq": event.seq, **fields}
 
 
 def result_frame(event: RunEvent, result: RunResult) -> Frame:
-    """The last frame of a turn: how it ended."""
+    """Return the last frame of a turn: how it ended."""
     said = result.model_dump(mode="json", include={"status", "output", "error", "agents", "usage", "warnings", "duration_ms"})
     return {"type": "result", "run_id": event.run_id, "seq": event.seq, **said}
 
 
-def _told(event: RunEvent, step: StepRecord | None) -> Frame | None:
+def _fields(event: RunEvent, step: StepRecord | None) -> Frame | None:
     place: Frame = {"step": event.step, "attempt": event.attempt}
-    match event.type:
-        case "delta":
-            return {"type": "token", **place, "text": str(event.detail.get("text", ""))}
-        case "fallback":
+    match event:
+        case ReplyDelta():
+            return {"type": "token", **place, "text": event.text}
+        case ModelFallback():
             return {"type": "void", **place, "reason": "fallback"}
-        case "warning" | "unserved":
-            return {"type": "warning", **place, "message": str(event.detail.get("message", ""))}
-        case "waits":
-            return {"type": "waits", **place, "reason": str(event.detail.get("reason", ""))}
+        case RunWarning() | QueueUnserved():
+            return {"type": "warning", **place, "message": event.message}
+        case RateLimited():
+            return {"type": "rate_limited", **place, "reason": event.reason}
     if step is None:
         return None
-    for kinds, tell in _TELLERS:
-        if step.spec.kind in kinds:
-            return tell(event, step, place)
-    return None
+    match step.spec.role:
+        case "tool":
+            return _tool(event, step, place)
+        case "choice":
+            return _choice(event, step, place)
+    if not kind_named(step.spec.kind).is_heard:
+        return None
+    if isinstance(event, StepStarted) and step.spec.role in ("turn", "agent") and not step.spec.params.get("round"):
+        return {"type": "agent", **place, "agent": step.spec.work_name}
+    return {"type": "void", **place, "reason": event.type, "error": _error(event)} if event.voids_attempt else None
 
 
 def _tool(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
-    base: Frame = {"type": "tool", **place, "tool": _name(step)}
-    match event.type:
-        case "started":
+    base: Frame = {"type": "tool", **place, "tool": step.spec.work_name}
+    match event:
+        case StepStarted():
             return {**base, "state": "started", "input": _short(step.spec.params.get("input"))}
-        case "done":
+        case StepDone():
             return {**base, "state": "done", "output": _short(step.output)}
-        case "failed" | "late" | "retry" | "lost":
+        case AttemptFailed() | LeaseLost():
             return {**base, "state": event.type, "error": _error(event)}
     return None
 
 
-def _agent(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
-    if event.type == "started" and not step.spec.params.get("round"):
-        return {"type": "agent", **place, "agent": _name(step)}
-    return _void(event, step, place)
-
-
-def _void(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
-    return {"type": "void", **place, "reason": event.type, "error": _error(event)} if event.type in VOIDS else None
-
-
 def _choice(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
-    told = {name: step.info[name] for name in TOLD_OF_CHOICES if step.info.get(name)}
+    found = {name: step.info[name] for name in CHOICE_FIELDS if step.info.get(name)}
     agent = step.info.get("chosen_agent")
-    if event.type not in ("done", "grown") or not (told or agent):
+    if not isinstance(event, StepDone | StepExpanded) or not (found or agent):
         return None
-    by = "default" if step.info.get("source") == "default" else CHOICES[step.spec.kind]
-    return {"type": "chosen", **place, "agent": agent, "by": by, **told}
-
-
-Teller = Callable[[RunEvent, StepRecord, Frame], Frame | None]
-
-_TELLERS: tuple[tuple[frozenset[str], Teller], ...] = (
-    (TOOLS, _tool),
-    (AGENTS, _agent),
-    (frozenset(CHOICES), _choice),
-    (frozenset({"team.synthesize"}), _void),
-)
-
-
-def _name(step: StepRecord) -> str:
-    return step.spec.work.partition(":")[2]
+    by = "default" if step.info.get("source") == "default" else kind_named(step.spec.kind).chosen_by
+    return {"type": "chosen", **place, "agent": agent, "by": by, **found}
 
 
 def _short(value: JsonValue) -> JsonValue:
-    return value if len(json.dumps(value, ensure_ascii=False)) <= MOST_VALUE else None
+    return value if len(json.dumps(value, ensure_ascii=False)) <= MAX_VALUE else None
 
 
 def _error(event: RunEvent) -> str | None:
-    error = event.detail.get("error")
-    return str(error.get("message", "")) if isinstance(error, dict) else None
+    return event.explanation if isinstance(event, AttemptFailed) else None

@@ -18,7 +18,7 @@ from orchestrator.gateway.faults import ErrorBody, Refused, refused
 from orchestrator.gateway.grants import Grant, Scope
 from orchestrator.gateway.service import Service, kind_of
 from orchestrator.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, Turn
-from orchestrator.results import REFUSALS
+from orchestrator.runs.results import REFUSALS
 from orchestrator.state.sessions import fault_of
 
 LONGEST_WAIT_S = 600.0

@@ -22,9 +22,9 @@ TICKS = 10  # of a tenth of a second, between two looks whether the stack is sti
 BACKLOG = 2048  # connections that may come at once
 
 
-def check_address(host: str, *, has_tokens: bool) -> None:
+def check_address(host: str, *, has_tokens: bool, is_published_on_loopback: bool = False) -> None:
     """Refuse an address that others reach, unless they need a token. Raises ConfigError."""
-    if not has_tokens and not is_loopback(host):
+    if not (has_tokens or is_published_on_loopback or is_loopback(host)):
         raise ConfigError(
             f"{host!r} can be reached from other machines, so tokens are needed: name a file of them with --tokens-file, "
             "or leave --host out to be reached from this machine only",

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, SkipValidation
 
+from orchestrator.models.step_kinds import Role, kind_named
 from orchestrator.models.values import ErrorInfo, Usage, Value
 
 StepState = Literal["waiting", "ready", "sent", "running", "waiting_signal", "done", "failed", "skipped"]
@@ -43,6 +44,16 @@ class Spec(Value):
     scope: str | None = Field(default=None, description="the grower whose exit fails if this step aborts; None: the run")
     window: str | None = Field(default=None, description="the map whose window it counts in")
     has_given: bool = Field(default=False, description="set by the ledger: the step has a value of its own")
+
+    @property
+    def role(self) -> Role:
+        """Return the role of the step's kind."""
+        return kind_named(self.kind).role
+
+    @property
+    def work_name(self) -> str:
+        """Return the name in `work`: the agent's, the tool's, the team's."""
+        return self.work.partition(":")[2]
 
 
 class Step(Spec):

@@ -1,4 +1,4 @@
-"""What goes in and comes out: chain requests, turns, events, responses."""
+"""What goes in and comes out: chain requests, turns, chain events, responses."""
 
 from __future__ import annotations
 
@@ -164,19 +164,6 @@ class ChainResponse(Ending):
     failed: list[str] = Field(default_factory=list, description="nodes that failed; of an item of a map, `node[index]`")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     error: ChainError | None = Field(default=None, description="why it failed")
-
-
-class RunEvent(Value):
-    """Something that happened in a run."""
-
-    seq: int = Field(description="offset in the run's stream: rises by one, no gap and no repeat")
-    run_id: str = Field(description="the run")
-    at_ms: int = Field(description="Redis's clock, milliseconds since 1970")
-    type: str = Field(description="accepted, started, done, failed, skipped, grown, retry, lost, waiting, warning, closed, ...")
-    step: str | None = Field(default=None, description="the step it happened to; the run, if absent")
-    attempt: int | None = Field(default=None, description="which attempt of the step, from 1")
-    worker: str | None = Field(default=None, description="who did it")
-    detail: dict[str, JsonValue] = Field(default_factory=dict, description="what else is known, by type")
 
 
 class RunResult(Ending):

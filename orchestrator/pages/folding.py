@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.models.graph import STEP_OVER
 from orchestrator.planning.strategies.chain_ids import GATHER
-from orchestrator.state.story import Snapshot
+from orchestrator.state.run_snapshot import Snapshot
 
 MOST_ITEMS = 200
 """Items of an opened map that are shown."""

@@ -14,10 +14,10 @@ from orchestrator.pages.names import name_of
 from orchestrator.pages.views import EdgeView, MapView, StepView
 from orchestrator.planning.strategies.chain_ids import GATHER
 from orchestrator.state.forks import takes_of
-from orchestrator.state.story import NEVER, Moments, Parts, Snapshot
+from orchestrator.state.run_snapshot import NEVER, Moments, Parts, Snapshot
 from orchestrator.state.summaries import shown_state
 
-GROWN = "grown"
+EXPANDED = "expanded"
 """The label of an edge that is none of the run's: from a step to what it grew."""
 
 NOT_READY = frozenset({"waiting", "failed", "skipped"})
@@ -101,7 +101,7 @@ class Drawing:
         for step_id in self.shown:
             grower = growers.get(step_id, START)
             if step_id not in led_to and grower in self.shown:
-                edges.append(EdgeView(source=grower, target=step_id, label=GROWN, wakes=True, taken=True))
+                edges.append(EdgeView(source=grower, target=step_id, label=EXPANDED, wakes=True, taken=True))
         return edges
 
     def _own(self) -> Iterator[EdgeView]:

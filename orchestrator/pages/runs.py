@@ -9,6 +9,7 @@ from orchestrator.client import Client
 from orchestrator.errors import UnknownRunError
 from orchestrator.forking import FORKED_FROM
 from orchestrator.models.graph import RAW, START
+from orchestrator.models.step_kinds import kind_named
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER, RunStatus
 from orchestrator.pages import transcripts
@@ -18,12 +19,12 @@ from orchestrator.pages.folding import fold
 from orchestrator.pages.graphs import Drawing
 from orchestrator.pages.transcripts import Recorded
 from orchestrator.pages.views import GraphView, MessageView, RunDetail, StepDetail
-from orchestrator.state import listing, mixtures, story
+from orchestrator.state import listing, mixtures, run_snapshot
 from orchestrator.state.listing import RunList, Wanted
 from orchestrator.state.logs import Logs
 from orchestrator.state.outputs import beginnings
 from orchestrator.state.records import StepRecord
-from orchestrator.state.story import Moments, Snapshot
+from orchestrator.state.run_snapshot import Moments, Snapshot
 
 MOST_STEPS = 2000
 """Steps of a graph that are told: those that began last, if there are more."""
@@ -46,7 +47,7 @@ class Pages:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._ledger = client.ledger
-        self._timeline = story.Timeline(client.ledger)
+        self._timeline = run_snapshot.Timeline(client.ledger)
 
     def list(
         self, tenant: str | None, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "",
@@ -57,11 +58,11 @@ class Pages:
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """A run's graph as it stands, with the first items of the maps that are opened."""
-        snapshot = story.snapshot(self._ledger, run_id, tenant)
+        snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
         shown = _newest(folded.shown, moments)
-        drawing = Drawing(snapshot, folded, story.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
+        drawing = Drawing(snapshot, folded, run_snapshot.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
         return GraphView(
             run=self._detail(snapshot), offset=snapshot.offset, more=len(shown) < len(folded.shown),
             steps=drawing.steps(), edges=drawing.edges, maps=drawing.maps(),
@@ -69,20 +70,20 @@ class Pages:
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """All that is shown of one step. Raises UnknownRunError for a step that is not there."""
-        snapshot = story.snapshot(self._ledger, run_id, tenant)
+        snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
         record = self._ledger.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
         if record is None:
             near = self._client.run(run_id).nearest_step(step_id)
             raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}" + (f"; did you mean {near!r}?" if near else ""))
-        events = story.story(self._ledger, run_id, step_id, snapshot.offset)
-        parts = story.parts(self._ledger, run_id, [step_id])
-        drawing = Drawing(snapshot, fold(snapshot, ()), parts, {step_id: story.moments_in(events)}, {step_id})
+        events = run_snapshot.step_events(self._ledger, run_id, step_id, snapshot.offset)
+        parts = run_snapshot.parts(self._ledger, run_id, [step_id])
+        drawing = Drawing(snapshot, fold(snapshot, ()), parts, {step_id: run_snapshot.moments_in(events)}, {step_id})
         view, scissors = drawing.step(step_id), Scissors()
         return StepDetail(
             step=view,
             params={name: scissors.value(value) for name, value in record.spec.params.items()},
             inputs=self._inputs(snapshot, record, scissors),
-            given=scissors.value(story.given(self._ledger, run_id, step_id)),
+            given=scissors.value(run_snapshot.given(self._ledger, run_id, step_id)),
             output=scissors.value(record.output),
             info={name: scissors.value(value) for name, value in record.info.items() if name not in TOLD},
             attempts=attempts_of(events, snapshot.run.closed_at),
@@ -157,12 +158,12 @@ class Pages:
 
     def _transcript(self, snapshot: Snapshot, record: StepRecord) -> Sequence[MessageView]:
         """What was said in a step that asked a model."""
-        if record.spec.kind not in transcripts.IN_ROUNDS:
+        if record.spec.role != "turn":
             own = Recorded(record.state, record.output, record.info)
             return transcripts.transcript([(record.step_id, own)], {}) if transcripts.PROMPT in record.info else []
         base, last = transcripts.place_of(record.step_id, record.spec.params)
         turns = transcripts.turns_of(base, snapshot.cells)
-        rounds = set(turns if record.spec.kind == "diskurs.ask" else turns[:-1])
+        rounds = set(turns if kind_named(record.spec.kind).ends_with_round else turns[:-1])
         told = self._recorded(snapshot, turns if last is None else turns[: last + 1], rounds)
         calls = [call for step_id, turn in told.items() for call in transcripts.calls_in(step_id, turn)]
         return transcripts.transcript(list(told.items()), self._recorded(snapshot, calls, ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from orchestrator.errors import CantataError
-from orchestrator.models.wire import RunEvent
+from orchestrator.models.events import RunEvent
 from orchestrator.state.streams import Streams, StreamsEnded
 
 KEEP_ALIVE_S = 15.0  # shorter than proxies wait for a silent answer
@@ -32,7 +32,7 @@ async def lines(streams: Streams, run_id: str, after: int, *, body_of: Callable[
                 return
             for event in found:
                 yield _text(event)
-                if event.type == "closed":
+                if event.ends_run:
                     return
             if not found:
                 yield ": still here\n\n"

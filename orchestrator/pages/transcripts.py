@@ -18,9 +18,6 @@ from orchestrator.pages.views import CallView, MessageView
 PROMPT = "prompt"
 """Where the prompt stands in what is recorded with a step."""
 
-IN_ROUNDS = frozenset({"agent.turn", "diskurs.ask"})
-"""Kinds of steps that may be followed by further turns of the same model. The output of the second is a round even if it is the last."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recorded:

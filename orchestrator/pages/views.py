@@ -6,12 +6,15 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from orchestrator.models.events import types_where
 from orchestrator.models.graph import ShownState
 from orchestrator.models.values import ErrorInfo, Usage, Value
 from orchestrator.runlog.lines import Line
 from orchestrator.state.summaries import RunSummary
 
-AttemptEnd = Literal["done", "failed", "late", "skipped", "retry", "waits", "lost", "released", "refused", "uncertain", "grown", "closed"]
+CLOSED = "closed"
+ATTEMPT_ENDS = [*sorted(types_where(lambda event: event.ends_attempt)), CLOSED]
+"""Types of the events that end an attempt, and how one ends that was under way when its run was closed."""
 
 
 class RunDetail(RunSummary):
@@ -91,7 +94,7 @@ class AttemptView(Value):
     started_at: float
     ended_at: float | None = None
     worker: str | None = None
-    end: AttemptEnd | None = Field(default=None, description="how it ended; null while it runs")
+    end: str | None = Field(default=None, description="how it ended; null while it runs", json_schema_extra={"enum": [*ATTEMPT_ENDS, None]})
     error: ErrorInfo | None = None
 
 

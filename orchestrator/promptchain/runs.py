@@ -15,8 +15,9 @@ from orchestrator.embedded import attach
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.functionnames import IN_WORKER
 from orchestrator.models.definitions import Definitions
+from orchestrator.models.events import AttemptFailed, RunEvent
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent, RunResult, Turn
+from orchestrator.models.wire import RunResult, Turn
 from orchestrator.settings import settings
 
 MOST_AT_ONCE = 200
@@ -133,8 +134,7 @@ def _close(client: Client, owner: int) -> None:
 
 
 def _line(event: RunEvent) -> str:
-    """What happened, for people."""
-    error = event.detail.get("error")
-    more = f": {error.get('message')}" if isinstance(error, dict) else ""
+    """Describe an event for people."""
+    more = f": {event.explanation}" if isinstance(event, AttemptFailed) else ""
     attempt = f" (attempt {event.attempt})" if event.attempt and event.attempt > 1 else ""
     return f"run {event.run_id}: {event.step or 'run'} {event.type}{attempt}{more}"

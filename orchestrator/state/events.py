@@ -11,7 +11,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from orchestrator.errors import UnavailableError, UnknownRunError
-from orchestrator.models.wire import RunEvent
+from orchestrator.models import events as event_types
+from orchestrator.models.events import RunEvent
 from orchestrator.state.keys import run_key
 from orchestrator.state.reasons import passes, reason
 
@@ -47,7 +48,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
             event = event_of(run_id, entry_id, fields)
             after = event.seq
             yield event
-            if event.type == "closed":
+            if event.ends_run:
                 return
         if len(entries) < PAGE and give_up is not None and time.monotonic() >= give_up:
             return
@@ -88,14 +89,9 @@ def _patiently(call: Callable[[], Reply]) -> Reply:
 
 
 def event_of(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
-    """The event that an entry of a run's stream is."""
-    return RunEvent(
-        seq=int(entry_id.split("-")[1]),
-        run_id=run_id,
-        at_ms=int(fields["at"]),
-        type=fields["t"],
-        step=fields["s"] or None,
-        attempt=int(fields["a"]) if fields["a"] else None,
-        worker=fields["w"] or None,
-        detail=json.loads(fields["d"]) if fields["d"] else {},
-    )
+    """Return the event that an entry of a run's stream is."""
+    more = json.loads(fields["d"]) if fields["d"] else {}
+    return event_types.event_of(
+        **more, seq=int(entry_id.split("-")[1]), run_id=run_id, at_ms=int(fields["at"]), type=fields["t"], step=fields["s"] or None,
+        attempt=int(fields["a"]) if fields["a"] else None, worker=fields["w"] or None,
+    )  # fmt: skip

@@ -37,7 +37,7 @@ def read(ledger: Ledger, run_id: str) -> Past:
     order = [
         entry["s"]
         for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
-        if entry["t"] == "grown" and entry["s"] != START
+        if entry["t"] == "expanded" and entry["s"] != START
     ]  # fmt: skip
     if not ledger.is_whole(run_id, meta):
         raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
@@ -103,7 +103,7 @@ def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[s
     code = cast("dict[str, str]", info.get("error") or {}).get("code")
     if word != "failed" or code == "budget":  # which ends the run, whatever its graph would bear
         return ()
-    return ("done",) if on_error == "skip" or code == "late" else ("failed",) if on_error == "jump" else ()
+    return ("done",) if on_error == "skip" or code == "missed_deadline" else ("failed",) if on_error == "jump" else ()
 
 
 def _growth(grown: Mapping[str, JsonValue]) -> Growth:

@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from orchestrator.errors import CantataError, UnknownRunError
-from orchestrator.models.wire import RunEvent
+from orchestrator.models.events import RunEvent
 from orchestrator.state import outages
 from orchestrator.state.async_connection import Redis, connect_async
 from orchestrator.state.cluster import AsyncCluster

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.models.graph import Spec
+from orchestrator.models.step_kinds import kind_named
 from orchestrator.models.values import ToolCall, Usage
 
 Attributes = dict[str, str | int | float | bool | Sequence[str]]
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-AGENTS = frozenset({"agent.turn", "diskurs.ask"})
-TOOLS = frozenset({"tool.call", "mcp.call", "proc.run", "agent.function", "diskurs.tool", "team.call"})
+CALLS = frozenset({"tool", "function"})  # roles of steps whose spans are those of tools
 PROVIDERS = {
     "azure": "azure.ai.openai", "azure_ai": "azure.ai.inference", "bedrock": "aws.bedrock", "gemini": "gcp.gemini",
     "mistral": "mistral_ai", "vertex_ai": "gcp.vertex_ai", "watsonx": "ibm.watsonx.ai", "xai": "x_ai",
@@ -37,10 +37,9 @@ def records_content() -> bool:
 
 def step_name(spec: Spec) -> str:
     """What the span of a step is called."""
-    name = spec.work.partition(":")[2]
-    if spec.kind in AGENTS:
-        return f"invoke_agent {name}"
-    return f"execute_tool {name}" if spec.kind in TOOLS else f"step {spec.kind}"
+    if spec.role == "turn":
+        return f"invoke_agent {spec.work_name}"
+    return f"execute_tool {spec.work_name}" if spec.role in CALLS else f"step {spec.kind}"
 
 
 def step(spec: Spec, run_id: str, step_id: str, attempt: int, *, worker: str, tenant: str, session: str) -> Attributes:
@@ -49,14 +48,13 @@ def step(spec: Spec, run_id: str, step_id: str, attempt: int, *, worker: str, te
         "cantata.run.id": run_id, "cantata.step.id": step_id, "cantata.step.kind": spec.kind, "cantata.step.attempt": attempt,
         "cantata.queue": spec.queue, "cantata.worker": worker,
     }  # fmt: skip
-    name = spec.work.partition(":")[2]
-    if spec.kind in AGENTS:
-        found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name}
-    elif spec.kind in TOOLS:
-        is_ours = spec.kind != "mcp.call"
+    if spec.role == "turn":
+        found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": spec.work_name}
+    elif spec.role in CALLS:
+        is_ours = not kind_named(spec.kind).is_external
         found |= {
             "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": name,
+            "gen_ai.tool.name": spec.work_name,
             "gen_ai.tool.type": "function" if is_ours else "extension",
         }
     elif spec.work:

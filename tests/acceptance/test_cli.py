@@ -20,7 +20,8 @@ from urllib.request import urlopen
 import pytest
 
 from orchestrator.embedded import Home, down, status
-from orchestrator.models.wire import ChainEvent, ChainResponse, RunEvent
+from orchestrator.models.events import RunEvent
+from orchestrator.models.wire import ChainEvent, ChainResponse
 from orchestrator.state import fleet
 from orchestrator.state.connection import connect
 from orchestrator.state.fleet import Worker

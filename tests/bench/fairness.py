@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.client import ChainRun, Client, EmbeddedClient
 from orchestrator.models.graph import START
-from orchestrator.results import is_over
+from orchestrator.runs.results import is_over
 from tests.bench.measure import request_of
 from tests.bench.shapes import long_shape
 
@@ -54,6 +54,6 @@ def _times_s(run: ChainRun) -> tuple[float, float, float]:
     """Seconds until a run was planned, began its first step, and was over: by Redis's clock, from its events."""
     events = list(run.log())
     accepted = events[0].at_ms
-    planned = next(event.at_ms for event in events if event.type == "grown" and event.step == START)
+    planned = next(event.at_ms for event in events if event.type == "expanded" and event.step == START)
     started = next(event.at_ms for event in events if event.type == "started" and event.step != START)
     return (planned - accepted) / 1000, (started - accepted) / 1000, (events[-1].at_ms - accepted) / 1000

@@ -1,1 +1,1 @@
-"""`./run compose-test`: brings deploy/docker-compose.yml up on a real engine and works with it from outside."""
+"""`./run compose-test`: brings the Compose files up on a real engine and works with them from outside."""

@@ -6,15 +6,15 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 import httpx
 
-from tests.compose.engine import EngineError, Project, missing
-from tests.compose.parts import PARTS
+from tests.compose.engine import DEVELOPMENT, PRODUCTION, EngineError, Project, missing
+from tests.compose.parts import DEVELOPMENT_PARTS, PARTS, Part
 
 IMAGE = "cantata-test:local"
 
@@ -48,15 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"skipped: {reason}")
         return 0
     with tempfile.TemporaryDirectory(prefix="cantata-compose-") as folder:
-        project = Project(Path(folder), image=options.image or IMAGE, overrides=[path.absolute() for path in options.override])
-        try:
-            return 0 if _passes(project, builds=options.image is None) else 1
-        finally:
-            project.remove()
+        overrides = [path.absolute() for path in options.override]
+        first: dict[str, Part] = {} if options.image else {"build": build}
+        for files, parts in ((DEVELOPMENT, {**first, "dev up": up, **DEVELOPMENT_PARTS}), (PRODUCTION, {"up": up, **PARTS})):
+            project = Project(Path(folder), image=options.image or IMAGE, files=files, overrides=overrides)
+            try:
+                if not _passes(project, parts):
+                    return 1
+            finally:
+                project.remove()
+    return 0
 
 
-def _passes(project: Project, *, builds: bool) -> bool:
-    parts: dict[str, Callable[[Project], str]] = {**({"build": build} if builds else {}), "up": up, **PARTS}
+def _passes(project: Project, parts: Mapping[str, Part]) -> bool:
     for name, part in parts.items():
         if not _tell(name, partial(part, project)):
             click.echo(project.last_words())
@@ -71,7 +75,7 @@ def _tell(name: str, part: Callable[[], str]) -> bool:
         passed, said = True, part()
     except (AssertionError, EngineError, httpx.HTTPError, KeyError, ValueError) as error:
         passed, said = False, f"{type(error).__name__}: {error}"
-    click.echo(f"{'ok' if passed else 'FAILED':6} {name:6} {time.monotonic() - started_at:6.1f} s  {said}")
+    click.echo(f"{'ok' if passed else 'FAILED':6} {name:7} {time.monotonic() - started_at:6.1f} s  {said}")
     return passed
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 TOP = Path(__file__).parents[2]
-COMPOSE_FILE = TOP / "deploy" / "docker-compose.yml"
+DEVELOPMENT = (TOP / "docker-compose.yml",)
+PRODUCTION = (*DEVELOPMENT, TOP / "deploy" / "compose.production.yml")
 OURS = ("CANTATA_", "COMPOSE_", "FLOWER_", "REDIS_")
 COMPOSE = Path(sys.executable).with_name("docker-compose")
 ANSWER_S = 10.0
@@ -36,25 +37,29 @@ def missing() -> str | None:
 
 
 class Project:
-    """Our services, with secrets made up for this test and ports that are free."""
+    """Our services, on free ports: those of production with secrets made up for this test, those of development without."""
 
-    def __init__(self, folder: Path, *, image: str, overrides: Sequence[Path] = ()) -> None:
+    def __init__(self, folder: Path, *, image: str, files: Sequence[Path] = PRODUCTION, overrides: Sequence[Path] = ()) -> None:
         self.image = image
+        self._files = files
         self.token, self.login = secrets.token_hex(16), ("operator", secrets.token_hex(8))
         self._password = secrets.token_hex(16)
         self._env_file = folder / "env"
         self._env_file.touch(0o600)
         self._env_file.write_text("".join(f"{name}='{value}'\n" for name, value in self._variables().items()))
-        files = [COMPOSE_FILE, Path(__file__).with_name("docker-compose.yml"), *overrides]
+        files = [*files, Path(__file__).with_name("docker-compose.yml"), *overrides]
         self._command = [str(COMPOSE), "--ansi", "never", "--progress", "quiet", "--project-name", f"cantata-test-{os.getpid()}"]
         self._command += ["--env-file", str(self._env_file), *(word for file in files for word in ("--file", str(file)))]
 
     def _variables(self) -> Mapping[str, str]:
         here = Path(__file__).parent
-        return {
+        secret = {
             "REDIS_PASSWORD": self._password,
             "CANTATA_GATEWAY_TOKENS": json.dumps({self.token: {"tenant": "", "scopes": ["admin"]}}),
             "FLOWER_BASIC_AUTH": ":".join(self.login),
+        }
+        return {
+            **(secret if self._files == PRODUCTION else {}),
             "CANTATA_IMAGE": self.image,
             "CANTATA_CONFIG_DIR": str(here / "config"),
             "CANTATA_GATEWAY_PUBLISHED": "0",

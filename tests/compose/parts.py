@@ -162,6 +162,25 @@ def ended(project: Project) -> dict[str, int]:
     return {name: int(state["ExitCode"]) for name, state in found.items() if not state["Running"]}
 
 
+def development(project: Project) -> str:
+    """Without a token or password, programs of this machine are answered; pages of others, and other names, are not."""
+    with httpx.Client(base_url=project.address("gateway", 8800), timeout=PATIENCE_S) as http:
+        said = http.post("/turns", params={"wait": 60}, json={"text": "hello"}).json()["result"]["output"]
+        assert said == "echo: hello", said
+        assert http.get("/pages/").status_code == 200
+        for headers in ({"Host": "gateway.example"}, {"Origin": "http://evil.example"}):
+            assert http.get("/runs", headers=headers).status_code == 403, headers
+    with httpx.Client(base_url=project.address("flower", 5555), timeout=PATIENCE_S) as http:
+        assert http.get("/runs/api/runs").status_code == 200
+        assert http.get("/runs/api/runs", headers={"Host": "flower.example"}).status_code == 403
+    for container in project.containers().values():
+        published = [port for port in (container["NetworkSettings"]["Ports"] or {}).values() if port]
+        assert all(each["HostIp"] == "127.0.0.1" for ports in published for each in ports), published
+    return f"{said!r} without a token; 403 for other names and pages"
+
+
+DEVELOPMENT_PARTS: dict[str, Part] = {"dev": development}
+
 PARTS: dict[str, Part] = {
     "turn": turn, "chain": chain, "doors": doors, "scale": scale, "kill": kill, "redis": restart_redis, "stop": stop,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from orchestrator.client import Run
 from orchestrator.faultpoints import FREEZE_S, VARIABLE
-from orchestrator.results import is_over
+from orchestrator.runs.results import is_over
 from tests.faults.processes import family, is_frozen, pid_of
 from tests.faults.shapes import SHAPES, Shape
 from tests.faults.stage import LINGER_S, Stage

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from orchestrator.client import Run
 from orchestrator.errors import UnavailableError
-from orchestrator.results import is_over
+from orchestrator.runs.results import is_over
 
 LOOK_S = 0.05
 EARLY = "early"

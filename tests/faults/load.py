@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from orchestrator.client import Client, Run
 from orchestrator.errors import UnavailableError
-from orchestrator.results import is_over
+from orchestrator.runs.results import is_over
 from tests.faults.shapes import Shape
 from tests.faults.stage import Stage
 

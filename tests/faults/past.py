@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from redis import Redis
 
 from orchestrator.forking import FORKED_FROM
-from orchestrator.results import chain_response, turn_result
+from orchestrator.runs.results import chain_response, turn_result
 from orchestrator.state.ledger import Ledger
 from orchestrator.state.limits import LIMITS_KEY
 from orchestrator.state.memory import MemoryBank
@@ -105,7 +105,7 @@ class Past:
     @cached_property
     def done(self) -> set[str]:
         """The steps that ended well, also those that grew others to answer in their place."""
-        return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type in ("done", "grown")}
+        return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type in ("done", "expanded")}
 
     def of_kind(self, *kinds: str) -> Iterator[str]:
         """The steps of some kinds."""

@@ -11,7 +11,7 @@ from tests.faults.past import Past, Violation
 from tests.integration.state.invariants import ENDINGS
 
 CLOCK_S = 0.01  # the ledger's times are whole milliseconds, and a line is written a moment after its time was taken
-GIVEN_UP = ("lost", "released", "retry", "refused", "waits")
+GIVEN_UP = ("lost", "released", "retry", "refused", "rate_limited")
 """The events that end an attempt and not the step."""
 
 Rule = Callable[[Past], Iterator[Violation]]

@@ -64,7 +64,7 @@ def test_a_queue_that_nobody_serves_is_told_and_its_run_goes_on_when_a_worker_co
     with world.extra_worker("unserved"):
         record = run.wait(PATIENCE_S)
 
-    assert told.detail["message"] == "no worker serves queue 'unserved': start one with `submit worker unserved`"
+    assert told.explanation == "no worker serves queue 'unserved': start one with `submit worker unserved`"
     assert record.status == "succeeded"
 
 

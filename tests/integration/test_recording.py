@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -36,10 +38,14 @@ def process(valkey: Redis, ledger: Ledger) -> Iterator[Process]:
     process.stop()
 
 
-def loop_of(process: Process, valkey: Redis, *, is_redelivered: bool = False) -> Loop:
+NOTHING = SimpleNamespace(chain=None, chord=None, group=None)
+"""The request of a message that carries nothing."""
+
+
+def loop_of(process: Process, valkey: Redis, *, is_redelivered: bool = False, request: SimpleNamespace = NOTHING) -> Loop:
     app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
     place = Place("run.start", "coordinator", 0, is_redelivered)
-    return Loop(app, process, RUN, [START], place, Carried(SimpleNamespace(chain=None, chord=None)))
+    return Loop(app, process, RUN, [START], place, Carried(request))
 
 
 def begun_by(process: Process) -> Begun:
@@ -52,6 +58,20 @@ def deadline_of(begun: Begun, valkey: Redis) -> float:
     score = valkey.zscore(f"{shard_key(None, shard_of(RUN))}:leases", begun.lease)
     assert score is not None
     return float(score)
+
+
+def test_a_step_that_is_passed_on_carries_what_its_message_did(process: Process, valkey: Redis) -> None:
+    link = {"task": "agent.turn", "args": [RUN, ["next"]], "kwargs": {}, "options": {"queue": "cantata.agents"}, "immutable": True}
+    request = SimpleNamespace(chain=[link], chord=link, group="g")
+    process.is_finishing = lambda: True
+
+    assert loop_of(process, valkey, request=request).run() is None
+
+    message = json.loads(str(valkey.lpop("cantata.coordinator")))
+    args, _, embed = json.loads(base64.b64decode(message["body"]))
+    assert args == [RUN, [START]]
+    assert (embed["chain"], embed["chord"], message["headers"]["group"]) == ([link], link, "g")
+    assert request.chain is None, "this task sends none of it"
 
 
 def test_an_outcome_waits_for_a_redis_that_takes_no_writes(

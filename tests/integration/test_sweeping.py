@@ -15,9 +15,10 @@ from redis import Redis
 from orchestrator import celeryapp, queues
 from orchestrator.celeryapp import App, make_app
 from orchestrator.coordinator import send_ready, sweep_once
+from orchestrator.models.events import QueueUnserved
 from orchestrator.models.graph import Outcome
 from orchestrator.planning import canvas
-from orchestrator.planning.canvas import Fan, Message
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.state import clock, events
 from orchestrator.state.keys import key_of
 from orchestrator.state.ledger import Ledger
@@ -77,7 +78,8 @@ def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(ledger: Ledger, valkey
     names = [f"s{number}" for number in range(100)]
     committed = play.plan(*map(work, names))
     sent_ago(play, took_s, *names)
-    celeryapp.send(app, "run", canvas.build([(ready.step_id, ready.spec) for ready in committed.sends]), sent_at=since)
+    canvases = canvas.build(Dispatch(app, "run"), [(ready.step_id, ready.spec) for ready in committed.sends])
+    celeryapp.send(app, canvases, sent_at=since)
     before = steps_in(valkey, TOOLS)
 
     for _ in range(3):
@@ -219,8 +221,7 @@ def test_a_queue_without_workers_is_told_once_a_run_and_once(ledger: Ledger, val
         valkey.zadd(f"{play.shard}:ready", {f"run|{name}": now_ms - looked_ago_s * 1000 for name in names})
         sweep_once(app, ledger)
 
-    told = [event for event in events.read(valkey, "run") if event.type == "unserved"]
-    assert [event.detail["queue"] for event in told] == ["nobodys"]
+    assert [event.queue for event in events.read(valkey, "run") if isinstance(event, QueueUnserved)] == ["nobodys"]
 
 
 def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, in_memory: App) -> None:
@@ -229,7 +230,7 @@ def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, 
 
     assert head() is None
     before = time.time()
-    celeryapp.send(in_memory, "run", [Fan((Message("work", "peeked", ("a",)),))])
+    celeryapp.send(in_memory, [Dispatch(in_memory, "run").signature("work", "peeked", ["a"])])
 
     heads = [head(), head()]
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from amqp.exceptions import AccessRefused
-from celery import Celery, Task
+from celery import Celery, Task, chain, chord, group
 from kombu import Connection
 
 from orchestrator.celeryapp import App, Carried, make_app, send
 from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.planning.canvas import Canvas, Fan, Message, Row
+from orchestrator.planning.canvas import Canvas, Dispatch
 from orchestrator.queues import waiting
 from orchestrator.state import clock
 
@@ -69,23 +72,40 @@ def test_a_password_that_rabbitmq_refuses_is_told(monkeypatch: pytest.MonkeyPatc
         waiting(make_app("redis://127.0.0.1:1/0", "amqp://h//"), ["tools"])
 
 
+CELERYS_OWN = Celery.send_task
+
+
+class Call(Task):  # type: ignore[type-arg]  # never runs
+    name = "tool.call"
+    ignore_result = True
+
+
 @pytest.fixture
 def app() -> Iterator[App]:
     """An app whose broker is in memory; that it sends the short way is part of each test."""
     app = make_app("redis://localhost:1/0", "memory://")
+    app.register_task(Call())
     with patch.object(Celery, "send_task", side_effect=AssertionError("went Celery's own way")):
         yield app
     app.close()
 
 
-def sent(app: App, *canvases: Canvas) -> list[Any]:
-    send(app, "r", canvases)
+def received(app: App) -> list[Any]:
     with app.connection_for_read() as connection, connection.channel() as channel:
         return list(iter(lambda: channel.basic_get("cantata.tools", no_ack=True), None))  # type: ignore[attr-defined]  # of every channel
 
 
-def message(step: str, limit_s: float | None = None) -> Message:
-    return Message("tool.call", "tools", (step,), limit_s)
+def sent(app: App, *canvases: Canvas) -> list[Any]:
+    send(app, canvases)
+    return received(app)
+
+
+def signature(app: App, step: str, limit_s: float | None = None) -> Canvas:
+    return Dispatch(app, "r").signature("tool.call", "tools", [step], limit_s)
+
+
+def row(app: App, *steps: str) -> Canvas:
+    return chain(*(signature(app, step) for step in steps), app=app)
 
 
 def carried(raw: Any) -> Carried:
@@ -93,7 +113,7 @@ def carried(raw: Any) -> Carried:
 
 
 def test_a_message_names_its_steps_and_is_shown_with_them(app: App) -> None:
-    [one] = sent(app, Fan((message("a", limit_s=60.0),)))
+    [one] = sent(app, signature(app, "a", limit_s=60.0))
 
     assert one.decode()[0] == ["r", ["a"]]
     assert one.headers["argsrepr"] == "r:a"
@@ -102,33 +122,81 @@ def test_a_message_names_its_steps_and_is_shown_with_them(app: App) -> None:
     assert one.headers["sent_at"] > 0
 
 
-def test_a_row_is_a_chain(app: App) -> None:
-    [first] = sent(app, Row((message("a"), message("b"), message("c"))))
+CANVASES: dict[str, Callable[[App], Canvas]] = {
+    "signature": lambda app: Dispatch(app, "r", 3).signature("tool.call", "tools", ["a", "b"], 60.0),
+    "chain": lambda app: row(app, "a", "b", "c"),
+    "group": lambda app: group([signature(app, "a"), signature(app, "b")], app=app),
+    "chord": lambda app: chord(group([signature(app, "a"), signature(app, "b")]), signature(app, "c", 60.0), app=app),
+    "group of chains": lambda app: group([row(app, "a", "b", "c"), row(app, "d", "e"), signature(app, "f")], app=app),
+    "chord of chains": lambda app: chord(group([row(app, "a", "b", "c"), row(app, "d", "e")]), signature(app, "f"), app=app),
+}
 
-    assert [link["args"][1] for link in first.decode()[2]["chain"]] == [["c"], ["b"]]
-    assert carried(first).steps == {"b", "c"}
+
+@pytest.mark.parametrize("canvas", CANVASES.values(), ids=CANVASES)
+def test_a_canvas_puts_on_the_wire_what_celery_puts_there(app: App, canvas: Callable[[App], Canvas]) -> None:
+    ours = sent(app, canvas(app))
+    with patch.object(App, "send_task", CELERYS_OWN):
+        canvas(app).apply_async()
+    celerys = received(app)
+
+    assert len(ours) > 0
+    assert named_alike(map(plain, ours)) == named_alike(plain_of_celery(raw, app) for raw in celerys)
+
+
+def plain(raw: Any) -> dict[str, Any]:
+    """A message as it is sent the short way, but for what Celery's own does not have."""
+    message = whole(raw)
+    assert message["headers"].pop("sent_at") > 0, "from which the sweep tells whether a message is lost"
+    return message
+
+
+def plain_of_celery(raw: Any, app: App) -> dict[str, Any]:
+    """A message as Celery sends it, but for what is left out of ours: all of it serves results, and nobody waits for one."""
+    message = whole(raw)
+    headers, properties = message["headers"], message["properties"]
+    assert (properties.pop("argsrepr"), properties.pop("kwargsrepr")) == (headers["argsrepr"], headers["kwargsrepr"]), "told twice"
+    assert properties["reply_to"] == app.thread_oid
+    properties["reply_to"] = ""
+    _, _, embed = message["body"]
+    links = embed["chain"] or []
+    bodies = [each["options"]["chord"] for each in links if "chord" in each["options"]] + ([embed["chord"]] if embed["chord"] else [])
+    for body in bodies:
+        del body["options"]["group_id"]  # the join is no member of the group that it waits for
+    for each in links + bodies:
+        del each["options"]["task_id"], each["options"]["reply_to"]  # an id is given to what is sent
+    return message
+
+
+def whole(raw: Any) -> dict[str, Any]:
+    parts = {name: getattr(raw, name) for name in ("headers", "properties", "content_type", "content_encoding", "delivery_info")}
+    return copy.deepcopy({**parts, "body": raw.decode()})
+
+
+def named_alike(messages: Iterable[dict[str, Any]]) -> list[Any]:
+    """Messages with each random id replaced by its place among those that were seen, so that equal ids stay equal."""
+    seen: dict[str, str] = {}
+    text = json.dumps(list(messages), sort_keys=True)
+    parsed: list[Any] = json.loads(re.sub(r"\w{8}(-\w{4}){3}-\w{12}", lambda found: seen.setdefault(found[0], f"id {len(seen)}"), text))
+    return parsed
 
 
 def test_messages_sent_at_once_share_a_group(app: App) -> None:
-    first, second = sent(app, Fan((message("a"), message("b"))))
+    first, second = sent(app, CANVASES["group"](app))
 
     assert first.headers["group"] == second.headers["group"] is not None
     assert [first.headers["group_index"], second.headers["group_index"]] == [0, 1]
 
 
-def test_members_with_a_join_are_a_chord(app: App) -> None:
-    members = sent(app, Fan((message("a"), message("b")), message("c")))
+def test_what_celery_sends_after_a_message_is_known_to_who_has_it(app: App) -> None:
+    [first] = sent(app, CANVASES["chain"](app))
+    members = sent(app, CANVASES["chord"](app))
 
+    assert carried(first).steps == {"b", "c"}
     assert [carried(member).join for member in members] == [{"c"}, {"c"}]
 
 
 def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Call(Task):  # type: ignore[type-arg]  # never runs
-        name = "tool.call"
-        ignore_result = True
-
-    app.register_task(Call())
-    [first] = sent(app, Row((message("a"), message("b"), message("c"))))
+    [first] = sent(app, CANVASES["chain"](app))
     *later, following = first.decode()[2]["chain"]
 
     monkeypatch.setattr(clock, "now", lambda: first.headers["sent_at"] + 500.0)
@@ -141,10 +209,22 @@ def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App, monkeyp
     assert (second.headers["parent_id"], second.headers["root_id"]) == ("parent", "root")
 
 
+def test_the_last_link_of_a_row_carries_the_join_of_its_chord(app: App) -> None:
+    first, _ = sent(app, CANVASES["chord of chains"](app))
+    assert carried(first).steps == {"b", "c"}
+    last, _ = first.decode()[2]["chain"]
+
+    app.signature(last).apply_async((None,), chain=[], parent_id="parent", root_id="root")
+
+    [member] = sent(app)
+    assert member.headers["group_index"] == 0
+    assert carried(member).join == {"f"}
+
+
 @pytest.mark.parametrize("answer", ["joined", None])
 def test_behind_a_task_that_raises_the_next_link_or_the_join_goes_out_as_celery_sends_it(app: App, answer: str | None) -> None:
-    [first] = sent(app, Row((message("a"), message("b"), message("c"))))
-    [member, _] = sent(app, Fan((message("a"), message("b")), message("c")))
+    [first] = sent(app, CANVASES["chain"](app))
+    [member, _] = sent(app, CANVASES["chord"](app))
     request = SimpleNamespace(chain=first.decode()[2]["chain"], chord=member.decode()[2]["chord"])
 
     Carried(request).send(app, answer)

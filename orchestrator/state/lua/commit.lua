@@ -89,7 +89,7 @@ if ARGV[5] == 'retry' or ARGV[5] == 'wait' then
   if ARGV[5] == 'retry' then
     event('retry', s.id, attempt, nil, ARGV[8])
   elseif not before or cjson.decode(before).reason ~= cjson.decode(ARGV[8]).reason then -- it is told once why it waits
-    event('waits', s.id, attempt, nil, ARGV[8])
+    event('rate_limited', s.id, attempt, nil, ARGV[8])
   end
   return {'ok', {}, begin_next(), status, {}}
 end

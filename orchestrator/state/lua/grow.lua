@@ -12,7 +12,7 @@ local function takes_of(s)
   local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
   if s.word == 'failed' then
     local _, _, spec = spec_of(s.id)
-    if spec.on_error == 'skip' or info.error.code == 'late' then return {done = true} end
+    if spec.on_error == 'skip' or info.error.code == 'missed_deadline' then return {done = true} end
     return spec.on_error == 'jump' and {failed = true} or {}
   end
   local takes = {}
@@ -184,7 +184,7 @@ local function grow(s, output, takes, fragment)
   if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
 
   finish(s, 'done', output)
-  event('grown', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
+  event('expanded', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
   for _, step in ipairs(order) do
     if is_open(step) then
       put(step)

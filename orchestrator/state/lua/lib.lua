@@ -472,7 +472,7 @@ local function too_late(name)
   local late = get(answering(name))
   if OVER[late.word] then return end
   stop_name(name)
-  fail(late, 'late', '{"error":{"code":"late","message":"did not answer in time"}}')
+  fail(late, 'missed_deadline', '{"error":{"code":"missed_deadline","message":"did not answer in time"}}')
 end
 
 -- Makes a joining step go on without those who are late.
@@ -662,8 +662,8 @@ fail = function(s, kind, info, ends)
     return close('exhausted', info)
   end
   local on_error = spec.on_error or 'abort'
-  if kind ~= 'late' and is_of_the_plan(spec) then redis.call('HINCRBY', R, 'failures', 1) end
-  if on_error == 'skip' or kind == 'late' then return resolve(s, 'failed', {done = true}, 'null') end
+  if kind ~= 'missed_deadline' and is_of_the_plan(spec) then redis.call('HINCRBY', R, 'failures', 1) end
+  if on_error == 'skip' or kind == 'missed_deadline' then return resolve(s, 'failed', {done = true}, 'null') end
   if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
   finish(s, 'failed')
   ends = ends or ends_run(spec.scope)

@@ -1,6 +1,6 @@
 -- Replies when steps began and ended, as some of a run's events tell: a flat list of type, step, worker, when (ms).
 -- ARGV: run, first and last offset, then for each map whose items are not all wanted: its prefix and "/", how many items are.
-local KINDS = {started = true, done = true, failed = true, late = true, skipped = true, grown = true}
+local KINDS = {started = true, done = true, failed = true, missed_deadline = true, skipped = true, expanded = true}
 local found, n = {}, 0
 
 -- Whether a step is an item past those that are wanted, or grew from one.

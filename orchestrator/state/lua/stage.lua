@@ -11,7 +11,7 @@
 --   rest:  part, cursor, count   the ends of those of which the log says nothing
 -- Replies {'ok', where to go on ('0' at the end), failures of the plan among the rest}, or {'lost'}: Redis evicted it, or it took too long.
 local STAGED_MS = 600000
-local ENDINGS = {done = true, failed = true, skipped = true, grown = true, late = true}
+local ENDINGS = {done = true, failed = true, skipped = true, expanded = true, missed_deadline = true}
 local RS, what, part, at = S .. ':run:' .. ARGV[1], ARGV[3], ARGV[4], ARGV[5]
 use(ARGV[2])
 

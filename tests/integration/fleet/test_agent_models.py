@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.client import EmbeddedClient, Run
 from orchestrator.models.definitions import Model, Synthesizer, Team
+from orchestrator.models.events import ReplyDelta
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
 from tests.integration.fleet.conftest import skip_pauses
 from tests.waiting import until
@@ -26,8 +27,8 @@ def deltas(run: Run) -> list[tuple[str | None, int | None, str]]:
     """Step, attempt and text of the pieces that events told; pieces of one attempt that follow each other are joined."""
     told: list[tuple[str | None, int | None, str]] = []
     for event in run.log():
-        if event.type == "delta":
-            text = str(event.detail["text"])
+        if isinstance(event, ReplyDelta):
+            text = event.text
             if told and told[-1][:2] == (event.step, event.attempt):
                 text = told.pop()[2] + text
             told.append((event.step, event.attempt, text))
@@ -45,7 +46,7 @@ def test_another_model_is_asked_after_the_last_try_of_the_first(desk: Desk, clie
     result = run.result(0)
 
     assert (result.output, asked(desk)) == ("instead", ["gpt-4o", "gpt-4o", "gpt-4o-mini"])
-    told = [(event.type, event.detail.get("model")) for event in run.log() if event.type in ("retry", "fallback")]
+    told = [(event.type, getattr(event, "model", None)) for event in run.log() if event.type in ("retry", "fallback")]
     assert told == [("retry", None), ("fallback", MAIN)]
 
 
@@ -163,9 +164,9 @@ def test_a_reply_is_told_while_it_comes(desk: Desk) -> None:
     desk.script({"reply": "one two three", "chunk_delay_s": 1.5})
 
     run = desk.start(agent())
-    first = next(event for event in run.events() if event.type == "delta")
+    first = next(event for event in run.events() if isinstance(event, ReplyDelta))
 
-    assert first.detail["text"] != "one two three"
+    assert first.text != "one two three"
     assert run.status() == "running"
     assert run.result(PATIENCE_S).output == "one two three"
     assert deltas(run) == [("it", 1, "one two three")]
@@ -225,7 +226,7 @@ def test_of_a_model_that_breaks_off_nothing_is_told_after_another_was_asked(desk
     told = [event for event in run.log() if event.type in ("delta", "fallback")]
     after = told.index(next(event for event in told if event.type == "fallback"))
     assert after > 0
-    assert "".join(str(event.detail["text"]) for event in told[after + 1 :]) == "whole"
+    assert "".join(event.text for event in told[after + 1 :] if isinstance(event, ReplyDelta)) == "whole"
 
 
 # The end of a run
@@ -245,7 +246,7 @@ def test_cancelling_a_run_hangs_up_on_its_model(desk: Desk) -> None:
 def test_cancelling_a_run_stops_a_stream(desk: Desk) -> None:
     desk.script({"reply": "word " * 200, "chunk_delay_s": 0.1})
     run = desk.start(agent())
-    next(event for event in run.events() if event.type == "delta")
+    next(event for event in run.events() if isinstance(event, ReplyDelta))
 
     run.cancel()
 
@@ -259,7 +260,7 @@ def test_what_a_call_used_that_was_cut_off_counts_for_its_run(desk: Desk, stream
     run = desk.start(agent(stream=streamed))
     until(lambda: desk.requests(), "the request")
     if streamed:
-        next(event for event in run.events() if event.type == "delta")
+        next(event for event in run.events() if isinstance(event, ReplyDelta))
 
     run.cancel()
 

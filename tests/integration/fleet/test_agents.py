@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.models.definitions import Agent, Model, Synthesizer, Team
+from orchestrator.models.events import ChainBroken
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
 
 WORDS = {"function": "agent_tools:shout"}
@@ -137,8 +138,8 @@ def test_the_output_of_a_chainbreaker_stands_for_the_steps_and_the_original_is_i
 
     assert result.output == "2 function Function: shout SAID"
     assert result.steps["step_2"] == {"type": "function", "output": result.output}
-    (told,) = [event.detail for event in run.log() if event.type == "break"]
-    assert told == {"breaker": "agent_tools:second_with_words", "reason": "enough", "original": "SAID"}
+    (broken,) = [event for event in run.log() if isinstance(event, ChainBroken)]
+    assert (broken.breaker, broken.reason, broken.original) == ("agent_tools:second_with_words", "enough", "SAID")
 
 
 def test_chainbreakers_that_cannot_be_asked_or_understood_are_left_out_with_a_warning(desk: Desk) -> None:

@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.wire import RunEvent
+from orchestrator.models.events import ReplyDelta, RunEvent
 from orchestrator.state import events
 from orchestrator.state.connection import connect
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent
@@ -78,7 +78,7 @@ def test_events_have_no_gap_and_no_repeat_over_200_lost_connections(desk: Desk) 
 
     (story,) = {tuple(event.model_dump_json() for event in story) for story in stories}
     assert [event.seq for event in stories[0]] == list(range(1, len(story) + 1))
-    told = "".join(str(event.detail["text"]) for event in stories[0] if event.type == "delta")
+    told = "".join(event.text for event in stories[0] if isinstance(event, ReplyDelta))
     assert told == run.result(PATIENCE_S).outputs["say"] == " ".join(WORDS)
 
 

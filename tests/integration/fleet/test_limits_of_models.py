@@ -15,7 +15,8 @@ import pytest
 from orchestrator.client import Client, EmbeddedClient, Run, TurnRun
 from orchestrator.errors import ConfigError
 from orchestrator.models.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
-from orchestrator.models.wire import RunEvent, RunResult
+from orchestrator.models.events import RateLimited, RunEvent
+from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
 from tests.integration.fleet.conftest import definitions
@@ -63,14 +64,14 @@ def peak(requests: Sequence[Json]) -> int:
     return most
 
 
-def waits(run: Run) -> list[RunEvent]:
+def waits(run: Run) -> list[RateLimited]:
     """When a run's calls had to wait, so far."""
-    return [event for event in so_far(run) if event.type == "waits"]
+    return [event for event in so_far(run) if isinstance(event, RateLimited)]
 
 
-def reason_of(wait: RunEvent) -> str:
+def reason_of(wait: RateLimited) -> str:
     """Why a call had to wait, without those before it."""
-    return str(wait.detail["reason"]).partition(";")[0]
+    return wait.reason.partition(";")[0]
 
 
 def so_far(run: Run) -> list[RunEvent]:
@@ -138,8 +139,8 @@ def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(desk: Desk, cli
     late = went.submit_turn("late", agent="it")
     wait = until(lambda: waits(late), "the wait")[0]
 
-    assert (wait.step, wait.detail["reason"]) == ("it", "the rpm of the model is used up")
-    assert 20 < float(str(wait.detail["seconds"])) <= 62
+    assert (wait.step, wait.reason) == ("it", "the rpm of the model is used up")
+    assert 20 < float(wait.seconds) <= 62
     assert late.record().steps["it"].state == "waiting"
     assert client.redis.scard(f"cantata:{{limits}}:model:{model}:slots") == 0
 

@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from orchestrator.celeryapp import send_all
+from orchestrator.celeryapp import send
 from orchestrator.client import EmbeddedClient
 from orchestrator.health.gather import look_at_fleet
-from orchestrator.planning import canvas
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.state import dead_letters
 from orchestrator.state.keys import key_of
 from orchestrator.state.load import standing
@@ -97,10 +97,10 @@ def test_a_task_that_is_no_step_is_kept_and_told(
 
 
 def test_a_step_of_a_newer_version_is_left_to_the_sweep_however_it_was_sent(client: EmbeddedClient, shop: Any, letters: str) -> None:
-    steps = canvas.Fan((canvas.Message("newer.kind", "tools", ("a",)),))
+    step = Dispatch(client.app, "run").signature("newer.kind", "tools", ["a"])
 
-    send_all(client.app, [("run", 0, steps)], first=True)
-    send_all(client.app, [("run", 0, steps)])
+    send(client.app, [step], first=True)
+    send(client.app, [step])
     shop.send_task("shop.sell", queue="cantata.tools")
 
     (letter,) = until(lambda: dead_letters.letters(client.redis), "the dead letter")

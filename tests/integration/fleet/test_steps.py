@@ -12,6 +12,7 @@ import pytest
 from orchestrator.client import Client, EmbeddedClient
 from orchestrator.errors import ConfigError, UnknownRunError
 from orchestrator.models.definitions import Tool
+from orchestrator.models.events import RunClosed
 from orchestrator.models.wire import ChainResponse
 from orchestrator.state import listing
 from orchestrator.state.listing import Wanted
@@ -156,7 +157,7 @@ def test_a_failed_item_is_told_by_its_number_and_a_run_with_failures_as_one(clie
         assert (response.error.node_id, response.error.index) == ("w", 3)
     listed = next(each for each in listing.every(client.ledger, Wanted()) if each.run_id == run.run_id)
     assert listed.state == state
-    assert [event.detail["failures"] for event in run.log() if event.type == "closed"] == [listed.failures]
+    assert [event.failures for event in run.log() if isinstance(event, RunClosed)] == [listed.failures]
 
 
 def test_a_chain_is_submitted_by_its_file_with_an_input_of_the_callers(client: EmbeddedClient, tmp_path: Path) -> None:

@@ -125,6 +125,18 @@ def test_an_agent_is_retried_in_a_pool_of_threads_too(ends: Ends, models: Script
     assert "out of luck" in str(tasks[0].exception)
 
 
+def test_rows_that_meet_are_one_task_each_and_so_is_their_join(ends: Ends, receiver: Receiver, models: ScriptedModels) -> None:
+    models.script([{"reply": "said"}])
+    agents = {"p": [], "q": [], "p2": ["p"], "q2": ["q"], "join": ["p2", "q2"]}
+    nodes = [{"node_id": name, "kind": "agent", "name": "ann", "input": {"text": "x"}, "deps": deps} for name, deps in agents.items()]
+    both = {"node_id": "both", "kind": "branch", "condition": "`true`", "true_node": ["p", "q"]}
+
+    response, _ = ends(["SUCCESS"], "join", both, *nodes)
+
+    assert response.final_output == "said"
+    assert [receiver.states(response.run_id, name) for name in agents] == [["SUCCESS"]] * 5
+
+
 def test_an_agent_that_fails_is_a_failed_task(ends: Ends) -> None:
     _, [task] = ends(["FAILURE"], "n", {"node_id": "n", "kind": "agent", "name": "keyless", "input": {"text": "x"}})
 

@@ -18,6 +18,7 @@ from orchestrator import health
 from orchestrator.cli.main import submit
 from orchestrator.client import Client, EmbeddedClient, TurnRun
 from orchestrator.errors import ConfigError
+from orchestrator.models.events import SignalAwaited, StepRefused
 from orchestrator.models.wire import RunResult
 from orchestrator.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal
@@ -218,8 +219,8 @@ def test_a_model_asks_a_person_and_goes_on_with_the_answer(stage: Stage) -> None
     run = stage.start(text, "w", "delete the file")
     step = until(lambda: next((s for s in run.record().steps.values() if s.state == "waiting_signal"), None), "the question")
 
-    [waiting] = [event for event in run.log(timeout_s=0.1) if event.type == "waiting"]
-    assert waiting.detail == {"asks": {"prompt": "Which file?", "scope": "root_user", "context": "two are there"}}
+    [waiting] = [event for event in run.log(timeout_s=0.1) if isinstance(event, SignalAwaited)]
+    assert waiting.asks == {"prompt": "Which file?", "scope": "root_user", "context": "two are there"}
     assert run.signal(step.step_id, "b.txt") == "taken"
 
     assert run.result(PATIENCE_S).output == "b.txt is gone"
@@ -246,8 +247,8 @@ workflows:
 )
 def test_a_workflow_waits_for_an_approval(stage: Stage, signal: Any, output: object) -> None:
     run = stage.start(APPROVAL, "publishing", "tea")
-    waiting = until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "waiting"], "the pause")[0]
-    assert (waiting.step, waiting.detail) == ("publishing/approve", {"asks": {"prompt": "May this be published?"}})
+    waiting = until(lambda: [event for event in run.log(timeout_s=0.1) if isinstance(event, SignalAwaited)], "the pause")[0]
+    assert (waiting.step, waiting.asks) == ("publishing/approve", {"prompt": "May this be published?"})
 
     run.signal("publishing/approve", signal)
 
@@ -348,11 +349,11 @@ def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_i
         assert own.definitions.tools
         file.write_text(text.replace("upper", "lower"))
         run = own.submit_workflow("w", "Hello")
-        refused = until(lambda: [event for event in run.log(timeout_s=0.5) if event.type == "refused"], "a refusal")
+        refused = until(lambda: [event for event in run.log(timeout_s=0.5) if isinstance(event, StepRefused)], "a refusal")
         shown = CliRunner().invoke(submit, ["runs", "show", run.run_id], env={"REDIS_URL": client.redis_url}).output
         handed_back = health.judged(health.gather(client.redis_url, version="0.1.0")).lines
 
-        assert "no script 'up' with the digest" in str(refused[0].detail["message"])
+        assert "no script 'up' with the digest" in refused[0].message
         assert "no script 'up' with the digest" in " ".join(shown.split())
         (line,) = [line for line in handed_back if line.matter == "steps"]
         assert run.run_id in line.said

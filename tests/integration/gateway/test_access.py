@@ -135,6 +135,16 @@ def test_other_machines_are_let_in_with_tokens_only(desk: Desk, monkeypatch: pyt
     assert "tokens are needed" in done.stderr
 
 
+def test_published_on_loopback_it_listens_everywhere_and_answers_as_on_loopback(desk: Desk) -> None:
+    with desk.gateway("--host", "0.0.0.0", CANTATA_PUBLISHED_ON_LOOPBACK="1") as gateway:
+        port = gateway.url.rpartition(":")[2]
+        assert gateway.url == f"http://0.0.0.0:{port}"
+
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as http:
+            assert http.get("/runs").status_code == 200
+            assert [http.get("/runs", headers=headers).status_code for headers in PAGES] == [403] * len(PAGES)
+
+
 def test_a_taken_port_is_told_in_one_sentence(gateway: Gateway, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", desk.stack.url)
 

@@ -153,7 +153,7 @@ def test_a_reader_that_is_cut_off_in_the_middle_misses_nothing(http: httpx.Clien
             seen += first_event(response)
 
     assert [event["seq"] for event in seen] == list(range(1, len(seen) + 1))
-    assert "".join(event["detail"].get("text", "") for event in seen if event["type"] == "delta") == "a b c d e f"
+    assert "".join(event["text"] for event in seen if event["type"] == "delta") == "a b c d e f"
 
 
 def first_event(response: httpx.Response) -> list[Json]:

@@ -127,7 +127,7 @@ def test_a_graph_shows_edges_taken_and_not_joins_and_folded_maps(client: httpx.C
     assert {name: each["state"] for name, each in steps.items() if each["state"] != "done"} == {"few": "skipped"}
     assert edges["many", "shaky"] == edges["many", "sum"] == ("true", True)
     assert edges["many", "few"] == ("false", False)
-    assert edges["sum", "sum/t0"] == ("grown", True)
+    assert edges["sum", "sum/t0"] == ("expanded", True)
     assert edges["sum/r1", "end"] == edges["shaky", "end"] == ("done", True)
     (folded,) = found["maps"]
     assert folded == {

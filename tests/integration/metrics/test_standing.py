@@ -10,7 +10,7 @@ from orchestrator import celeryapp, queues
 from orchestrator.celeryapp import make_app
 from orchestrator.coordinator import sweep_once
 from orchestrator.models.graph import START, Graph, Items, Step
-from orchestrator.planning.canvas import Fan, Message
+from orchestrator.planning.canvas import Dispatch
 from orchestrator.state import fleet, load
 from orchestrator.state.fleet import Worker
 from orchestrator.state.keys import key_of, shard_key
@@ -180,7 +180,7 @@ def test_messages_of_all_priorities_are_counted_and_the_oldest_is_seen(ledger: L
     app = make_app(f"unix://{path}")
     try:
         for priority in (0, 0, 3, 9):
-            celeryapp.send(app, "run", [Fan((Message("work", "tools", ("a",)),))], priority)
+            celeryapp.send(app, [Dispatch(app, "run", priority).signature("work", "tools", ["a"])])
         valkey.hset("no-queue", "field", "value")
 
         found = queues.waiting(app, ["tools", "agents", "no-queue"])
@@ -198,7 +198,7 @@ def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valke
     path = valkey.connection_pool.connection_kwargs["path"]
     app = make_app(f"unix://{path}", "memory://")
     try:
-        celeryapp.send(app, "run", [Fan((Message("work", "only-here", ("a",)),))])  # all of this process share what lies in memory
+        celeryapp.send(app, [Dispatch(app, "run").signature("work", "only-here", ["a"])])  # all of this process share what lies in memory
 
         assert queues.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
     finally:

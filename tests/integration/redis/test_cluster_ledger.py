@@ -10,10 +10,10 @@ from redis import Redis
 from orchestrator.state.connection import connect
 from orchestrator.state.ledger import Ledger
 from tests.integration.redis.servers import Clustered
-from tests.integration.state import test_forks, test_listing, test_outputs, test_sessions, test_sizes, test_story
+from tests.integration.state import test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes
 from tests.integration.state.invariants import check_all
 
-SHARED = (test_forks, test_listing, test_outputs, test_sessions, test_sizes, test_story)
+SHARED = (test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes)
 LONG = ("ten_thousand", "any_size", "large_run")
 """Tests of size, which is no other on a cluster."""
 

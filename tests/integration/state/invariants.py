@@ -14,7 +14,7 @@ from orchestrator.models.graph import START, STEP_OVER
 from orchestrator.models.wire import RUN_OVER
 from orchestrator.state.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
 
-ENDINGS = {"done", "failed", "skipped", "grown", "late"}
+ENDINGS = {"done", "failed", "skipped", "expanded", "missed_deadline"}
 """The events that end a step."""
 
 

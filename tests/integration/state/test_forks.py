@@ -79,7 +79,7 @@ def test_a_fork_ends_as_its_last_step_does(ledger: Ledger) -> None:
 
     assert anew.status == "succeeded"
     assert anew.output("a") == "A"
-    assert anew.events()[:2] == ["accepted", "grown"]
+    assert anew.events()[:2] == ["accepted", "expanded"]
     assert anew.output("@start") == "given anew"
 
 

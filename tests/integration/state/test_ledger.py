@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator import faultpoints
 from orchestrator.errors import CantataError, UnknownRunError
+from orchestrator.models.events import ReplyDelta, StepRefused
 from orchestrator.models.graph import START, Graph, Outcome
 from orchestrator.models.values import ErrorInfo, Usage
 from orchestrator.state import events, handed_back
@@ -196,9 +197,9 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
 
     assert play.events("a") == ["started", "refused"]
     assert (play.step("a").state, play.step("a").crashes) == ("sent", 0)
-    refused = next(event for event in events.read(ledger.redis, "run") if event.type == "refused")
+    refused = next(event for event in events.read(ledger.redis, "run") if isinstance(event, StepRefused))
     assert refused.worker == "old"
-    assert "does not know field invented_later" in str(refused.detail["message"])
+    assert "does not know field invented_later" in refused.message
     (told,) = handed_back.recent(ledger.redis)
     assert "step 'a' of run run: this worker does not know field invented_later" in told
     assert 0 < int(str(ledger.redis.ttl(key_of(ledger.redis, handed_back.KEY)))) <= handed_back.FRESH_S
@@ -1020,7 +1021,7 @@ def test_pieces_of_a_reply_are_told_while_their_attempt_counts(ledger: Ledger) -
 
     assert [ledger.stream(first, "lo"), ledger.stream(second, "Hello")] == [False, True]
 
-    told = [(event.attempt, event.detail.get("text")) for event in events.read(ledger.redis, "run") if event.type == "delta"]
+    told = [(event.attempt, event.text) for event in events.read(ledger.redis, "run") if isinstance(event, ReplyDelta)]
     assert told == [(1, "Hel"), (2, "Hello")]
 
 
@@ -1053,7 +1054,7 @@ def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger:
     begun = play.begin("a")
 
     assert (begun.attempt, begun.failures, play.step("a").crashes) == (2, 0, 0)
-    assert play.events("a") == ["started", "waits", "started"]
+    assert play.events("a") == ["started", "rate_limited", "started"]
 
 
 def test_a_wait_can_be_made_shorter_but_not_longer(ledger: Ledger) -> None:

@@ -44,7 +44,7 @@ def test_what_a_step_grows_comes_between_it_and_its_successors(ledger: Ledger) -
     assert sent(play.do("x")) == ["y"]
     assert sent(play.do("y", "answered")) == ["b"]
     assert play.begin("b").inputs == {"a": "answered", "raw": "asked"}
-    assert (play.events("a"), play.events("y")) == (["started", "grown"], ["started", "done"])
+    assert (play.events("a"), play.events("y")) == (["started", "expanded"], ["started", "done"])
 
 
 def test_an_exit_may_grow_in_turn(ledger: Ledger) -> None:

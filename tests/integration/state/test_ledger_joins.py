@@ -122,8 +122,8 @@ def test_a_quorum_goes_on_without_those_who_are_late(ledger: Ledger) -> None:
     assert play.begin("join").inputs == {"c": "in time", "d": None}
     error = play.step("d").error
     assert error is not None
-    assert error.code == "late"
-    assert play.events("d") == ["started", "late"]
+    assert error.code == "missed_deadline"
+    assert play.events("d") == ["started", "missed_deadline"]
     assert ledger.renew([late.lease]) == {late.lease}
     assert play.commit(late, "too late").word == "stale"
     assert play.output("d") is None

@@ -86,7 +86,7 @@ def test_calls_that_wait_write_one_event_however_often_they_are_looked_for(fleet
     play.plan(work("first"), *map(work, steps(150)))
     fleet.asks(play, "first", ONE_A_MINUTE)
     fleet.waits(play, steps(150), ONE_A_MINUTE)
-    assert play.events("s149") == ["started", "waits"]
+    assert play.events("s149") == ["started", "rate_limited"]
     trips: list[str] = []
     fleet.hurry()
     fleet.sweep()  # Redis knows the scripts by now
@@ -106,7 +106,7 @@ def test_calls_that_wait_write_one_event_however_often_they_are_looked_for(fleet
         assert fleet.sweep() == []
         assert len(trips) <= 4, "the sweep, the poll, the clock, and when to look again"
 
-    assert play.events("s000") == play.events("s149") == ["started", "waits"]
+    assert play.events("s000") == play.events("s149") == ["started", "rate_limited"]
 
 
 def test_those_whose_turn_it_is_are_sent_and_no_more(fleet: Fleet) -> None:
@@ -122,7 +122,7 @@ def test_those_whose_turn_it_is_are_sent_and_no_more(fleet: Fleet) -> None:
 
     assert fleet.asks(play, "s003", two_at_once())[1] == Granted()
     assert fleet.asks(play, "s002", two_at_once())[1] == Granted()
-    assert play.events("s002") == ["started", "waits", "started"]
+    assert play.events("s002") == ["started", "rate_limited", "started"]
 
 
 def two_at_once() -> Limits:
@@ -137,7 +137,7 @@ def test_one_that_waits_again_for_the_same_reason_is_told_once(fleet: Fleet) -> 
         fleet.waits(play, ["a"], ONE_A_MINUTE)
         fleet.ledger.wake("run", "a")
 
-    assert play.events("a").count("waits") == 1
+    assert play.events("a").count("rate_limited") == 1
 
 
 def test_a_run_that_is_cancelled_leaves_the_line_with_the_next_sweep(fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ from redis import Redis
 
 from orchestrator.errors import UnknownRunError
 from orchestrator.models.graph import Graph, Items, Outcome
-from orchestrator.state import forks, pieces, story
+from orchestrator.state import forks, pieces, run_snapshot
 from orchestrator.state import ledger as ledgers
 from orchestrator.state.keys import run_key, shard_key
 from orchestrator.state.ledger import Ledger
@@ -59,7 +59,7 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
         assert len(ledger.read("run").steps) == WIDTH + 5
 
     def graph() -> None:
-        assert len(story.snapshot(ledger, "run", None).cells) == WIDTH + 5
+        assert len(run_snapshot.snapshot(ledger, "run", None).cells) == WIDTH + 5
 
     def names() -> None:
         assert len(ledger.step_ids("run", 1000)) == 1000
@@ -86,7 +86,7 @@ def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int
 
     for play in plays:
         assert {step.state for step in ledger.read(play.run_id).steps.values()} == {"done", "skipped"}
-        assert {cell.word for cell in story.snapshot(ledger, play.run_id, None).cells.values()} == {"done", "skipped"}
+        assert {cell.word for cell in run_snapshot.snapshot(ledger, play.run_id, None).cells.values()} == {"done", "skipped"}
         assert ledger.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
         assert play.refusal("map/0") == "closed"
         assert play.refusal(f"map/{width - 1}") == "closed"
@@ -211,9 +211,9 @@ def test_a_run_that_ends_while_it_is_read_is_told_as_it_ended(ledger: Ledger, mo
 def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    between(monkeypatch, story, lambda: play.do("a", 1))
+    between(monkeypatch, run_snapshot, lambda: play.do("a", 1))
 
-    shown = story.snapshot(ledger, "run", None)
+    shown = run_snapshot.snapshot(ledger, "run", None)
 
     assert (shown.run.status, shown.cells["a"].word) == ("succeeded", "done")
 

@@ -156,7 +156,7 @@ def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, mo
                 assert await collect(follower, 6) == [1, 2, 3, 4, 5, 6]
                 valkey.delete(f"{run_key(None, 'rewound')}:log")  # as a server has it that was restarted and lost its last second
                 ledger.note("rewound", "warning", detail={"message": "again"})
-                assert [event.detail["message"] for event in await follower.events()] == ["again"]
+                assert [event.explanation for event in await follower.events()] == ["again"]
 
     asyncio.run(main())
     valkey.flushdb()  # what this test did to the run is no state that a ledger knows

@@ -10,9 +10,10 @@ import pytest
 from orchestrator.agentchain.lines import Line
 from orchestrator.agentchain.story import Story
 from orchestrator.models.definitions import Team
+from orchestrator.models.events import event_of
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import ErrorInfo
-from orchestrator.models.wire import RunEvent, RunResult, Turn
+from orchestrator.models.wire import RunResult, Turn
 from orchestrator.state.records import StepRecord
 
 PIPELINE = Team(mode="pipeline", agents=["ann", "bob"])
@@ -42,7 +43,7 @@ class Play:
         found = []
         for word, step_id in told:
             self._at += 100
-            event = RunEvent(seq=self._at, run_id="r", at_ms=self._at, type=word, step=step_id, detail={"message": "odd"})
+            event = event_of(seq=self._at, run_id="r", at_ms=self._at, type=word, step=step_id, message="odd")
             found += list(self.story.tell(event))
         return found
 
@@ -93,7 +94,7 @@ def test_rounds_of_tool_calls_are_one_agent() -> None:
     play.knows("ann/r1", output="the answer", params={"round": 1})
 
     lines = play.tell(
-        ("started", "ann"), ("grown", "ann"), *((word, f"ann/{step}") for step in ("t0", "r1") for word in ("started", "done"))
+        ("started", "ann"), ("expanded", "ann"), *((word, f"ann/{step}") for step in ("t0", "r1") for word in ("started", "done"))
     )
 
     assert names(lines) == ["pipeline_step_start", "pipeline_step_success"]
@@ -108,7 +109,7 @@ def test_a_row_of_instructions_within_another_scope_is_one_agent() -> None:
     play.knows("ann/@end", kind="agent.end", scope="@route", output="the end")
 
     inner_events = [(word, step) for step in ("ann/@1", "ann/@1/r1", "ann/@2", "ann/@end") for word in ("started", "done")]
-    lines = play.tell(("started", "ann"), ("grown", "ann"), *inner_events)
+    lines = play.tell(("started", "ann"), ("expanded", "ann"), *inner_events)
 
     assert names(lines) == ["agent_execution_start", "agent_execution_success"]
     assert lines[1].fields["response_length"] == len("the end")
@@ -125,10 +126,10 @@ def test_the_conversation_before_an_input_is_told() -> None:
     assert lines[0].fields.items() >= {"history_included": True, "input_length": 25}.items()
 
 
-@pytest.mark.parametrize("word", ["failed", "late", "skipped"])
+@pytest.mark.parametrize("word", ["failed", "missed_deadline", "skipped"])
 def test_an_agent_that_does_not_answer_is_an_error(word: str) -> None:
     play = Play(BROADCAST)
-    play.knows("ann", error={"code": "late", "message": "did not answer in time"})
+    play.knows("ann", error={"code": "missed_deadline", "message": "did not answer in time"})
 
     lines = play.tell(("started", "ann"), (word, "ann"))
 
@@ -147,7 +148,7 @@ def test_the_pieces_of_a_reply_cost_nothing() -> None:
     play = Play(PIPELINE)
     play.knows("ann")
 
-    assert play.tell(*[("delta", "ann")] * 1000, ("waits", "ann"), ("released", "ann")) == []
+    assert play.tell(*[("delta", "ann")] * 1000, ("rate_limited", "ann"), ("released", "ann")) == []
     assert play.asked == []
 
 
@@ -171,7 +172,8 @@ def test_a_round_of_the_router_is_told_from_its_rules_to_its_answer() -> None:
     play.knows("@reply", kind="team.reply", work="agents:ann", params={**ROUND, "agent": "ann"}, output="x", prefix="")
 
     lines = play.tell(
-        ("started", "@rules"), ("grown", "@rules"), ("started", "@router"), ("done", "@router"), ("started", "@route"), ("grown", "@route"),
+        ("started", "@rules"), ("expanded", "@rules"), ("started", "@router"), ("done", "@router"),
+        ("started", "@route"), ("expanded", "@route"),
         ("started", "ann"), ("done", "ann"), ("started", "@reply"), ("done", "@reply"),
     )  # fmt: skip
 
@@ -191,7 +193,7 @@ def test_a_reply_that_cannot_be_used_is_told_and_asked_for_again() -> None:
     play.knows("@route.again", kind="team.route", params=ROUND, error={"code": "no_agent", "message": "nobody"})
 
     lines = play.tell(
-        ("started", "@router"), ("done", "@router"), ("grown", "@route"), ("started", "@router.again"), ("done", "@router.again"),
+        ("started", "@router"), ("done", "@router"), ("expanded", "@route"), ("started", "@router.again"), ("done", "@router.again"),
         ("failed", "@route.again"),
     )  # fmt: skip
 
@@ -209,8 +211,8 @@ def test_the_default_agent_is_a_decision_of_its_own_source() -> None:
     play.knows("@route", kind="team.route", params=ROUND, source="default", chosen_agent="bob", refined=False, fault="hm")
     play.knows("@rules", kind="team.rules", params=ROUND, source="default", chosen_agent="bob")
 
-    assert names(play.tell(("grown", "@route"))) == ["parse_decision_error", "router_decision"]
-    assert play.tell(("grown", "@rules"))[0].fields["source"] == "default"
+    assert names(play.tell(("expanded", "@route"))) == ["parse_decision_error", "router_decision"]
+    assert play.tell(("expanded", "@rules"))[0].fields["source"] == "default"
 
 
 def test_when_no_more_agents_may_run_the_end_says_so_once() -> None:
@@ -238,7 +240,7 @@ def test_what_an_answer_says_of_the_turn_is_told(strategy: Any, prefix: str, sai
     play = Play(Team(mode="router", agents=["ann"], strategy=strategy))
     play.knows("@reply", kind="team.reply", work="agents:ann", params={"agent": "ann"}, output="x", prefix=prefix)
 
-    assert names(play.tell(("grown", "@reply"))) == said
+    assert names(play.tell(("expanded", "@reply"))) == said
 
 
 def test_in_turns_the_next_one_is_told() -> None:
@@ -246,7 +248,7 @@ def test_in_turns_the_next_one_is_told() -> None:
     play.knows("@next", kind="team.next", index=5, chosen_agent="bob")
     play.knows("bob")
 
-    lines = play.tell(("grown", "@next"), ("started", "bob"))
+    lines = play.tell(("expanded", "@next"), ("started", "bob"))
 
     assert [(line.event, line.fields["next_index"]) for line in lines] == [("round_robin_agent_start", 0)]
 

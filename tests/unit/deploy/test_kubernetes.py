@@ -151,7 +151,7 @@ def test_the_configuration_to_start_from_loads() -> None:
 
 
 def test_images_are_of_this_version_and_redis_is_that_of_compose() -> None:
-    compose = yaml.safe_load((TOP / "deploy" / "docker-compose.yml").read_text())
+    compose = yaml.safe_load((TOP / "docker-compose.yml").read_text())
 
     assert {container(each)["image"] for each in OURS} == {f"cantata:{orchestrator.__version__}"}
     assert container(workload("cantata-redis"))["image"] == compose["services"]["redis"]["image"]

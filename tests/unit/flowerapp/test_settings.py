@@ -89,6 +89,14 @@ def test_an_address_that_others_reach_needs_passwords(address: str, tmp_path: Pa
     assert not settings.is_local()
 
 
+def test_an_address_that_is_published_on_loopback_needs_none_and_is_asked_by_local_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_PUBLISHED_ON_LOOPBACK", "1")
+
+    settings.settle(["--address=0.0.0.0"])
+
+    assert settings.is_local()
+
+
 @pytest.mark.parametrize("entry", ["", "anna", "anna:", ":secret", "anna:secret,"])
 def test_an_empty_password_is_none(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWER_BASIC_AUTH", entry)

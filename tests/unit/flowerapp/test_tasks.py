@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.celeryapp import _options, make_app
+from orchestrator.celeryapp import make_app
 from orchestrator.flowerapp.tasks import Place, place_of, tasks_of
-from orchestrator.planning.canvas import Message
+from orchestrator.planning.canvas import Dispatch
 
 RUN = "1a1f849485c04486b37"
 
@@ -29,7 +29,7 @@ class Shown:
 
 @pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]"), tuple(f"s{number}" for number in range(20))])
 def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
-    shown = _options(make_app("redis://here"), RUN, Message("tool.call", "tools", steps), 0)["argsrepr"]
+    shown = Dispatch(make_app("redis://here"), RUN).signature("tool.call", "tools", steps).options["argsrepr"]
 
     assert place_of(Shown(shown)) == Place(RUN, steps[:8])
 

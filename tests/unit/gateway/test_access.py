@@ -74,5 +74,6 @@ def test_this_machine_needs_no_token(host: str) -> None:
 def test_any_other_address_does(host: str) -> None:
     assert not is_loopback(host)
     check_address(host, has_tokens=True)
+    check_address(host, has_tokens=False, is_published_on_loopback=True)
     with pytest.raises(ConfigError, match="tokens are needed"):
         check_address(host, has_tokens=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.gateway.frames import Frame, frame_of, result_frame, steps_of
+from orchestrator.models.events import RunEvent, event_of
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.models.wire import RunEvent, RunResult
+from orchestrator.models.wire import RunResult
 from orchestrator.state.records import StepRecord
 
 PLACE: Frame = {"run_id": "r1", "seq": 7, "step": "it", "attempt": 2}
@@ -15,7 +16,7 @@ FAILED: dict[str, JsonValue] = {"error": {"code": "x", "message": "it broke"}}
 
 
 def event(kind: str, **detail: JsonValue) -> RunEvent:
-    return RunEvent(seq=7, run_id="r1", at_ms=1, type=kind, step="it", attempt=2, detail=detail)
+    return event_of(seq=7, run_id="r1", at_ms=1, type=kind, step="it", attempt=2, **detail)
 
 
 def step(
@@ -28,11 +29,16 @@ def test_a_piece_of_a_reply_is_a_token() -> None:
     assert frame_of(event("delta", text="Hel"), None) == {"type": "token", **PLACE, "text": "Hel"}
 
 
-@pytest.mark.parametrize("kind", ["lost", "retry", "released", "failed", "late"])
+@pytest.mark.parametrize("kind", ["retry", "failed", "missed_deadline"])
 def test_what_an_agent_said_is_void_when_its_attempt_does_not_count(kind: str) -> None:
     told = frame_of(event(kind, **FAILED), step("agent.turn", "agents:ann"))
 
     assert told == {"type": "void", **PLACE, "reason": kind, "error": "it broke"}
+
+
+@pytest.mark.parametrize("kind", ["lost", "released"])
+def test_what_an_agent_said_is_void_when_its_worker_is_gone(kind: str) -> None:
+    assert frame_of(event(kind), step("agent.turn", "agents:ann")) == {"type": "void", **PLACE, "reason": kind, "error": None}
 
 
 def test_another_model_makes_void_what_the_first_one_said() -> None:
@@ -69,13 +75,13 @@ CHOICES: list[tuple[str, dict[str, JsonValue], Frame]] = [
 
 
 @pytest.mark.parametrize(("kind", "info", "told"), CHOICES)
-@pytest.mark.parametrize("end", ["done", "grown"])
+@pytest.mark.parametrize("end", ["done", "expanded"])
 def test_a_decision_is_told_when_it_is_made(kind: str, info: dict[str, JsonValue], told: Frame, end: str) -> None:
     assert frame_of(event(end), step(kind, info=info)) == {"type": "chosen", **PLACE, **told}
     assert frame_of(event("started"), step(kind, info=info)) is None
 
 
-@pytest.mark.parametrize("kind", ["accepted", "started", "grown", "skipped", "of-a-newer-version"])
+@pytest.mark.parametrize("kind", ["accepted", "started", "expanded", "skipped", "of-a-newer-version"])
 def test_what_a_reader_need_not_know_is_no_frame(kind: str) -> None:
     assert frame_of(event(kind), step("history.block")) is None
     assert frame_of(event(kind), None) is None
@@ -83,7 +89,7 @@ def test_what_a_reader_need_not_know_is_no_frame(kind: str) -> None:
 
 def test_warnings_and_waiting_are_told() -> None:
     assert frame_of(event("warning", message="odd"), None) == {"type": "warning", **PLACE, "message": "odd"}
-    assert frame_of(event("waits", reason="rpm"), None) == {"type": "waits", **PLACE, "reason": "rpm"}
+    assert frame_of(event("rate_limited", reason="rpm"), None) == {"type": "rate_limited", **PLACE, "reason": "rpm"}
 
 
 def test_only_steps_that_are_told_of_are_asked_for() -> None:
@@ -97,7 +103,7 @@ def test_only_steps_that_are_told_of_are_asked_for() -> None:
 def test_the_result_tells_error_and_answer_apart() -> None:
     result = RunResult(run_id="r1", status="failed", error=ErrorInfo(code="x", message="it broke"), agents=["ann"])
 
-    told = result_frame(event("closed"), result)
+    told = result_frame(event("closed", status="failed"), result)
 
     assert (told["type"], told["seq"], told["status"], told["output"]) == ("result", 7, "failed", None)
     assert told["error"] == {"code": "x", "message": "it broke", "step": None}

@@ -9,7 +9,7 @@ from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RunStatus
 from orchestrator.pages.folding import fold
 from orchestrator.pages.graphs import Drawing
-from orchestrator.state.story import Cell, Moments, Parts, Snapshot
+from orchestrator.state.run_snapshot import Cell, Moments, Parts, Snapshot
 from orchestrator.state.summaries import RunSummary
 
 Facts = Mapping[str, Mapping[str, Any]] | None

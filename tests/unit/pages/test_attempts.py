@@ -1,20 +1,18 @@
-"""The story of a step's attempts."""
+"""The attempts of a step."""
 
 from __future__ import annotations
 
 from itertools import count
 
+from orchestrator.models.events import RunEvent, event_of
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent
 from orchestrator.pages.attempts import attempts_of
 
 
 def events(*told: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:
     """Events of a step, a second after each other."""
     return [
-        RunEvent(
-            seq=seq, run_id="run", at_ms=seq * 1000, type=kind, step="a", attempt=attempt, worker="w", detail=detail[0] if detail else {}
-        )
+        event_of(seq=seq, run_id="run", at_ms=seq * 1000, type=kind, step="a", attempt=attempt, worker="w", **(detail[0] if detail else {}))
         for seq, (kind, attempt, *detail) in zip(count(1), told, strict=False)
     ]
 
@@ -27,17 +25,20 @@ def test_each_attempt_has_its_end_and_its_error() -> None:
     assert [(each.attempt, each.end, each.started_at, each.ended_at) for each in told] == [
         (1, "retry", 1, 2), (2, "lost", 3, 4), (3, "done", 5, 6),
     ]  # fmt: skip
-    assert [each.error and each.error.message for each in told] == ["no", None, None]
+    assert [each.error and each.error.message for each in told] == ["no", "its worker w is gone", None]
     assert {each.worker for each in told} == {"w"}
 
 
 def test_why_it_waited_or_was_handed_back_is_told() -> None:
     told = attempts_of(
-        events(("started", 1), ("waits", 1, {"reason": "50 calls are under way"}), ("started", 2), ("refused", 2, {"message": "old"})), None
+        events(
+            ("started", 1), ("rate_limited", 1, {"reason": "50 calls are under way"}), ("started", 2), ("refused", 2, {"message": "old"})
+        ),
+        None,
     )
 
     assert [each.error and (each.error.code, each.error.message) for each in told] == [
-        ("waits", "50 calls are under way"),
+        ("rate_limited", "50 calls are under way"),
         ("refused", "old"),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.pages.graphs import Drawing
-from orchestrator.state.story import Moments
+from orchestrator.state.run_snapshot import Moments
 from tests.unit.pages.drawn import AT, drawing, ran, snapshot
 
 
@@ -18,7 +18,7 @@ def test_a_branch_takes_one_edge_and_what_lies_ahead_is_open() -> None:
     drawn = drawing(run, edges=edges, infos={"if": {"takes": ["done", "true"]}})
 
     assert edges_of(drawn) == {
-        ("@start", "if", "grown", True),
+        ("@start", "if", "expanded", True),
         ("if", "yes", "true", True),
         ("if", "no", "false", False),
         ("yes", "end", "done", None),
@@ -44,8 +44,8 @@ def test_a_step_leads_to_what_it_grew_if_nothing_else_does() -> None:
 
     drawn = drawing(run, edges=edges, grown={"a": {"ids": ["a/t0", "a/t1", "a/r1"], "exit": "a/r1"}})
 
-    grown = {(source, target) for source, target, label, _ in edges_of(drawn) if label == "grown"}
-    assert grown == {("@start", "a"), ("a", "a/t0"), ("a", "a/t1")}
+    expanded = {(source, target) for source, target, label, _ in edges_of(drawn) if label == "expanded"}
+    assert expanded == {("@start", "a"), ("a", "a/t0"), ("a", "a/t1")}
 
 
 def test_edges_that_were_resolved_when_they_were_added_are_drawn_too() -> None:
@@ -59,17 +59,17 @@ def test_edges_that_were_resolved_when_they_were_added_are_drawn_too() -> None:
 
 def test_a_folded_map_leads_to_its_gather() -> None:
     words = {"@start": "done", "m": "done", "m/@gather": "waiting", "m/0": "done", "m/1": "running"}
-    grown = {"m": {"ids": ["m/*", "m/@gather"], "items": {"like": "m/*", "prefix": "m", "count": 2}}}
+    expanded = {"m": {"ids": ["m/*", "m/@gather"], "items": {"like": "m/*", "prefix": "m", "count": 2}}}
     out = {"m/0": [("m/@gather", "done", False)], "m/1": [("m/@gather", "done", False)]}
 
-    folded = drawing(snapshot(words), grown=grown, edges=out)
-    opened = drawing(snapshot(words), grown=grown, edges=out, opened=["m"])
+    folded = drawing(snapshot(words), grown=expanded, edges=out)
+    opened = drawing(snapshot(words), grown=expanded, edges=out, opened=["m"])
 
-    assert edges_of(folded) == {("@start", "m", "grown", True), ("m", "m/@gather", "done", None)}
+    assert edges_of(folded) == {("@start", "m", "expanded", True), ("m", "m/@gather", "done", None)}
     assert edges_of(opened) == {
-        ("@start", "m", "grown", True),
-        ("m", "m/0", "grown", True),
-        ("m", "m/1", "grown", True),
+        ("@start", "m", "expanded", True),
+        ("m", "m/0", "expanded", True),
+        ("m", "m/1", "expanded", True),
         ("m/0", "m/@gather", "done", True),
         ("m/1", "m/@gather", "done", None),
     }

@@ -1,30 +1,21 @@
 /** What events change in a run's graph and in what is known of its agents' words. Pure: each call answers new values. */
 
+import { EVENTS, STEP_OVER } from "./vocabulary.js";
+
 /** The graph that the API sent, with its steps by id. */
 export function viewOf(graph) {
   return { ...graph, steps: new Map(graph.steps.map((step) => [step.id, step])) };
 }
 
+/** What an event changes in its step, beside the state that vocabulary.js says. */
 const CHANGES = {
   started: (event, at, step) => ({
-    state: "running", attempt: event.attempt, worker: event.worker, first_at: step.first_at ?? at, started_at: at, ended_at: null, error: null,
+    attempt: event.attempt, worker: event.worker, first_at: step.first_at ?? at, started_at: at, ended_at: null, error: null,
   }),
-  done: (event, at) => ({ state: event.detail?.timed_out ? "timed_out" : "done", ended_at: at }),
-  grown: (event, at) => ({ state: "done", ended_at: at }),
-  failed: (event, at) => ({ state: "failed", ended_at: at, error: event.detail?.error ?? null }),
-  late: (event, at) => ({ state: "failed", ended_at: at, error: event.detail?.error ?? null }),
-  skipped: (event, at) => ({ state: "skipped", ended_at: at }),
-  retry: (event, at, step) => ({ state: "waiting", failures: step.failures + 1, error: event.detail?.error ?? null }),
-  waits: () => ({ state: "waiting" }),
-  lost: (event, at, step) => ({ state: "ready", crashes: step.crashes + 1 }),
-  released: () => ({ state: "ready" }),
-  refused: () => ({ state: "ready" }),
-  waiting: () => ({ state: "waiting_signal" }),
-  uncertain: () => ({ state: "waiting_signal" }),
+  done: (event) => (event.timed_out ? { state: "timed_out" } : {}),
+  retry: (event, at, step) => ({ failures: step.failures + 1 }),
+  lost: (event, at, step) => ({ crashes: step.crashes + 1 }),
 };
-
-/** Events that change no step. */
-const TOLD_ONLY = new Set(["accepted", "delta", "warning", "unserved", "fallback", "break", "signal"]);
 
 /**
  * The view after some events, and how soon the graph must be asked for again: "" (not at all), "soon" (only figures that events do not
@@ -38,9 +29,9 @@ export function applied(view, events) {
   let run = view.run;
   for (const event of events.filter((each) => each.seq > view.offset)) {
     if (event.type === "closed") {
-      run = { ...run, status: event.detail?.status ?? run.status, failures: event.detail?.failures ?? 0, closed_at: event.at_ms / 1000 };
+      run = { ...run, status: event.status ?? run.status, failures: event.failures ?? 0, closed_at: event.at_ms / 1000 };
       need("now");
-    } else if (!TOLD_ONLY.has(event.type)) {
+    } else if (EVENTS[event.type]?.state !== null) {
       need(changeStep(steps, event));
       if (event.type === "done" || event.type === "skipped") ended.add(event.step);
     }
@@ -53,11 +44,13 @@ export function applied(view, events) {
 
 function changeStep(steps, event) {
   const step = steps.get(event.step);
-  const change = CHANGES[event.type];
-  if (!step || !change) return "now";
-  steps.set(step.id, { ...step, ...change(event, event.at_ms / 1000, step) });
-  if (event.type === "grown" || event.type === "failed" || event.type === "late") return "now";
-  return "soon";
+  const state = EVENTS[event.type]?.state;
+  if (!step || !state) return "now";
+  const at = event.at_ms / 1000;
+  const end = STEP_OVER.has(state) ? { ended_at: at } : {};
+  const error = "error" in event ? { error: event.error } : {};
+  steps.set(step.id, { ...step, state, ...end, ...error, ...CHANGES[event.type]?.(event, at, step) });
+  return event.type === "expanded" || state === "failed" ? "now" : "soon";
 }
 
 /** An edge after its source ended; events do not tell which label of a decision was taken. */
@@ -69,7 +62,6 @@ function resolved(edge, ended, steps, need) {
   return edge;
 }
 
-const VOIDS = new Set(["lost", "retry", "released", "fallback", "failed", "late"]);
 const MOST_SAID = 100_000; // characters of one attempt
 
 /**
@@ -78,9 +70,9 @@ const MOST_SAID = 100_000; // characters of one attempt
  */
 export function heard(said, events) {
   const known = new Map(said);
-  for (const { type, step, attempt, detail } of events) {
-    if (type === "delta") known.set(step, added(known.get(step) ?? [], attempt, String(detail?.text ?? "")));
-    else if (VOIDS.has(type) && known.has(step)) known.set(step, known.get(step).map((piece) => voided(piece, attempt)));
+  for (const { type, step, attempt, text } of events) {
+    if (type === "delta") known.set(step, added(known.get(step) ?? [], attempt, String(text ?? "")));
+    else if (EVENTS[type]?.voids && known.has(step)) known.set(step, known.get(step).map((piece) => voided(piece, attempt)));
   }
   return known;
 }

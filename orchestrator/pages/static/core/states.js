@@ -1,5 +1,7 @@
 /** The states of runs and steps: their word, their tone (what colour they have) and their icon (what shape). Pure. */
 
+import { RUN_OVER } from "./vocabulary.js";
+
 const RUN = {
   accepted: { word: "Pending", tone: "idle", icon: "ring" },
   running: { word: "Running", tone: "busy", icon: "run" },
@@ -26,8 +28,6 @@ const STEP = {
 const WITH_FAILURES = { word: "Succeeded with failures", tone: "wait", icon: "check" };
 
 export const RUN_STATUSES = Object.keys(RUN);
-
-const RUN_OVER = new Set(["succeeded", "failed", "cancelled", "timed_out", "exhausted"]);
 
 /** How a run's status is shown; a word of a newer Cantata as it is. */
 export function ofRun(status, failures = 0) {

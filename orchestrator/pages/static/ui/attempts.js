@@ -1,12 +1,12 @@
-/** The story of a step's attempts. */
+/** The attempts of a step. */
 
 import { html } from "../vendor/htm-preact.js";
 import { clip, clock, duration, plain } from "../core/format.js";
 import { messageOf } from "./row.js";
 
 const ENDS = {
-  done: ["Done", "good"], grown: ["Done", "good"], failed: ["Failed", "bad"], late: ["Too late", "bad"], skipped: ["Stopped", "idle"],
-  retry: ["Failed; tried again", "wait"], waits: ["Put back", "idle"], lost: ["Worker lost", "bad"], released: ["Handed back", "idle"],
+  done: ["Done", "good"], expanded: ["Done", "good"], failed: ["Failed", "bad"], missed_deadline: ["Too late", "bad"], skipped: ["Stopped", "idle"],
+  retry: ["Failed; tried again", "wait"], rate_limited: ["Rate limited", "idle"], lost: ["Worker lost", "bad"], released: ["Handed back", "idle"],
   refused: ["Handed back", "idle"], uncertain: ["Worker lost; it may have happened", "bad"], closed: ["The run ended", "idle"],
 };
 

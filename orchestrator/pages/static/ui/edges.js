@@ -3,7 +3,7 @@
 import { html } from "../vendor/htm-preact.js";
 import { around, overlap, pathOf } from "../core/geometry.js";
 
-const SILENT = new Set(["done", "grown"]); // labels that tell nothing: what every step takes that does not fail, and what grew
+const SILENT = new Set(["done", "expanded"]); // labels that tell nothing: what every step takes that does not fail, and expansions
 
 /** The edges that can be seen, under the nodes. */
 export function Edges({ edges, layout, seen, isDown, withLabels }) {

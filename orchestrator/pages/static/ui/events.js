@@ -2,23 +2,23 @@
 
 import { html, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { clip, clock, plain } from "../core/format.js";
-import { summary } from "../core/story.js";
+import { summary } from "../core/event_list.js";
 
 const MOST = 400; // entries that are drawn; earlier ones on demand
 const AT_END = 40; // pixels from the end within which the list keeps to its end
 
 /** The events; `onEarlier` reads what came before them. */
-export function EventsTab({ story, onEarlier, onSelect }) {
+export function EventsTab({ events, onEarlier, onSelect }) {
   const box = useRef(null);
   const [most, setMost] = useState(MOST);
   const keepsToEnd = useRef(true);
   useLayoutEffect(() => {
     if (keepsToEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [story]);
+  }, [events]);
   const onScroll = ({ currentTarget: list }) => {
     keepsToEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < AT_END;
   };
-  const hidden = Math.max(0, story.entries.length - most);
+  const hidden = Math.max(0, events.entries.length - most);
   const earlier = () => {
     keepsToEnd.current = false;
     setMost(most + MOST);
@@ -26,9 +26,9 @@ export function EventsTab({ story, onEarlier, onSelect }) {
   };
   return html`<section aria-label="Events" class="events">
     <ol class="event-list" ref=${box} onScroll=${onScroll} tabindex="0" aria-label="Events, newest last">
-      ${(hidden > 0 || story.first > 1) && html`<li class="earlier"><button type="button" class="quiet" onClick=${earlier}>Earlier events</button></li>`}
-      ${story.entries.slice(hidden).map((entry) => html`<${Entry} key=${entry.seq} entry=${entry} onSelect=${onSelect} />`)}
-      ${!story.entries.length && html`<li class="muted">Nothing yet.</li>`}
+      ${(hidden > 0 || events.first > 1) && html`<li class="earlier"><button type="button" class="quiet" onClick=${earlier}>Earlier events</button></li>`}
+      ${events.entries.slice(hidden).map((entry) => html`<${Entry} key=${entry.seq} entry=${entry} onSelect=${onSelect} />`)}
+      ${!events.entries.length && html`<li class="muted">Nothing yet.</li>`}
     </ol>
   </section>`;
 }
@@ -37,7 +37,7 @@ function Entry({ entry, onSelect }) {
   const isSaid = entry.type === "delta";
   return html`<li class="event kind-${TONES[entry.type] ?? "idle"}">
     <time class="num">${clock(entry.at_ms / 1000)}</time>
-    <span class="event-type">${isSaid ? "says" : clip(entry.type, 30)}</span>
+    <span class="event-type">${isSaid ? "says" : clip(entry.type.replaceAll("_", " "), 30)}</span>
     <span class="event-what">${entry.step && html`<button type="button" class="link" onClick=${() => onSelect(entry.step)}>${clip(entry.step, 60)}</button>`}
       ${entry.attempt > 1 && html`<span class="badge">×${entry.attempt}</span>`}
       ${entry.worker && html`<bdi class="muted">${clip(entry.worker, 40)}</bdi>`}
@@ -46,7 +46,7 @@ function Entry({ entry, onSelect }) {
 }
 
 const TONES = {
-  started: "busy", done: "good", grown: "good", failed: "bad", late: "bad", lost: "bad", retry: "wait", waiting: "wait", uncertain: "bad",
+  started: "busy", done: "good", expanded: "good", failed: "bad", missed_deadline: "bad", lost: "bad", retry: "wait", waiting: "wait", uncertain: "bad",
   warning: "wait", unserved: "wait",
 };
 

@@ -27,7 +27,7 @@ export function RunPage({ runId, search, go }) {
   const [timed, setTimed] = useState(none); // in the time line every map tells its items
   const maps = useRef(none);
   maps.current = mapsAmong([...timed, ...opened], maps.current);
-  const { view, story, said, connection, fault, reload, earlier } = useRun(runId, maps.current);
+  const { view, events, said, connection, fault, reload, earlier } = useRun(runId, maps.current);
   const isOpen = view !== null && !runIsOver(view.run.status);
   const now = useNow(500, isOpen);
   const tasks = useTasks(runId, isOpen);
@@ -54,7 +54,7 @@ export function RunPage({ runId, search, go }) {
       <div class="tab-body" role="tabpanel" id="tab-body" aria-labelledby="tab-${shown}">
         ${shown === "graph" && html`<${GraphTab} view=${view} opened=${opened} onOpen=${toggle} selected=${step} onSelect=${select} now=${now} />`}
         ${shown === "time" && html`<${TimeTab} view=${view} now=${now} selected=${step} onSelect=${select} />`}
-        ${shown === "events" && html`<${EventsTab} story=${story} onEarlier=${earlier} onSelect=${select} />`}
+        ${shown === "events" && html`<${EventsTab} events=${events} onEarlier=${earlier} onSelect=${select} />`}
         ${shown === "tasks" && html`<${TasksTab} tasks=${tasks} onSelect=${select} />`}
         ${shown === "request" && html`<${RequestTab} run=${view.run} />`}
       </div>

@@ -11,7 +11,7 @@ const view = () => viewOf({
   run: { status: "running", closed_at: null }, offset: 10, more: false, maps: [],
   steps: [step("a", { state: "running", attempt: 1 }), step("b"), step("c")], edges: [edge("a", "b"), edge("b", "c", "true")],
 });
-const event = (seq, type, more = {}) => ({ seq, type, at_ms: 5000, step: "a", attempt: 1, worker: null, detail: {}, ...more });
+const event = (seq, type, more = {}) => ({ seq, type, at_ms: 5000, step: "a", attempt: 1, worker: null, ...more });
 
 test("a step that ends takes its edge, and figures are asked for later", () => {
   const { view: after, stale } = applied(view(), [event(11, "done")]);
@@ -23,7 +23,7 @@ test("a step that ends takes its edge, and figures are asked for later", () => {
 });
 
 test("a wait that ran out of time is told as that, and so are the failures that a run went past", () => {
-  const ends = [event(11, "done", { detail: { timed_out: true } }), event(12, "closed", { step: null, detail: { status: "succeeded", failures: 2 } })];
+  const ends = [event(11, "done", { timed_out: true }), event(12, "closed", { step: null, status: "succeeded", failures: 2 })];
   const { view: after } = applied(view(), ends);
   assert.equal(after.steps.get("a").state, "timed_out");
   assert.deepEqual([after.run.status, after.run.failures], ["succeeded", 2]);
@@ -39,13 +39,13 @@ test("what the view accounts for already changes nothing", () => {
 
 test("a decision, a growth and a step that is not known want the graph anew", () => {
   assert.equal(applied(view(), [event(11, "done", { step: "b" })]).stale, "now");
-  assert.equal(applied(view(), [event(11, "grown")]).stale, "now");
+  assert.equal(applied(view(), [event(11, "expanded")]).stale, "now");
   assert.equal(applied(view(), [event(11, "started", { step: "new" })]).stale, "now");
   assert.equal(applied(view(), [event(11, "of-a-later-version")]).stale, "now");
 });
 
 test("attempts are counted as they come to nothing", () => {
-  const retried = applied(view(), [event(11, "retry", { detail: { error: { code: "x", message: "no" } } }), event(12, "started", { attempt: 2, worker: "w" })]);
+  const retried = applied(view(), [event(11, "retry", { error: { code: "x", message: "no" } }), event(12, "started", { attempt: 2, worker: "w" })]);
   const after = retried.view.steps.get("a");
   assert.deepEqual([after.state, after.attempt, after.failures, after.worker, after.error], ["running", 2, 1, "w", null]);
   assert.equal(applied(view(), [event(11, "lost")]).view.steps.get("a").crashes, 1);
@@ -53,18 +53,18 @@ test("attempts are counted as they come to nothing", () => {
 
 test("what is skipped takes no edge, and a run that closes says how", () => {
   assert.equal(applied(view(), [event(11, "skipped")]).view.edges[0].taken, false);
-  const closed = applied(view(), [event(11, "closed", { step: null, detail: { status: "failed" } })]).view;
+  const closed = applied(view(), [event(11, "closed", { step: null, status: "failed" })]).view;
   assert.deepEqual([closed.run.status, closed.run.closed_at], ["failed", 5]);
 });
 
 test("the view that was given is left as it was", () => {
   const before = view();
-  applied(before, [event(11, "done"), event(12, "closed", { detail: { status: "succeeded" } })]);
+  applied(before, [event(11, "done"), event(12, "closed", { status: "succeeded" })]);
   assert.equal(before.steps.get("a").state, "running");
   assert.equal(before.run.status, "running");
 });
 
-const delta = (text, attempt = 1, name = "a") => ({ type: "delta", step: name, attempt, detail: { text } });
+const delta = (text, attempt = 1, name = "a") => ({ type: "delta", step: name, attempt, text });
 
 test("words are put together by attempt, and void when it came to nothing", () => {
   const said = heard(new Map(), [delta("Hel"), delta("other", 1, "b"), delta("lo"), { type: "retry", step: "a", attempt: 1 }, delta("Well", 2)]);

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, cast
 
 from orchestrator.errors import ConfigError
+from orchestrator.models.events import AttemptFailed, RunEvent, StepStarted
 from orchestrator.models.graph import START
 from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import (
@@ -17,7 +18,6 @@ from orchestrator.models.wire import (
     ChainRequest,
     ChainResponse,
     FaultInfo,
-    RunEvent,
     RunResult,
     Turn,
 )
@@ -27,13 +27,19 @@ from orchestrator.state.summaries import state_of
 
 ERROR_CODES = {"timed_out": "timeout", "cancelled": "cancelled"}
 REFUSALS = frozenset({"bad_entry", "bad_request", "chain_cycle"})
-PHASES = {"started": "start", "done": "done", "failed": "error", "late": "error", "skipped": "skip"}
+PHASES: Mapping[str | None, Literal["start", "done", "error", "skip"]] = {
+    "running": "start",
+    "done": "done",
+    "failed": "error",
+    "skipped": "skip",
+}
+"""State that an event puts a step in → what that is of its node."""
 
 
 def turn_result(run: RunRecord) -> RunResult:
     """How a turn ended, or how far it is."""
     asked = [step for step in run.steps.values() if step.spec.work.startswith("agents:") and step.state in ("done", "failed")]
-    answered = [step for step in asked if step.spec.kind in ("agent.turn", "diskurs.ask") and step.state == "done"]
+    answered = [step for step in asked if step.spec.role == "turn" and step.state == "done"]
     last = run.answering(run.terminals[-1]) if run.terminals else None
     told = last.info if last else {}
     agents = dict.fromkeys(step.spec.work.removeprefix("agents:") for step in answered)
@@ -105,22 +111,21 @@ def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str
 
     `step` is what is known of the event's step; needed where one is over.
     """
-    phase = PHASES.get(event.type)
+    phase = PHASES.get(event.step_state) if event.ends_step or isinstance(event, StepStarted) else None
     if phase is None or event.step is None or event.step == START:
         return None
     place = node_of(event.step)
     if place.inner and (phase == "start" or step is None or not _is_nodes_own(step)):
         return None
-    error = event.detail.get("error")
     return ChainEvent(
         seq=event.seq,
         run_id=event.run_id,
         chain_id=request.chain_id,
         correlation_id=request.correlation_id,
         node_id=_node_id(place, bodies),
-        phase=phase,  # type: ignore[arg-type]  # PHASES holds the literals
+        phase=phase,
         output=step.output if step and phase == "done" else None,
-        error=str(error.get("message")) if isinstance(error, dict) else None,
+        error=event.explanation if isinstance(event, AttemptFailed) and event.error else None,
         iteration=place.iteration,
         index=place.index,
     )
@@ -143,7 +148,7 @@ def _is_nodes_own(step: StepRecord) -> bool:
 
 
 def _was_executed(step: StepRecord) -> bool:
-    return step.attempt > 0 or (step.spec.kind == "wait" and step.state in ("done", "failed"))
+    return step.attempt > 0 or (step.spec.role == "wait" and step.state in ("done", "failed"))
 
 
 def _failed(run: RunRecord, request: ChainRequest, bodies: Mapping[str, str]) -> list[str]:

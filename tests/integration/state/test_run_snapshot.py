@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.state import story
+from orchestrator.state import run_snapshot
 from orchestrator.state.ledger import Ledger
 from tests.integration.state.play import Play, work
 
 
 def offset_of(ledger: Ledger, run_id: str) -> int:
-    return story.snapshot(ledger, run_id, None).offset
+    return run_snapshot.snapshot(ledger, run_id, None).offset
 
 
 def test_what_was_read_of_a_log_is_kept_within_bounds(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(story, "MOST_KEPT_STEPS", 5)
-    timeline = story.Timeline(ledger)
+    monkeypatch.setattr(run_snapshot, "MOST_KEPT_STEPS", 5)
+    timeline = run_snapshot.Timeline(ledger)
     plays = [Play(ledger, f"run-{number}") for number in range(3)]
     for play in plays:
         play.plan(work("a"), work("b"))

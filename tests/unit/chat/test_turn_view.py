@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import count
 
-from orchestrator.chat.telling import Telling, Told
+from orchestrator.chat.turn_view import ChatItem, TurnView
+from orchestrator.models.events import event_of
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent
 from orchestrator.state.records import StepRecord
 
 
@@ -15,17 +15,17 @@ class Turn:
     """A turn as its events come."""
 
     def __init__(self) -> None:
-        self.telling = Telling()
+        self.view = TurnView()
         self._seqs = count(1)
 
-    def happens(self, step: StepRecord | None, kind: str, attempt: int = 1, **detail: JsonValue) -> list[Told]:
-        event = RunEvent(
-            seq=next(self._seqs), run_id="r", at_ms=0, type=kind, step=step.step_id if step else None, attempt=attempt, detail=detail
+    def happens(self, step: StepRecord | None, kind: str, attempt: int = 1, **detail: JsonValue) -> list[ChatItem]:
+        event = event_of(
+            seq=next(self._seqs), run_id="r", at_ms=0, type=kind, step=step.step_id if step else None, attempt=attempt, **detail
         )
-        self.telling.hear(event, step)
-        return self.telling.take()
+        self.view.apply(event, step)
+        return self.view.take()
 
-    def says(self, step: StepRecord, *texts: str) -> list[Told]:
+    def says(self, step: StepRecord, *texts: str) -> list[ChatItem]:
         return [told for text in texts for told in self.happens(step, "delta", text=text)]
 
 
@@ -37,8 +37,8 @@ def step(
     return StepRecord(step_id, "running", 1, 0, 0, "", spec, output, info)
 
 
-def text_of(told: list[Told]) -> str:
-    return "".join(each.text for each in told if each.what == "piece")
+def text_of(told: list[ChatItem]) -> str:
+    return "".join(each.text for each in told if each.type == "piece")
 
 
 ANN = step("ann")
@@ -49,9 +49,9 @@ def test_an_answer_is_told_as_it_comes_after_the_name_of_who_gives_it() -> None:
 
     told = [*turn.happens(ANN, "started"), *turn.says(ANN, "Cats ", "sleep."), *turn.happens(step("ann", output="Cats sleep."), "done")]
 
-    assert told == [Told("speaker", "ann"), Told("piece", "Cats "), Told("piece", "sleep.")]
-    assert turn.telling.has_told("Cats sleep.")
-    assert not turn.telling.has_told("Dogs sleep.")
+    assert told == [ChatItem("speaker", "ann"), ChatItem("piece", "Cats "), ChatItem("piece", "sleep.")]
+    assert turn.view.has_shown("Cats sleep.")
+    assert not turn.view.has_shown("Dogs sleep.")
 
 
 def test_an_answer_that_did_not_come_in_pieces_is_told_when_it_is_there() -> None:
@@ -61,7 +61,7 @@ def test_an_answer_that_did_not_come_in_pieces_is_told_when_it_is_there() -> Non
     told = turn.happens(step("ann", output={"sum": 3}), "done")
 
     assert text_of(told) == '{\n  "sum": 3\n}'
-    assert turn.telling.has_told('{\n  "sum": 3\n}')
+    assert turn.view.has_shown('{\n  "sum": 3\n}')
 
 
 def test_what_a_lost_attempt_said_is_taken_back_and_the_answer_told_anew() -> None:
@@ -72,18 +72,18 @@ def test_what_a_lost_attempt_said_is_taken_back_and_the_answer_told_anew() -> No
     told = turn.happens(ANN, "lost")
     again = [*turn.happens(ANN, "started", attempt=2), *turn.says(ANN, "Cats sleep.")]
 
-    assert [each.what for each in told] == ["void", "speaker"]
-    assert again == [Told("piece", "Cats sleep.")]
-    assert turn.telling.has_told("Cats sleep.")
+    assert [each.type for each in told] == ["void", "speaker"]
+    assert again == [ChatItem("piece", "Cats sleep.")]
+    assert turn.view.has_shown("Cats sleep.")
 
 
 def test_an_attempt_that_said_nothing_is_not_taken_back() -> None:
     turn = Turn()
     turn.happens(ANN, "started")
 
-    told = turn.happens(ANN, "retry", error={"message": "overloaded"})
+    told = turn.happens(ANN, "retry", error={"code": "e", "message": "overloaded"})
 
-    assert told == [Told("note", "ann: overloaded; the attempt failed, another follows")]
+    assert told == [ChatItem("note", "ann: overloaded; the attempt failed, another follows")]
 
 
 def test_agents_that_work_at_once_speak_one_after_the_other() -> None:
@@ -94,8 +94,8 @@ def test_agents_that_work_at_once_speak_one_after_the_other() -> None:
 
     assert turn.says(bob, "Dogs bark.") == []
     assert turn.happens(step("bob", output="Dogs bark."), "done") == []
-    assert turn.says(ANN, "Cats sleep.") == [Told("piece", "Cats sleep.")]
-    assert turn.happens(step("ann", output="Cats sleep."), "done") == [Told("speaker", "bob"), Told("piece", "Dogs bark.")]
+    assert turn.says(ANN, "Cats sleep.") == [ChatItem("piece", "Cats sleep.")]
+    assert turn.happens(step("ann", output="Cats sleep."), "done") == [ChatItem("speaker", "bob"), ChatItem("piece", "Dogs bark.")]
 
 
 def test_what_was_held_back_of_a_void_attempt_is_never_told() -> None:
@@ -109,7 +109,7 @@ def test_what_was_held_back_of_a_void_attempt_is_never_told() -> None:
 
     told = turn.happens(step("ann", output="Cats sleep."), "done")
 
-    assert text_of(told[told.index(Told("speaker", "bob")) :]) == "Dogs bark."
+    assert text_of(told[told.index(ChatItem("speaker", "bob")) :]) == "Dogs bark."
 
 
 def test_calls_of_tools_are_told_aside() -> None:
@@ -120,7 +120,7 @@ def test_calls_of_tools_are_told_aside() -> None:
     turn.says(ANN, "Let me look.")
 
     told = [
-        *turn.happens(ANN, "grown", steps=2),
+        *turn.happens(ANN, "expanded", steps=2),
         *turn.happens(call, "started"),
         *turn.happens(step("ann/t0", "tool.call", "tools:price", output=3.5), "done"),
         *turn.happens(answer, "started"),
@@ -129,9 +129,10 @@ def test_calls_of_tools_are_told_aside() -> None:
     ]
 
     assert told == [
-        Told("piece", "\n"), Told("note", '⚙ price(flower=rose)'), Told("note", "⚙ price → 3.5"), Told("piece", "3.50 euros."),
+        ChatItem("piece", "\n"), ChatItem("note", '⚙ price(flower=rose)'), ChatItem("note", "⚙ price → 3.5"),
+        ChatItem("piece", "3.50 euros."),
     ]  # fmt: skip
-    assert turn.telling.has_told("3.50 euros.")
+    assert turn.view.has_shown("3.50 euros.")
 
 
 def test_prefixes_that_are_for_the_router_are_not_shown() -> None:
@@ -141,7 +142,7 @@ def test_prefixes_that_are_for_the_router_are_not_shown() -> None:
     told = turn.says(ANN, "[FI", "NAL] It ", "is done.")
 
     assert text_of(told) == "It is done."
-    assert turn.telling.has_told("It is done.")
+    assert turn.view.has_shown("It is done.")
 
 
 def test_a_text_that_only_begins_like_a_prefix_is_shown() -> None:
@@ -161,23 +162,23 @@ def test_a_text_that_is_passed_on_is_not_shown_as_an_answer() -> None:
         *turn.happens(step("@reply", "team.reply", "", output="What do cats eat?", prefix="reroute"), "done"),
     ]
 
-    assert [each.what for each in told] == ["note"]
+    assert [each.type for each in told] == ["note"]
     assert "What do cats eat?" in told[0].text
-    assert not turn.telling.has_told("What do cats eat?")
+    assert not turn.view.has_shown("What do cats eat?")
 
 
 def test_a_decision_of_a_router_is_told_aside() -> None:
     turn = Turn()
 
-    told = turn.happens(step("@route", "team.route", "teams:t", output="Cats?", chosen_agent="ann", refined=True), "grown", steps=2)
+    told = turn.happens(step("@route", "team.route", "teams:t", output="Cats?", chosen_agent="ann", refined=True), "expanded", steps=2)
 
-    assert told == [Told("note", "→ ann (the router, asked: Cats?)")]
+    assert told == [ChatItem("note", "→ ann (the router, asked: Cats?)")]
 
 
 def test_a_default_agent_is_told_as_such() -> None:
-    told = Turn().happens(step("@rules", "team.rules", "teams:t", chosen_agent="ann", source="default"), "grown", steps=2)
+    told = Turn().happens(step("@rules", "team.rules", "teams:t", chosen_agent="ann", source="default"), "expanded", steps=2)
 
-    assert told == [Told("note", "→ ann (by default)")]
+    assert told == [ChatItem("note", "→ ann (by default)")]
 
 
 def test_a_failure_that_does_not_fail_the_turn_is_told_aside() -> None:
@@ -185,7 +186,7 @@ def test_a_failure_that_does_not_fail_the_turn_is_told_aside() -> None:
     ann = step("ann", on_error="skip")
     turn.happens(ann, "started")
 
-    assert turn.happens(ann, "failed", error={"message": "no key"}) == [Told("note", "ann failed: no key")]
+    assert turn.happens(ann, "failed", error={"code": "e", "message": "no key"}) == [ChatItem("note", "ann failed: no key")]
 
 
 def test_what_would_harm_a_terminal_is_not_told() -> None:
@@ -196,4 +197,4 @@ def test_what_would_harm_a_terminal_is_not_told() -> None:
 
 
 def test_warnings_are_told() -> None:
-    assert Turn().happens(None, "warning", message="no price") == [Told("warning", "no price")]
+    assert Turn().happens(None, "warning", message="no price") == [ChatItem("warning", "no price")]

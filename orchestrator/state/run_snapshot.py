@@ -1,4 +1,4 @@
-"""Reads a run as pages show it: how its steps stand, when they began and ended, and the story of one of them."""
+"""Read a run as pages show it: the states of its steps, when they began and ended, and the events of one of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from orchestrator.errors import UnknownRunError
+from orchestrator.models.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RUN_OVER, RunEvent
+from orchestrator.models.wire import RUN_OVER
 from orchestrator.state.encoding import states_in
 from orchestrator.state.keys import run_key, shard_key, shard_of
 from orchestrator.state.ledger import Ledger
@@ -25,7 +26,7 @@ CALLS_AT_ONCE = 1  # Redis turns to nobody else until all calls of a round trip 
 MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
 MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
 
-KINDS = frozenset({"started", "done", "failed", "late", "skipped", "grown"})
+KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, StepExpanded))
 """Events that tell when a step began or ended."""
 
 _scripts = Scripts("reading")
@@ -225,9 +226,9 @@ class Timeline:
         return found
 
 
-def story(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[RunEvent]:
-    """What happened to one step up to an offset, without the pieces of a model's reply."""
-    rows = [row for chunk in _log(ledger, "story", run_id, (step_id,), 1, offset, ()) for row in chunk]
+def step_events(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[RunEvent]:
+    """Return the events of one step up to an offset, without the pieces of a model's reply."""
+    rows = [row for chunk in _log(ledger, "step_events", run_id, (step_id,), 1, offset, ()) for row in chunk]
     return [_event(run_id, step_id, row) for row in rows]
 
 
@@ -248,9 +249,9 @@ def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
 
 def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
     seq, kind, attempt, worker, at, detail = row
-    return RunEvent(
-        seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id, attempt=int(attempt) if attempt else None,
-        worker=worker or None, detail=json.loads(detail) if detail else {},
+    return event_of(
+        **(json.loads(detail) if detail else {}), seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id,
+        attempt=int(attempt) if attempt else None, worker=worker or None,
     )  # fmt: skip
 
 

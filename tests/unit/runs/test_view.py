@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
-from orchestrator.cli import lines
-from orchestrator.cli.rows import Row, rows
-from orchestrator.cli.screen import paint
-from orchestrator.cli.view import Seen, View, apply, learn, planned, unknown
+from orchestrator.cli.live_view import paint
+from orchestrator.cli.plain_view import apply_and_describe
+from orchestrator.cli.run_tree import Row, rows
+from orchestrator.models.events import RunEvent, event_of
 from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunEvent
+from orchestrator.runs.view import RunView, StepProgress
 
 BEGAN = 1_000_000
 
 
-class Story:
+class History:
     """Events of one run, numbered and a second apart."""
 
     def __init__(self) -> None:
@@ -24,43 +24,41 @@ class Story:
 
     def add(
         self, kind: str, step: str | None = None, *, attempt: int | None = None, worker: str | None = None, **detail: JsonValue
-    ) -> Story:
+    ) -> History:
         seq = len(self.events) + 1
-        event = RunEvent(
-            seq=seq, run_id="r1", at_ms=BEGAN + 1000 * seq, type=kind, step=step, attempt=attempt, worker=worker, detail=detail
-        )  # fmt: skip
+        event = event_of(seq=seq, run_id="r1", at_ms=BEGAN + 1000 * seq, type=kind, step=step, attempt=attempt, worker=worker, **detail)
         self.events.append(event)
         return self
 
-    def start(self, *steps: str) -> Story:
+    def start(self, *steps: str) -> History:
         for step in steps:
             self.add("started", step, attempt=1)
         return self
 
-    def done(self, *steps: str) -> Story:
+    def done(self, *steps: str) -> History:
         for step in steps:
             self.add("done", step, attempt=1)
         return self
 
-    def failed(self, step: str, message: str = "no") -> Story:
+    def failed(self, step: str, message: str = "no") -> History:
         return self.add("failed", step, attempt=1, error={"code": "e", "message": message})
 
-    def view(self, *plan: str) -> View:
-        return apply(planned("r1", plan), *self.events)
+    def view(self, *plan: str) -> RunView:
+        return RunView.planned("r1", plan).apply(*self.events)
 
     def lines(self, *plan: str) -> list[str]:
-        view, told = planned("r1", plan), []
+        view, told = RunView.planned("r1", plan), []
         for event in self.events:
-            view, line = lines.tell(view, event)
+            view, line = apply_and_describe(view, event)
             told += [line.partition(" ")[2]] if line else []
         return told
 
 
-def begun() -> Story:
-    return Story().add("accepted").start("@start").add("grown", "@start", steps=2)
+def begun() -> History:
+    return History().add("accepted").start("@start").add("expanded", "@start", steps=2)
 
 
-def painted(view: View, now_ms: float = BEGAN) -> str:
+def painted(view: RunView, now_ms: float = BEGAN) -> str:
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(paint(view, now_ms))
@@ -77,7 +75,7 @@ def names(tree: Iterable[Row]) -> list[str]:
 def test_a_planned_step_waits_until_it_is_started() -> None:
     view = begun().start("a").view("a", "b")
 
-    assert (view.steps["a"].word, view.steps["b"].word) == ("running", "waiting")
+    assert (view.steps["a"].state, view.steps["b"].state) == ("running", "waiting")
     assert view.status == "running"
     assert "@start" not in view.steps
 
@@ -85,17 +83,17 @@ def test_a_planned_step_waits_until_it_is_started() -> None:
 def test_a_finished_step_tells_how_long_it_took() -> None:
     view = begun().start("a").done("a").view()
 
-    assert (view.steps["a"].word, view.steps["a"].took_ms) == ("done", 1000)
+    assert (view.steps["a"].state, view.steps["a"].took_ms) == ("done", 1000)
 
 
 def test_events_one_by_one_and_at_once_give_the_same_view() -> None:
     story = (
-        begun().start("m").add("grown", "m", steps=4).start("m/0", "m/1").done("m/0").failed("m/1").start("m/2").done("m/2", "m/@gather")
+        begun().start("m").add("expanded", "m", steps=4).start("m/0", "m/1").done("m/0").failed("m/1").start("m/2").done("m/2", "m/@gather")
     )
 
-    one_by_one = planned("r1", ["m"])
+    one_by_one = RunView.planned("r1", ["m"])
     for event in story.events:
-        one_by_one = apply(one_by_one, event)
+        one_by_one = one_by_one.apply(event)
 
     assert one_by_one == story.view("m")
 
@@ -105,28 +103,28 @@ def test_a_retry_says_why_and_the_next_attempt_counts() -> None:
     waiting = story.view().steps["a"]
     again = story.add("started", "a", attempt=2).view().steps["a"]
 
-    assert (waiting.word, waiting.note) == ("retry", "busy")
-    assert (again.word, again.attempt) == ("running", 2)
+    assert (waiting.state, waiting.note) == ("waiting", "busy")
+    assert (again.state, again.attempt) == ("running", 2)
 
 
 def test_a_step_whose_worker_died_is_lost_until_another_takes_it() -> None:
     view = begun().start("a").add("lost", "a", attempt=1, worker="tools@x#7").view()
 
-    assert view.steps["a"].word == "lost"
+    assert view.steps["a"].state == "ready"
     assert "tools@x#7" in view.steps["a"].note
 
 
 def test_when_a_run_ends_badly_what_was_not_over_is_stopped() -> None:
     view = begun().start("a", "b").failed("a").add("closed", status="failed").view("c")
 
-    assert {name: seen.word for name, seen in view.steps.items()} == {"c": "stopped", "a": "failed", "b": "stopped"}
+    assert {name: seen.state for name, seen in view.steps.items()} == {"c": "stopped", "a": "failed", "b": "stopped"}
     assert view.status == "failed"
 
 
 def test_when_a_run_succeeds_what_grew_steps_of_other_names_is_over_too() -> None:
-    story = begun().start("1.a").add("grown", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
+    story = begun().start("1.a").add("expanded", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
 
-    assert {name: (seen.word, seen.took_ms) for name, seen in story.view().steps.items()} == {"1.a": ("done", 4000), "2.b": ("done", 1000)}
+    assert {name: (seen.state, seen.took_ms) for name, seen in story.view().steps.items()} == {"1.a": ("done", 4000), "2.b": ("done", 1000)}
 
 
 def test_a_warning_is_kept_once_however_often_it_comes() -> None:
@@ -137,11 +135,11 @@ def test_a_warning_is_kept_once_however_often_it_comes() -> None:
 
 def test_what_the_ledger_knows_of_finished_steps_is_learnt_once() -> None:
     view = begun().start("a", "b").done("a").view()
-    assert unknown(view) == ["a"]
+    assert view.without_usage() == ["a"]
 
-    view = learn(view, {"a": {"model": "local/x", "usage": {"input_tokens": 3, "output_tokens": 4}}})
+    view = view.with_usage({"a": {"model": "local/x", "usage": {"input_tokens": 3, "output_tokens": 4}}})
 
-    assert unknown(view) == []
+    assert view.without_usage() == []
     assert (view.steps["a"].model, view.steps["a"].tokens_in, view.steps["a"].tokens_out) == ("local/x", 3, 4)
 
 
@@ -149,66 +147,66 @@ def test_what_the_ledger_knows_of_finished_steps_is_learnt_once() -> None:
 
 
 def test_the_items_of_a_map_are_counted_not_kept() -> None:
-    story = begun().start("m").add("grown", "m", steps=1001).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "bad item")
+    story = begun().start("m").add("expanded", "m", steps=1001).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "bad item")
     view = story.view("m")
 
-    tally = view.steps["m"].tally
-    assert tally is not None
-    assert (tally.total, tally.done, tally.failed, tally.running) == (1000, 1, 1, frozenset({"m/2"}))
+    items = view.steps["m"].items
+    assert items is not None
+    assert (items.total, items.done, items.failed, items.running) == (1000, 1, 1, frozenset({"m/2"}))
     assert view.steps["m"].note == "bad item"
     assert list(view.steps) == ["m"]
 
 
 def test_a_map_is_over_when_its_results_are_gathered() -> None:
-    view = begun().start("m").add("grown", "m", steps=2).start("m/0").done("m/0").start("m/@gather").done("m/@gather").view("m")
+    view = begun().start("m").add("expanded", "m", steps=2).start("m/0").done("m/0").start("m/@gather").done("m/@gather").view("m")
 
-    assert view.steps["m"].word == "done"
+    assert view.steps["m"].state == "done"
     assert list(view.steps) == ["m"]
 
 
 def test_a_map_within_what_was_grown_is_counted_too() -> None:
-    view = begun().start("g").add("grown", "g", steps=2).start("g/m").add("grown", "g/m", steps=4).start("g/m/1").done("g/m/1").view()
+    view = begun().start("g").add("expanded", "g", steps=2).start("g/m").add("expanded", "g/m", steps=4).start("g/m/1").done("g/m/1").view()
 
-    tally = view.steps["g/m"].tally
-    assert tally is not None
-    assert (tally.total, tally.done) == (3, 1)
+    items = view.steps["g/m"].items
+    assert items is not None
+    assert (items.total, items.done) == (3, 1)
     assert list(view.steps) == ["g", "g/m"]
 
 
 def test_a_map_over_nothing_is_done() -> None:
-    view = begun().start("m").add("grown", "m", steps=1).start("m/@gather").done("m/@gather").view("m")
+    view = begun().start("m").add("expanded", "m", steps=1).start("m/@gather").done("m/@gather").view("m")
 
-    assert view.steps["m"].word == "done"
+    assert view.steps["m"].state == "done"
 
 
 def test_an_item_that_grows_is_over_when_all_of_it_is() -> None:
-    story = begun().start("m").add("grown", "m", steps=2).start("m/0").add("grown", "m/0", steps=2).start("m/0/@1").done("m/0/@1")
-    before = story.view("m").steps["m"].tally
-    after = story.start("m/0/@2").done("m/0/@2").view("m").steps["m"].tally
+    story = begun().start("m").add("expanded", "m", steps=2).start("m/0").add("expanded", "m/0", steps=2).start("m/0/@1").done("m/0/@1")
+    before = story.view("m").steps["m"].items
+    after = story.start("m/0/@2").done("m/0/@2").view("m").steps["m"].items
 
     assert before is not None
     assert after is not None
     assert (before.done, before.running) == (0, frozenset({"m/0"}))
-    assert (after.done, after.running, after.left) == (1, frozenset(), {})
+    assert (after.done, after.running, after.open_steps) == (1, frozenset(), {})
 
 
 def test_a_step_that_grew_ends_as_the_last_of_what_it_grew() -> None:
-    story = begun().start("a").add("grown", "a", steps=2).start("a/@1").done("a/@1").start("a/@2")
-    assert story.view().steps["a"].word == "grown"
+    story = begun().start("a").add("expanded", "a", steps=2).start("a/@1").done("a/@1").start("a/@2")
+    assert story.view().steps["a"].state == "expanded"
 
     view = story.failed("a/@2", "too long").view()
 
-    assert (view.steps["a"].word, view.steps["a"].note) == ("failed", "too long")
+    assert (view.steps["a"].state, view.steps["a"].note) == ("failed", "too long")
 
 
 def test_growth_within_growth_is_counted_to_the_end() -> None:
-    story = begun().start("g").add("grown", "g", steps=2).start("g/m").add("grown", "g/m", steps=3)
+    story = begun().start("g").add("expanded", "g", steps=2).start("g/m").add("expanded", "g/m", steps=3)
     story.start("g/m/0", "g/m/1").done("g/m/0", "g/m/1").start("g/m/@gather").done("g/m/@gather")
-    assert story.view().steps["g"].word == "grown"
+    assert story.view().steps["g"].state == "expanded"
 
     view = story.start("g/@end").done("g/@end").view()
 
-    assert (view.steps["g"].word, view.steps["g/m"].word) == ("done", "done")
+    assert (view.steps["g"].state, view.steps["g/m"].state) == ("done", "done")
     assert list(view.steps) == ["g", "g/m"]
 
 
@@ -216,21 +214,25 @@ def test_growth_within_growth_is_counted_to_the_end() -> None:
 
 
 def test_grown_steps_stand_under_their_grower() -> None:
-    view = begun().start("a").add("grown", "a", steps=2).start("a/@1").start("b").view()
+    view = begun().start("a").add("expanded", "a", steps=2).start("a/@1").start("b").view()
 
     assert names(rows(view)) == ["a", "  @1", "b"]
 
 
 def test_a_tree_that_fits_is_shown_whole() -> None:
-    view = View("r1", {f"s{i}": Seen("done") for i in range(30)})
+    view = RunView("r1", {f"s{i}": StepProgress("done") for i in range(30)})
 
     assert len(rows(view, most=30)) == 30
 
 
 def test_what_works_stays_when_the_rest_is_folded() -> None:
-    steps = {f"s{i}": Seen("done") for i in range(500)} | {"now": Seen("running")} | {f"w{i}": Seen("waiting") for i in range(500)}
+    steps = (
+        {f"s{i}": StepProgress("done") for i in range(500)}
+        | {"now": StepProgress("running")}
+        | {f"w{i}": StepProgress("waiting") for i in range(500)}
+    )
 
-    tree = rows(View("r1", steps), most=10)
+    tree = rows(RunView("r1", steps), most=10)
 
     assert len(tree) == 10
     assert (tree[0].folded, tree[-1].folded) == (496, 497)
@@ -238,7 +240,7 @@ def test_what_works_stays_when_the_rest_is_folded() -> None:
 
 
 def test_what_waits_is_shown_in_the_order_in_which_it_comes() -> None:
-    tree = rows(View("r1", {f"w{i}": Seen("waiting") for i in range(20)}), most=5)
+    tree = rows(RunView("r1", {f"w{i}": StepProgress("waiting") for i in range(20)}), most=5)
 
     assert names(tree) == ["w0", "w1", "w2", "more steps"]
 
@@ -260,7 +262,7 @@ def test_lines_tell_what_happens_and_leave_out_the_planning() -> None:
 
 
 def test_lines_tell_each_tenth_of_a_map() -> None:
-    story = begun().start("m").add("grown", "m", steps=101)
+    story = begun().start("m").add("expanded", "m", steps=101)
     for i in range(100):
         story.start(f"m/{i}").done(f"m/{i}")
 
@@ -270,7 +272,7 @@ def test_lines_tell_each_tenth_of_a_map() -> None:
 
 
 def test_lines_tell_the_first_failures_of_a_map_only() -> None:
-    story = begun().start("m").add("grown", "m", steps=1001)
+    story = begun().start("m").add("expanded", "m", steps=1001)
     for i in range(1000):
         story.start(f"m/{i}").failed(f"m/{i}")
 
@@ -290,7 +292,7 @@ def test_a_waiting_step_says_how_to_answer_it() -> None:
 def test_a_step_whose_wait_ran_out_of_time_is_not_told_as_done() -> None:
     story = begun().add("waiting", "ask").add("done", "ask", timed_out=True)
 
-    assert story.view("ask").steps["ask"].word == "timed_out"
+    assert story.view("ask").steps["ask"].state == "timed_out"
     assert story.lines("ask")[-1].startswith("timed out ask")
     assert "timed out" in painted(story.view("ask"))
     assert "waiting for a signal" in painted(begun().add("waiting", "ask").view("ask"))
@@ -312,7 +314,7 @@ def test_text_of_a_model_is_painted_as_it_is_without_its_control_characters() ->
 
 
 def test_a_map_is_painted_as_one_bar_with_counts() -> None:
-    story = begun().start("m").add("grown", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
+    story = begun().start("m").add("expanded", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
     text = painted(story.view("m"))
 
     (line,) = [line for line in text.splitlines() if "/30" in line]
@@ -333,5 +335,6 @@ def test_a_running_step_shows_what_its_model_is_saying_in_this_attempt() -> None
 
 def test_a_step_that_waits_for_shared_limits_says_so() -> None:
     assert (
-        "waits a: the rpm of the model is used up" in begun().start("a").add("waits", "a", reason="the rpm of the model is used up").lines()
+        "rate limited a: the rpm of the model is used up"
+        in begun().start("a").add("rate_limited", "a", reason="the rpm of the model is used up").lines()
     )

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.models.definitions import Chain, Definitions
 from orchestrator.models.values import ErrorInfo
 from orchestrator.models.wire import RunResult, RunStatus
-from orchestrator.results import refused_turn
+from orchestrator.runs.results import refused_turn
 
 NODES = [{"node_id": "a", "kind": "wait"}]
 DEFINITIONS = Definitions(chains={"report": Chain.model_validate({"nodes": NODES, "entry_node": "a", "inputs": {"n": "integer"}})})

@@ -1,0 +1,90 @@
+"""Step kinds: one row for each, with its role. Handlers are registered by these names; nothing else tells kinds apart by their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal[
+    "start", "tool", "function", "turn", "synthesis", "router", "choice", "reply", "agent", "expansion", "decision", "collection", "wait"
+]  # fmt: skip
+"""What a step of a kind is:
+
+start        plans the run
+tool         a call of a tool
+function     a call of a function or command that no model chose
+turn         one model call of an agent
+synthesis    the model call that merges a team's answers
+router       the call that asks who answers next
+choice       chooses the agent of a team that answers next
+reply        reads whether an agent's answer is final, or is passed on
+agent, expansion   expands to the steps of an agent; of a team, a chain or a map
+collection   puts the answers of a team one below the other
+wait         waits for a signal
+decision     anything else that is decided in place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StepKind:
+    """A kind of steps."""
+
+    name: str
+    role: Role = "decision"
+    is_heard: bool = False
+    """The model's reply is for the reader of a chat."""
+    chosen_by: str = ""
+    """Of a choice: who chooses."""
+    is_external: bool = False
+    """The tool lives on another server."""
+    ends_with_round: bool = False
+    """Of a turn: the last output is a round too, not an answer."""
+
+
+_ROWS = (
+    StepKind("run.start", "start"),
+    StepKind("tool.call", "tool"),
+    StepKind("mcp.call", "tool", is_external=True),
+    StepKind("proc.run", "function"),
+    StepKind("agent.turn", "turn", is_heard=True),
+    StepKind("agent.run", "agent", is_heard=True),
+    StepKind("agent.function", "function"),
+    StepKind("agent.memory"),
+    StepKind("agent.break"),
+    StepKind("agent.end"),
+    StepKind("team.run", "expansion"),
+    StepKind("team.rules", "choice", chosen_by="rules"),
+    StepKind("team.ask", "router"),
+    StepKind("team.call", "function"),
+    StepKind("team.route", "choice", chosen_by="router"),
+    StepKind("team.next", "choice", chosen_by="turn"),
+    StepKind("team.reply", "reply"),
+    StepKind("team.synthesize", "synthesis", is_heard=True),
+    StepKind("team.collect", "collection"),
+    StepKind("history.block"),
+    StepKind("chain.branch"),
+    StepKind("chain.map", "expansion"),
+    StepKind("chain.gather"),
+    StepKind("chain.run", "expansion"),
+    StepKind("chain.end"),
+    StepKind("wait", "wait"),
+    StepKind("diskurs.open"),
+    StepKind("diskurs.visit"),
+    StepKind("diskurs.rules"),
+    StepKind("diskurs.begin"),
+    StepKind("diskurs.ask", "turn", ends_with_round=True),
+    StepKind("diskurs.read"),
+    StepKind("diskurs.tool", "function"),
+    StepKind("diskurs.gather"),
+    StepKind("diskurs.heuristic"),
+    StepKind("diskurs.branch"),
+    StepKind("diskurs.join"),
+    StepKind("diskurs.finalize"),
+    StepKind("diskurs.fail"),
+)
+STEP_KINDS = {row.name: row for row in _ROWS}
+
+
+def kind_named(name: str) -> StepKind:
+    """Return the kind with a name; of a name that this version does not know, a decision."""
+    return STEP_KINDS.get(name) or StepKind(name)

@@ -1,0 +1,30 @@
+/** Event types, and the states that are ends. Written from Python by `python -m tests.acceptance.write_events`. */
+
+/** Type → the state it puts its step in, if any, and whether it voids what the attempt streamed. */
+export const EVENTS = {
+  accepted: { state: null, voids: false },
+  started: { state: "running", voids: false },
+  done: { state: "done", voids: false },
+  expanded: { state: "done", voids: false },
+  failed: { state: "failed", voids: true },
+  missed_deadline: { state: "failed", voids: true },
+  skipped: { state: "skipped", voids: false },
+  retry: { state: "waiting", voids: true },
+  rate_limited: { state: "waiting", voids: false },
+  lost: { state: "ready", voids: true },
+  released: { state: "ready", voids: true },
+  refused: { state: "ready", voids: false },
+  uncertain: { state: "waiting_signal", voids: false },
+  waiting: { state: "waiting_signal", voids: false },
+  signal: { state: null, voids: false },
+  delta: { state: null, voids: false },
+  fallback: { state: null, voids: true },
+  break: { state: null, voids: false },
+  warning: { state: null, voids: false },
+  unserved: { state: null, voids: false },
+  closed: { state: null, voids: false },
+};
+
+export const STEP_OVER = new Set(["done", "failed", "skipped"]);
+
+export const RUN_OVER = new Set(["cancelled", "exhausted", "failed", "succeeded", "timed_out"]);

@@ -1,0 +1,78 @@
+"""One vocabulary of events: the classes, the words that Lua writes, and what is generated from them agree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import orchestrator
+from orchestrator.cli.plain_view import apply_and_describe
+from orchestrator.gateway.frames import frame_of
+from orchestrator.models import events
+from orchestrator.models.events import EVENT_CLASSES, RunEvent, event_of
+from orchestrator.pages.attempts import attempts_of
+from orchestrator.runs.view import RunView
+from orchestrator.state.run_snapshot import KINDS
+from tests.acceptance import write_events
+
+TOP = Path(orchestrator.__file__).parents[1]
+LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "orchestrator" / "state" / "lua").glob("*.lua"))
+PYTHON = "\n".join(path.read_text("utf-8") for room in ("orchestrator", "workers") for path in (TOP / room).rglob("*.py"))
+
+
+def test_every_event_that_is_written_has_a_class_and_every_class_is_written() -> None:
+    in_lua = set(re.findall(r"\b(?:event|fail)\([^'\n]*'(\w+)'", LUA)) | set(re.findall(r"event\(.*? and '(\w+)' or '(\w+)'", LUA)[0])
+    noted = set(re.findall(r"\.note(?:_each)?\([^\"]*\"(\w+)\"", PYTHON))
+
+    assert in_lua | noted == set(EVENT_CLASSES)
+
+
+def test_scripts_that_look_for_events_know_the_same_types() -> None:
+    (moments,) = re.findall(r"local KINDS = {(.*?)}", LUA)
+    (ends,) = re.findall(r"local ENDINGS = {(.*?)}", LUA)
+
+    assert set(re.findall(r"\w+(?= = true)", moments)) == KINDS
+    assert set(re.findall(r"\w+(?= = true)", ends)) == KINDS - {"started"}
+
+
+def test_docs_and_pages_have_the_types_as_they_are() -> None:
+    for path, text in write_events.files().items():
+        assert path.read_text("utf-8") == text, "run: python -m tests.acceptance.write_events"
+
+
+def test_an_event_that_ends_a_step_ends_its_attempt_and_says_the_state() -> None:
+    for event in EVENT_CLASSES.values():
+        assert not event.ends_step or (event.ends_attempt and event.step_state in ("done", "failed", "skipped"))
+
+
+def test_an_event_of_a_newer_version_is_read_and_changes_nothing() -> None:
+    event = event_of(seq=3, run_id="r", at_ms=1, type="of_tomorrow", step="a", detail=1)
+
+    view, line = apply_and_describe(RunView.planned("r", ["a"]), event)
+
+    assert type(event) is RunEvent
+    assert (view.steps, line) == (RunView.planned("r", ["a"]).steps, None)
+
+
+class StepPaused(RunEvent):
+    """A type that somebody adds: this class is all it takes."""
+
+    type: Literal["paused"] = "paused"
+    step_state = "waiting_signal"
+    ends_attempt = True
+    voids_attempt = "it was paused"
+
+
+def test_a_new_event_type_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(events.EVENT_CLASSES, "paused", StepPaused)
+    started, paused = (
+        event_of(seq=seq, run_id="r", at_ms=seq, type=name, step="a", attempt=1) for seq, name in ((1, "started"), (2, "paused"))
+    )
+
+    assert RunView("r").apply(started, paused).steps["a"].state == "waiting_signal"
+    assert [attempt.end for attempt in attempts_of([started, paused], None)] == ["paused"]
+    assert frame_of(paused, None) is None
+    assert "`paused`" in "".join(write_events._rows())
