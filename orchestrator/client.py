@@ -25,7 +25,8 @@ from orchestrator.models.events import RunEvent, RunWarning
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
 from orchestrator.planning import forks as rewinding
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.chains import checks
+from orchestrator.planning.strategies import turns
 from orchestrator.runlog.lines import Line
 from orchestrator.runs.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.settings import settings
@@ -272,7 +273,7 @@ class Client:
             request = a2e.request_from({**request.model_dump(), "timeout": timeout_s})
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
-        faults, code = chains.check(request, self.definitions)
+        faults, code = checks.check(request, self.definitions)
         if faults:
             raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
         return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)

@@ -41,10 +41,10 @@ def load(path: Path | None) -> Definitions:
 
 def load_sound(path: Path | None) -> Definitions:
     """Return the same, sound in all that their chains name too."""
-    from orchestrator.planning.strategies import chains  # noqa: PLC0415  # who only loads, such as a supervisor, needs no jmespath
+    from orchestrator.planning.chains import checks  # noqa: PLC0415  # who only loads, such as a supervisor, needs no jmespath
 
     definitions, in_files = _load(path)
-    faults = chains.check_chains(definitions)
+    faults = checks.check_chains(definitions)
     if faults:
         raise ConfigError(in_files(faults), source=str(path))
     return definitions

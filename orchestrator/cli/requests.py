@@ -12,7 +12,7 @@ from orchestrator.formats.documents import Document, parse
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest
-from orchestrator.planning.strategies import chains
+from orchestrator.planning.chains import checks
 
 
 def document_of(file: str) -> Document:
@@ -43,7 +43,7 @@ def request_of(
     else:
         request, document = configuration.request_named(file, definitions)
     request = _changed(request, given=given, timeout_s=timeout_s)
-    faults, code = chains.check(request, definitions, is_draft=is_draft)
+    faults, code = checks.check(request, definitions, is_draft=is_draft)
     if faults:
         raise ConfigError(with_lines(faults, document), source=document.source, code=code, asked=request.model_dump())
     return request

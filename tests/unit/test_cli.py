@@ -27,7 +27,8 @@ from orchestrator.models.graph import Graph
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.models.wire import ChainRequest, ChainResponse, RunResult, Turn
 from orchestrator.planning.canvas import Dispatch
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.chains import expansion
+from orchestrator.planning.strategies import turns
 from workers.service import serve
 
 NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
@@ -464,7 +465,7 @@ TWICE = Definitions(
 
 
 def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
-    return chains.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
+    return expansion.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
 
 
 def canvas_of(graph: Graph) -> list[Branch]:

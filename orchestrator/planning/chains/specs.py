@@ -9,8 +9,8 @@ from orchestrator.models.definitions import Definitions, Tool, mcp_tool
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode
+from orchestrator.planning.chains.links import ON_ERROR_WORDS
 from orchestrator.planning.strategies.agents import agent_spec
-from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tools",),

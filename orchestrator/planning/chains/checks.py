@@ -11,16 +11,16 @@ from orchestrator.models.definitions import Chain, Definitions
 from orchestrator.models.kinds import NODE_KINDS
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.chains import inputs
+from orchestrator.planning.chains.inputs import call_faults
+from orchestrator.planning.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
+from orchestrator.planning.chains.loops import DEEPEST, shortest_links
+from orchestrator.planning.chains.name_checks import Names
+from orchestrator.planning.chains.node_checks import Faults, Nearest, faults_of
+from orchestrator.planning.chains.outline import outline
+from orchestrator.planning.chains.specs import section_of
 from orchestrator.planning.expressions import ExpressionError, parse
 from orchestrator.planning.graphs import cycles, reach, shortest_cycle
-from orchestrator.planning.strategies import chain_inputs
-from orchestrator.planning.strategies.chain_calls import call_faults
-from orchestrator.planning.strategies.chain_links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
-from orchestrator.planning.strategies.chain_loops import DEEPEST, shortest_links
-from orchestrator.planning.strategies.chain_names import Names
-from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
-from orchestrator.planning.strategies.chain_outline import outline
-from orchestrator.planning.strategies.chain_specs import section_of
 
 Found = Iterator[tuple[str, Fault]]
 """Faults with the error code of their sort."""
@@ -65,7 +65,7 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
 
 def _answer_faults(name: str, chain: Chain) -> Found:
     nodes = frozenset(node.node_id for node in chain.nodes)
-    names = Names(nodes, chain_inputs.sound(chain.inputs), None)
+    names = Names(nodes, inputs.sound(chain.inputs), None)
     for answer, text in chain.answers.items():
         try:
             messages = list(names.faults(parse(text, nodes)))
@@ -106,7 +106,7 @@ class _Chain:
         self._outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
         self._bodies = self._outline.nodes.bodies
         self._declared = declared
-        self._names = Names(self._places.keys(), chain_inputs.sound(declared), given)
+        self._names = Names(self._places.keys(), inputs.sound(declared), given)
 
     def faults(self) -> Found:
         """All faults: of each node, then of the whole."""
@@ -141,7 +141,7 @@ class _Chain:
         return Fault(message, f"{self._prefix}nodes[{place}] {node_id!r}{f'.{field}' if field else ''}")
 
     def _input_faults(self) -> Found:
-        for place, message in chain_inputs.declaration_faults(self._declared):
+        for place, message in inputs.declaration_faults(self._declared):
             yield "bad_request", Fault(message, ".".join(filter(None, (f"{self._prefix}inputs", place))))
         declared, given = self._names.declared, self._names.given
         for name, message in declared.faults(given) if declared and given is not None else ():
