@@ -25,7 +25,8 @@ from orchestrator.models.events import RunEvent, RunWarning
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
 from orchestrator.planning import forks as rewinding
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.chains import checks
+from orchestrator.planning.strategies import turns
 from orchestrator.runlog.lines import Line
 from orchestrator.runs.results import bodies_of, chain_event, chain_response, turn_result
 from orchestrator.settings import settings
@@ -217,13 +218,7 @@ class Client:
         """Return what the configuration says now, which a client reads once. Raises ConfigError."""
         if isinstance(self._config, Definitions):
             return self._config
-        path = self.find_config()
-        definitions = configuration.load(path)
-        faults = chains.check_chains(definitions)
-        if faults:
-            swarm = configuration.load_langswarm(path) if path else None
-            raise ConfigError(swarm.in_files(faults) if swarm else faults, source=str(path))
-        return definitions
+        return configuration.load_sound(self.find_config())
 
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
@@ -278,9 +273,17 @@ class Client:
             request = a2e.request_from({**request.model_dump(), "timeout": timeout_s})
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
-        faults, code = chains.check(request, self.definitions)
+        faults, code = checks.check(request, self.definitions)
         if faults:
             raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
+        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+
+    def submit_checked(
+        self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ChainRun:  # fmt: skip
+        """Submit a chain request in which `chains.check` found no fault with this client's definitions."""
+        if not request.chain_id:
+            request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         text = request.model_dump_json(exclude_defaults=True)
         queue = starting_queue(request, self.definitions, self._costs())
         allowed = _Time(request.timeout or None, "timeout of the request")

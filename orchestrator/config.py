@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats import langswarm
-from orchestrator.formats.a2e import is_request, kind_faults, load_request
+from orchestrator.formats.a2e import is_request, kind_faults, load_request, with_lines
 from orchestrator.formats.diskurs import folder as diskurs
 from orchestrator.formats.documents import Document, parse
 from orchestrator.formats.faults import did_you_mean
@@ -34,40 +35,44 @@ def find(explicit: str | None = None) -> Path | None:
 
 
 def load(path: Path | None) -> Definitions:
-    """The definitions in this file, or the built-in ones; a ConfigError lists every fault."""
+    """Return the definitions in this file, or the built-in ones; a ConfigError lists every fault."""
+    return _load(path)[0]
+
+
+def load_sound(path: Path | None) -> Definitions:
+    """Return the same, sound in all that their chains name too."""
+    from orchestrator.planning.chains import checks  # noqa: PLC0415  # who only loads, such as a supervisor, needs no jmespath
+
+    definitions, in_files = _load(path)
+    faults = checks.check_chains(definitions)
+    if faults:
+        raise ConfigError(in_files(faults), source=str(path))
+    return definitions
+
+
+def _load(path: Path | None) -> tuple[Definitions, Callable[[Sequence[Fault]], list[Fault]]]:
+    """Return the definitions in a file, and what tells where in it planning found faults."""
     if path is None:
-        return BUILT_IN
-    swarm = load_langswarm(path)
-    if swarm is not None:
-        return swarm.definitions
-    document = read(path)
-    if is_request(document):
-        raise ConfigError("this is a chain request, not a configuration; `submit chain` runs it", source=document.source)
-    return definitions_in(document, path)
+        return BUILT_IN, list
+    found = opened(path)
+    if isinstance(found, langswarm.Loaded):
+        return found.definitions, found.in_files
+    if is_request(found):
+        raise ConfigError("this is a chain request, not a configuration; `submit chain` runs it", source=found.source)
+    return definitions_in(found, path), lambda faults: with_lines(faults, found)
 
 
-def load_langswarm(path: Path) -> langswarm.Loaded | None:
-    """What LangSwarm's files say, if this is one of them or their folder; a ConfigError lists every fault."""
-    paths = _langswarm_files(path)
-    if not paths:
-        return None
-    folder = path if path.is_dir() else path.parent
-    return langswarm.load(paths, folder=folder.absolute(), read=read, environment=os.environ)
-
-
-def _langswarm_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return [] if any((path / name).is_file() for name in FOLDERS_FILES) else langswarm.files_in(path)
-    if not path.is_file():
-        return []
-    try:
+def opened(path: Path) -> langswarm.Loaded | Document:
+    """Return what LangSwarm's files say, if this is one of them or their folder, else the document; a ConfigError lists every fault."""
+    if path.is_dir() and not any((path / name).is_file() for name in FOLDERS_FILES):
+        folder, paths = path, langswarm.files_in(path)
+    else:
         document = read(path)
-    except ConfigError:
-        return []  # it is told where the file is read as what it seems to be
-    if diskurs.is_folder(document) or not langswarm.is_langswarm(document.data):
-        return []
-    beside = langswarm.files_in(path.parent)
-    return beside if path in beside else [path]
+        if path.is_dir() or diskurs.is_folder(document) or not langswarm.is_langswarm(document.data):
+            return document
+        folder, beside = path.parent, langswarm.files_in(path.parent)
+        paths = beside if path in beside else [path]
+    return langswarm.load(paths, folder=folder.absolute(), read=read, environment=os.environ) if paths else read(path)
 
 
 def read(path: Path) -> Document:
@@ -113,9 +118,9 @@ def _is_file(name: str) -> bool:
 def check_file(path: Path) -> list[Fault]:
     """All that is wrong with a configuration, or with the form of a chain request, whichever the file is."""
     try:
-        if load_langswarm(path) is not None:
+        document = opened(path)
+        if isinstance(document, langswarm.Loaded):
             return []
-        document = read(path)
         if is_request(document):
             load_request(document)
             return list(kind_faults(document, "nodes.*.kind"))

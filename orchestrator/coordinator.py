@@ -22,7 +22,8 @@ from orchestrator.models.values import ErrorInfo, JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
 from orchestrator.planning import canvas
 from orchestrator.planning.canvas import Dispatch
-from orchestrator.planning.strategies import chain_specs, chains, turns
+from orchestrator.planning.chains import expansion, specs
+from orchestrator.planning.strategies import turns
 from orchestrator.queues import heads_sent_at
 from orchestrator.state import clock, fleet, load, outages, traces
 from orchestrator.state.connection import RedisFailure
@@ -50,7 +51,7 @@ def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
     try:
         if kind == "chain":
             chain = ChainRequest.model_validate(request)
-            return Outcome(output=chains.input_of(chain), fragment=chains.plan(chain, definitions))
+            return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
         turn = Turn.model_validate(request)
         return Outcome(output=turn.text, fragment=turns.plan(turn, definitions))
     except ConfigError as error:
@@ -65,7 +66,7 @@ def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Ma
     entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
     if entry is None or entry.kind not in ("tool", "skill"):
         return COORDINATOR
-    spec = chain_specs.call(entry, {}, definitions)
+    spec = specs.call(entry, {}, definitions)
     cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
     return spec.queue if cheap else COORDINATOR
 

@@ -10,7 +10,8 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.forks import Past
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest, Turn
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.chains import checks, expansion
+from orchestrator.planning.strategies import turns
 
 INPUT = "input"
 
@@ -32,8 +33,8 @@ def request_of(past: Past, changes: Mapping[str, JsonValue], definitions: Defini
     if past.kind == "chain":
         request = ChainRequest.model_validate(past.request)
         request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
-        faults, code = chains.check(request, definitions)
-        given: JsonValue = chains.input_of(request)
+        faults, code = checks.check(request, definitions)
+        given: JsonValue = expansion.input_of(request)
     else:
         turn = Turn.model_validate(past.request)
         text = _text(turn.text, changes)

@@ -11,9 +11,10 @@ from orchestrator.errors import StepError
 from orchestrator.models.graph import Outcome
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.strategies import agents, chains, turns
-from orchestrator.planning.strategies.chain_calls import given_to
-from orchestrator.planning.strategies.chain_ids import split
+from orchestrator.planning.chains import expansion
+from orchestrator.planning.chains.ids import split
+from orchestrator.planning.chains.inputs import given_to
+from orchestrator.planning.strategies import agents, turns
 from workers.work import Work, filling, text_input
 
 
@@ -34,7 +35,7 @@ def chain_branch(work: Work) -> Outcome:
     most, done = int(cast(int, loop["max_iterations"])), split(work.begun.step_id)[1][-1]
     if done >= most:
         raise StepError(f"the loop went round {done} times, which is its max_iterations, and would go on", code="max_iterations")
-    round_again = chains.grow_loop(
+    round_again = expansion.expand_loop(
         _nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec
     )
     return Outcome(output=holds, fragment=round_again)
@@ -57,7 +58,7 @@ def chain_map(work: Work) -> Outcome:
         raise StepError(f"{text!r} must give a list to map over, not {_kind_of(items)}", code="not_a_list")
     if not items:
         return Outcome(output=[])
-    return Outcome(output=len(items), fragment=chains.grow_map(work.begun.step_id, work.begun.spec, items))
+    return Outcome(output=len(items), fragment=expansion.expand_map(work.begun.step_id, work.begun.spec, items))
 
 
 def chain_gather(work: Work) -> Outcome:
@@ -72,7 +73,7 @@ def chain_run(work: Work) -> Outcome:
     """Lays out a nested chain."""
     name = work.text_param("chain")
     chain = work.definitions.chains[name]
-    graph = chains.fragment(chain.nodes, chain.entry_node, work.definitions, grower=work.begun.step_id, chain=name)
+    graph = expansion.expand_chain(chain.nodes, chain.entry_node, work.definitions, grower=work.begun.step_id, chain=name)
     return Outcome(output=given_to(name, chain, work.node_input), fragment=graph)
 
 

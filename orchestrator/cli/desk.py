@@ -53,7 +53,8 @@ class Desk:
         if self._stack:
             tell(f"no REDIS_URL and no stack of `submit up` here: starting one in {self._stack.home.path} for this command")
             self._stack.wait_ready()
-        client = Client(self._stack.url if self._stack else self._url, config=self._config)
+        known = self.__dict__.get("definitions", self._config)  # the configuration is read once
+        client = Client(self._stack.url if self._stack else self._url, config=known)
         for warning in client.warnings:
             tell(f"warning: {warning}")
         return client
@@ -83,7 +84,7 @@ class Desk:
         """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
         request = request_of(file, self.definitions, given=given, timeout_s=timeout_s)
         self.warn_of_queues()
-        return self.client.submit_chain(request, labels=labels)
+        return self.client.submit_checked(request, labels=labels)
 
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Leave a run to itself; print its id."""

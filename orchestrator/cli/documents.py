@@ -12,16 +12,18 @@ from orchestrator import config as configuration
 from orchestrator.cli.imports import import_faults
 from orchestrator.cli.main import WRONG
 from orchestrator.cli.options import as_json, configured
-from orchestrator.cli.requests import definitions_of, document_of, request_of, with_lines
+from orchestrator.cli.requests import definitions_of, document_of, request_of
 from orchestrator.errors import ConfigError, Fault
-from orchestrator.formats.a2e import is_request, load_request
+from orchestrator.formats.a2e import is_request, load_request, with_lines
 from orchestrator.formats.documents import Document
+from orchestrator.formats.langswarm import Loaded
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Step
 from orchestrator.models.wire import ChainRequest, Turn
-from orchestrator.planning.strategies import chains, turns
-from orchestrator.planning.strategies.chain_names import read_from_input
-from orchestrator.planning.strategies.chain_outline import outline
+from orchestrator.planning.chains import checks, expansion
+from orchestrator.planning.chains.name_checks import read_from_input
+from orchestrator.planning.chains.outline import outline
+from orchestrator.planning.strategies import turns
 
 
 @click.command()
@@ -41,7 +43,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = definitions_of(config)
     graph = (
-        chains.plan(request_of(file, definitions, is_draft=True), definitions, is_draft=True)
+        expansion.plan(request_of(file, definitions, is_draft=True), definitions)
         if file
         else turns.plan(Turn(text=text or "", team=team, agent=agent), definitions)
     )
@@ -76,11 +78,11 @@ def check(file: str, config: str | None, as_json: bool) -> int:
 def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
     try:
-        swarm = configuration.load_langswarm(Path(file)) if file != "-" else None
-        if swarm is not None:
-            aside = f"; of no effect here: {', '.join(swarm.left_aside)}" if swarm.left_aside else ""
-            return swarm.in_files(chains.check_chains(swarm.definitions)), f"{_counted(swarm.definitions)}, of LangSwarm's files{aside}"
-        document = document_of(file)
+        document = document_of(file) if file == "-" else configuration.opened(Path(file))
+        if isinstance(document, Loaded):
+            aside = f"; of no effect here: {', '.join(document.left_aside)}" if document.left_aside else ""
+            faults = document.in_files(checks.check_chains(document.definitions))
+            return faults, f"{_counted(document.definitions)}, of LangSwarm's files{aside}"
     except ConfigError as error:
         return error.faults, ""
     if is_request(document):
@@ -93,7 +95,7 @@ def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequ
         request = load_request(document)
     except ConfigError as error:
         return error.faults, ""
-    faults = with_lines(chains.check(request, definitions, is_draft=True)[0], document)
+    faults = with_lines(checks.check(request, definitions, is_draft=True)[0], document)
     return faults, f"a chain request of {len(request.nodes)} {'node' if len(request.nodes) == 1 else 'nodes'}{_still_to_give(request)}"
 
 
@@ -110,7 +112,7 @@ def _checked_configuration(document: Document, path: Path) -> tuple[Sequence[Fau
         definitions = configuration.definitions_in(document, path)
     except ConfigError as error:
         return error.faults, ""
-    faults = with_lines(chains.check_chains(definitions), document)
+    faults = with_lines(checks.check_chains(definitions), document)
     if definitions.diskurs is None:
         faults += import_faults(document, Path(definitions.folder or "."))
     return faults, _counted(definitions)

@@ -12,7 +12,8 @@ from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Graph, Spec, Step
 from orchestrator.planning import canvas
 from orchestrator.planning.canvas import Canvas, Dispatch
-from orchestrator.planning.strategies import agents, chains, turns
+from orchestrator.planning.chains import expansion
+from orchestrator.planning.strategies import agents, turns
 
 DEEPEST = 5  # levels of growth that are shown: chains may run each other
 
@@ -113,11 +114,11 @@ def _growth(step: Step, definitions: Definitions, depth: int) -> list[Branch]:
 def _chain(step: Step, definitions: Definitions) -> Graph:
     name = str(step.params["chain"])
     chain = definitions.chains[name]
-    return chains.fragment(chain.nodes, chain.entry_node, definitions, grower=step.id, chain=name)
+    return expansion.expand_chain(chain.nodes, chain.entry_node, definitions, grower=step.id, chain=name)
 
 
 _GROWTH: Mapping[str, Callable[[Step, Definitions], Graph]] = {
-    "chain.map": lambda step, _: chains.grow_map(step.id, step, [None]),
+    "chain.map": lambda step, _: expansion.expand_map(step.id, step, [None]),
     "chain.run": _chain,
     "agent.run": lambda step, definitions: agents.agent_fragment(str(step.params["agent"]), definitions, grower=step.id, spec=step),
     "team.run": lambda step, definitions: turns.team_fragment(str(step.params["team"]), definitions, grower=step.id),

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import config as configuration
-from orchestrator.errors import ConfigError, Fault
-from orchestrator.formats.a2e import load_request
+from orchestrator.errors import ConfigError
+from orchestrator.formats.a2e import load_request, with_lines
 from orchestrator.formats.documents import Document, parse
-from orchestrator.formats.marks import KeyPath, place, step
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainRequest
-from orchestrator.planning.strategies import chains
+from orchestrator.planning.chains import checks
 
 
 def document_of(file: str) -> Document:
@@ -25,14 +21,8 @@ def document_of(file: str) -> Document:
 
 
 def definitions_of(config: str | None) -> Definitions:
-    """The definitions of the configuration, sound in all that its chains name too. Raises ConfigError with every fault."""
-    path = configuration.find(config)
-    definitions = configuration.load(path)
-    faults = chains.check_chains(definitions)
-    if faults and path:
-        swarm = configuration.load_langswarm(path)
-        raise ConfigError(swarm.in_files(faults) if swarm else with_lines(faults, configuration.read(path)), source=str(path))
-    return definitions
+    """Return the definitions of the configuration, sound in all that its chains name too. Raises ConfigError with every fault."""
+    return configuration.load_sound(configuration.find(config))
 
 
 def request_of(
@@ -53,15 +43,10 @@ def request_of(
     else:
         request, document = configuration.request_named(file, definitions)
     request = _changed(request, given=given, timeout_s=timeout_s)
-    faults, code = chains.check(request, definitions, is_draft=is_draft)
+    faults, code = checks.check(request, definitions, is_draft=is_draft)
     if faults:
         raise ConfigError(with_lines(faults, document), source=document.source, code=code, asked=request.model_dump())
     return request
-
-
-def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
-    """The faults that planning found, which knows no lines, with the lines of the document."""
-    return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
 
 
 def _changed(request: ChainRequest, *, given: dict[str, JsonValue] | None, timeout_s: float | None) -> ChainRequest:
@@ -71,21 +56,3 @@ def _changed(request: ChainRequest, *, given: dict[str, JsonValue] | None, timeo
     if timeout_s is not None:
         changes["timeout"] = timeout_s
     return request.model_copy(update=changes)
-
-
-def _path(where: str, data: JsonValue) -> KeyPath:
-    """The keys that lead to a place, such as `nodes[3] 'fetch'.input_map.url` or `chains.report.nodes[3] 'fetch'.name`."""
-    start: KeyPath = ()
-    chains = step(data, "chains")
-    for name in chains if isinstance(chains, dict) else ():
-        if where.startswith(f"{place(('chains', name))}."):
-            start = ("chains", name)
-    for part in start:
-        data = step(data, part)
-    rest = where.removeprefix(f"{place(start)}." if start else "")
-    node = re.match(r"nodes\[(\d+)\]", rest)
-    if node is None:
-        return (*start, *rest.split("."))
-    path: KeyPath = ("nodes", int(node.group(1)))
-    field = rest.removeprefix(place(path, data)).removeprefix(".")
-    return (*start, *path, *(field.split(".") if field else ()))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Fault
 from orchestrator.formats.documents import Document
 from orchestrator.formats.faults import faults_of, in_order
-from orchestrator.formats.marks import find, step
+from orchestrator.formats.marks import KeyPath, find, place, step
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.kinds import fault_of_kind
 from orchestrator.models.values import JsonValue
@@ -57,3 +59,26 @@ def kind_faults(document: Document, pattern: str) -> Iterator[Fault]:
 def request_from(data: JsonValue) -> ChainRequest:
     """The request in plain data, such as a Python program has."""
     return load_request(Document(data, source="chain request"))
+
+
+def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
+    """Return the faults that planning found, which knows no lines, with the lines of the document."""
+    return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
+
+
+def _path(where: str, data: JsonValue) -> KeyPath:
+    """The keys that lead to a place, such as `nodes[3] 'fetch'.input_map.url` or `chains.report.nodes[3] 'fetch'.name`."""
+    start: KeyPath = ()
+    chains = step(data, "chains")
+    for name in chains if isinstance(chains, dict) else ():
+        if where.startswith(f"{place(('chains', name))}."):
+            start = ("chains", name)
+    for part in start:
+        data = step(data, part)
+    rest = where.removeprefix(f"{place(start)}." if start else "")
+    node = re.match(r"nodes\[(\d+)\]", rest)
+    if node is None:
+        return (*start, *rest.split("."))
+    path: KeyPath = ("nodes", int(node.group(1)))
+    field = rest.removeprefix(place(path, data)).removeprefix(".")
+    return (*start, *path, *(field.split(".") if field else ()))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.models.graph import STEP_OVER
-from orchestrator.planning.strategies.chain_ids import GATHER
+from orchestrator.planning.chains.ids import GATHER
 from orchestrator.state.run_snapshot import Snapshot
 
 MOST_ITEMS = 200

@@ -12,7 +12,7 @@ from orchestrator.models.values import ErrorInfo, JsonValue, Usage
 from orchestrator.pages.folding import Folded, Items
 from orchestrator.pages.names import name_of
 from orchestrator.pages.views import EdgeView, MapView, StepView
-from orchestrator.planning.strategies.chain_ids import GATHER
+from orchestrator.planning.chains.ids import GATHER
 from orchestrator.state.forks import takes_of
 from orchestrator.state.run_snapshot import NEVER, Moments, Parts, Snapshot
 from orchestrator.state.summaries import shown_state

@@ -21,7 +21,7 @@ from orchestrator.models.wire import (
     RunResult,
     Turn,
 )
-from orchestrator.planning.strategies.chain_ids import NodeRef, node_of
+from orchestrator.planning.chains.ids import NodeRef, node_of
 from orchestrator.state.records import RunRecord, StepRecord
 from orchestrator.state.summaries import state_of
 

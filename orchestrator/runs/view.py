@@ -21,7 +21,7 @@ from orchestrator.models.events import (
 from orchestrator.models.graph import START, StepState
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import RUN_OVER
-from orchestrator.planning.strategies.chain_ids import END, GATHER
+from orchestrator.planning.chains.ids import END, GATHER
 from orchestrator.state.summaries import state_of
 
 ViewState = StepState | Literal["expanded", "timed_out", "stopped"]

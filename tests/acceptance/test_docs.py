@@ -24,7 +24,8 @@ from orchestrator.formats.a2e import is_request, load_request
 from orchestrator.formats.documents import parse as parse_document
 from orchestrator.models.definitions import Definitions, Tool
 from orchestrator.models.wire import ChainResponse, RunResult, Turn
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.chains import checks, expansion
+from orchestrator.planning.strategies import turns
 from orchestrator.testing import Rule, ScriptedModels, ToolCall
 from tests.acceptance import write_help
 from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, parse, value, words
@@ -114,7 +115,7 @@ def run_turn(definitions: Definitions, *, team: str | None = None, agent: str | 
 
 def load(file: Path) -> Definitions:
     definitions = configuration.load(file)
-    assert chains.check_chains(definitions) == []
+    assert checks.check_chains(definitions) == []
     return definitions
 
 
@@ -286,7 +287,8 @@ def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
 
     if is_request(document):
         request, definitions = load_request(document), load(file.with_name("default.yaml"))
-        assert chains.plan(request, definitions).steps
+        assert checks.check(request, definitions)[0] == []
+        assert expansion.plan(request, definitions).steps
     else:
         definitions = load(file)
         assert turns.plan(Turn(text=TURN), definitions).steps

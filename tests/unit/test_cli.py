@@ -17,17 +17,18 @@ from orchestrator import words
 from orchestrator.celeryapp import make_app
 from orchestrator.cli.main import COMMANDS, Told, submit
 from orchestrator.cli.plans import Branch, canvas_tree, canvases_of, drawn, graph_tree
-from orchestrator.cli.requests import with_lines
 from orchestrator.cli.worker import Worker, attend, workers_for
 from orchestrator.demo import share, what_next, with_model
 from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
+from orchestrator.formats.a2e import with_lines
 from orchestrator.formats.documents import parse
 from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Tool
 from orchestrator.models.graph import Graph
 from orchestrator.models.values import JsonValue, Usage
 from orchestrator.models.wire import ChainRequest, ChainResponse, RunResult, Turn
 from orchestrator.planning.canvas import Dispatch
-from orchestrator.planning.strategies import chains, turns
+from orchestrator.planning.chains import expansion
+from orchestrator.planning.strategies import turns
 from workers.service import serve
 
 NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
@@ -464,7 +465,7 @@ TWICE = Definitions(
 
 
 def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
-    return chains.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
+    return expansion.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
 
 
 def canvas_of(graph: Graph) -> list[Branch]:

@@ -10,8 +10,8 @@ from orchestrator.models.definitions import Definitions, Team
 from orchestrator.models.graph import RAW, START, Edge, Graph, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import Turn
+from orchestrator.planning.chains.inputs import TURN_INPUTS, turn_faults
 from orchestrator.planning.strategies import conducting, routing
-from orchestrator.planning.strategies.chain_calls import TURN_INPUTS, turn_faults
 from orchestrator.planning.strategies.members import Member, member, numbered, row
 
 SYNTHESIZER_PATIENCE_S = 30.0

@@ -18,7 +18,7 @@ from orchestrator.formats.langswarm.references import Scope, Unreadable
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.values import JsonValue
 from orchestrator.planning import expressions
-from orchestrator.planning.strategies import chains
+from orchestrator.planning.chains import checks, expansion
 from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
 from tests.unit.planning.test_expressions import NEARLY_PATHS, PATHS, ROOT, ROOTS, SOUP
@@ -37,8 +37,8 @@ def _document(text: str) -> None:
     document = documents.parse(text, source="text")
     if a2e.is_request(document):
         request = a2e.load_request(document)
-        if not chains.check(request, Definitions())[0]:
-            chains.plan(request, Definitions())
+        if not checks.check(request, Definitions())[0]:
+            expansion.plan(request, Definitions())
     else:
         native.load_definitions(document)
 

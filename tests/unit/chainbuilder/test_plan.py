@@ -13,8 +13,8 @@ from orchestrator.chainbuilder.plan import Base, Parts, Plan
 from orchestrator.chainbuilder.reading import base_of, parts_of
 from orchestrator.models.instructions import FunctionStep, Nested
 from orchestrator.planning import templates
+from orchestrator.planning.chains import checks
 from orchestrator.planning.expressions import parse
-from orchestrator.planning.strategies import chains
 from orchestrator.promptchain import PromptChain
 
 GPT = "openai/gpt-4o-mini"
@@ -159,7 +159,7 @@ def test_braces_in_a_task_are_no_placeholders() -> None:
         (text,) = definitions_of(merged, [chain_id], "/tmp").agents[chain_id].instructions
         values = {name: str(parse(each, frozenset()).evaluate({})) for name, each in nodes[chain_id].input_map.items() if name != "input"}
         assert templates.instruct(str(text), "tea", values)[0] == f"{task}\n\ntea"
-    assert chains.check(request_of(merged, ["a", "a_1"], "t", {}, timeout_s=None), definitions_of(merged, ["a", "a_1"], "/tmp"))[0] == []
+    assert checks.check(request_of(merged, ["a", "a_1"], "t", {}, timeout_s=None), definitions_of(merged, ["a", "a_1"], "/tmp"))[0] == []
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_what_is_named_of_a_dependency_is_read_and_nothing_else() -> None:
 def test_what_is_compiled_is_a_chain_request_without_fault(made: Plan) -> None:
     request = request_of(made, made.chains, "text", {}, timeout_s=None)
 
-    assert chains.check(request, definitions_of(made, made.chains, "/tmp")) == ([], "bad_request")
+    assert checks.check(request, definitions_of(made, made.chains, "/tmp")) == ([], "bad_request")
 
 
 def test_several_roots_begin_together_and_failures_lead_aside() -> None:

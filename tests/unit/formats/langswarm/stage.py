@@ -11,7 +11,7 @@ from orchestrator.formats.documents import Document, parse
 from orchestrator.formats.langswarm import runtime
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.strategies import chains
+from orchestrator.planning.chains import checks
 from tests.unit.planning.interpreter import Run, Tool, ToolFailure
 
 AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"
@@ -35,12 +35,12 @@ def faults(folder: Path, *texts: str, **files: str) -> list[str]:
         loaded = load(folder, *texts, environment={}, **files)
     except ConfigError as error:
         return [str(fault) for fault in error.faults]
-    return [str(fault) for fault in loaded.in_files(chains.check_chains(loaded.definitions))]
+    return [str(fault) for fault in loaded.in_files(checks.check_chains(loaded.definitions))]
 
 
 def play(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> Run:
     """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
-    assert loaded.in_files(chains.check_chains(loaded.definitions)) == []
+    assert loaded.in_files(checks.check_chains(loaded.definitions)) == []
     definitions = loaded.definitions
     tools: dict[str, Tool] = {name: _agent(name, says.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
     tools |= {name: say for name, say in says.items() if callable(say) and name not in tools}

@@ -1,4 +1,4 @@
-"""Where a chain stands in its run: its nodes' names and steps in the rounds of its loops, and which of them a node reads."""
+"""The names and steps that a chain's nodes have in a run, in the rounds of its loops; and which of them a node reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.models.graph import RAW, START
-from orchestrator.planning.strategies.chain_ids import in_round, name_of
-from orchestrator.planning.strategies.chain_links import ITEM_NAMES
-from orchestrator.planning.strategies.chain_loops import Loop
-from orchestrator.planning.strategies.chain_outline import Outline
+from orchestrator.planning.chains.ids import in_round, name_of
+from orchestrator.planning.chains.links import ITEM_NAMES
+from orchestrator.planning.chains.loops import Loop
+from orchestrator.planning.chains.outline import Outline
 
 
 @dataclass(frozen=True)
-class Place:
+class References:
     """A chain in the run that asked for it, or in one that the step `grower` belongs to."""
 
     outline: Outline
@@ -28,7 +28,7 @@ class Place:
 
     def numbers(self, node_id: str) -> tuple[int, ...]:
         """The rounds of the loops a node is in, the outermost first."""
-        return tuple(self.rounds.get(loop, 1) for loop in self.outline.loops.path(node_id))
+        return tuple([self.rounds.get(loop, 1) for loop in self.outline.loops.path(node_id)])
 
     def step_id(self, node_id: str) -> str:
         """The step of a node in this round."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.kinds import fault_of_kind
 from orchestrator.models.wire import ChainNode
-from orchestrator.planning.strategies.chain_ids import LONGEST_ID, RESERVED
-from orchestrator.planning.strategies.chain_links import expressions
-from orchestrator.planning.strategies.chain_specs import SECTIONS, section_of, tools_in
+from orchestrator.planning.chains.ids import LONGEST_ID, RESERVED
+from orchestrator.planning.chains.links import expressions
+from orchestrator.planning.chains.specs import SECTIONS, section_of, tools_in
 
 _CALL = frozenset({"name", "input", "input_map", "next_node", "on_error", "deps", "retry", "timeout"})
 _FIELDS: Mapping[str, frozenset[str]] = {

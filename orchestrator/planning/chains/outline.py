@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.models.wire import ChainNode
+from orchestrator.planning.chains import links
+from orchestrator.planning.chains.links import Link, Nodes
+from orchestrator.planning.chains.loops import Loop, Loops, adjacency
 from orchestrator.planning.graphs import reach
-from orchestrator.planning.strategies import chain_links
-from orchestrator.planning.strategies.chain_links import Link, Nodes
-from orchestrator.planning.strategies.chain_loops import Loop, Loops, adjacency
 
 Before = tuple[str, tuple[Loop, ...]]
 """A node before another, and the loops that the way between them goes back in."""
@@ -75,6 +75,6 @@ class Outline:
 
 def outline(nodes: Iterable[ChainNode], entry: str, mend: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
     """The outline of a chain. `mend` gives the node that an id means, or None; without it each id must be a node's."""
-    read = chain_links.read(nodes, mend)
+    read = links.read(nodes, mend)
     entry = read.owner_of(entry)
     return Outline(read, entry, Loops(read.steps, entry, read.links))

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Spec, Step
 from orchestrator.models.values import JsonValue
+from orchestrator.planning.chains import specs
+from orchestrator.planning.chains.ids import in_round
+from orchestrator.planning.chains.links import Link
+from orchestrator.planning.chains.loops import Loop, adjacency
+from orchestrator.planning.chains.outline import Outline
+from orchestrator.planning.chains.references import References
 from orchestrator.planning.graphs import reach
-from orchestrator.planning.strategies import chain_specs
-from orchestrator.planning.strategies.chain_ids import in_round
-from orchestrator.planning.strategies.chain_links import Link
-from orchestrator.planning.strategies.chain_loops import Loop, adjacency
-from orchestrator.planning.strategies.chain_outline import Outline
-from orchestrator.planning.strategies.chain_place import Place
 
 GUARD = "never"
 """A label that no outcome takes: the edge asks its target to wait, and not to start unasked."""
@@ -51,12 +51,12 @@ class Round:
         self._nodes = outline.nodes.all
         self._inside = [node_id for node_id in outline.nodes.steps if loop is None or node_id in loop.body]
         self._live = _live(outline, loop)
-        self.at = Place(outline, grower, dict(zip(loop.path, rounds, strict=True)) if loop else {})
+        self.at = References(outline, grower, dict(zip(loop.path, rounds, strict=True)) if loop else {})
 
     def steps(self) -> list[Step]:
         """The steps, in the order of their nodes."""
         live = [self._nodes[node_id] for node_id in self._inside if node_id in self._live]
-        return [Step(id=self.at.step_id(node.node_id), given=node.default, **dict(self._spec(node.node_id))) for node in live]
+        return [Step(id=self.at.step_id(node.node_id), given=node.default, **vars(self._spec(node.node_id))) for node in live]
 
     def edges(self) -> list[Edge]:
         """The edges among the steps, and from them to older ones that lie behind the loop."""
@@ -135,13 +135,13 @@ class Round:
         """What a node's step, or each item of the map it is the map_node of, is to do."""
         node = self._nodes[node_id]
         if node.kind == "wait":
-            return chain_specs.wait(node)
+            return specs.wait(node)
         reads = self.at.reads(node_id)
         if node.kind == "branch":
-            return chain_specs.branch(node, reads, self._turn(node_id))
+            return specs.branch(node, reads, self._turn(node_id))
         if node.kind == "map":
-            return chain_specs.mapping(node, reads, self._spec(node.map_node or ""), self._definitions)
-        return chain_specs.call(node, reads, self._definitions)
+            return specs.mapping(node, reads, self._spec(node.map_node or ""), self._definitions)
+        return specs.call(node, reads, self._definitions)
 
     def _turn(self, node_id: str) -> dict[str, JsonValue] | None:
         """What a branch needs to begin another round of its loop."""

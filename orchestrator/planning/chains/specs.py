@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.models.definitions import Definitions, Tool, mcp_tool
 from orchestrator.models.graph import Spec
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode
+from orchestrator.planning.chains.links import ON_ERROR_WORDS
 from orchestrator.planning.strategies.agents import agent_spec
-from orchestrator.planning.strategies.chain_links import ON_ERROR_WORDS
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tools",),
@@ -85,21 +85,19 @@ def _params(node: ChainNode, of_kind: Mapping[str, JsonValue]) -> dict[str, Json
     return {**of_kind, **given, **mapped}
 
 
-def _called(kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue]) -> Spec:
-    """What is the same for all that is called by name."""
-    return Spec(
-        kind=kind,
-        work=f"{section}:{node.name}",
-        reads=dict(reads),
-        params=_params(node, params),
-        on_error=_on_error(node),
-        retries=node.retry,
-        timeout_s=node.timeout,
-    )
-
-
-def _growing(kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue]) -> Spec:
-    return _called(kind, section, node, reads, params).model_copy(update={"decides": True, "grows": True})
+def _called(
+    kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any
+) -> Spec:  # fmt: skip
+    """What is the same for all that is called by name; `own` stands in its place."""
+    common = {
+        "work": f"{section}:{node.name}",
+        "reads": reads,
+        "params": _params(node, params),
+        "on_error": _on_error(node),
+        "retries": node.retry,
+        "timeout_s": node.timeout,
+    }
+    return Spec(kind=kind, **{**common, **own})
 
 
 def _function(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
@@ -108,17 +106,18 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
     tool = tools[name]
     if tool.asks:
         return wait(node).model_copy(update={"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s})
-    own = {
-        "queue": tool.queue,
-        "retries": 0 if tool.at_most_once else node.retry or tool.retries,
-        "timeout_s": node.timeout or tool.timeout_s,
-        "cheap": tool.cheap,
-        "at_most_once": tool.at_most_once,
-    }
-    params = {"section": section, "tool": name}
-    if method:
-        return _called("mcp.call", section, node, reads, {**params, "method": method}).model_copy(update=own)
-    return _called("tool.call", section, node, reads, params).model_copy(update=own)
+    return _called(
+        "mcp.call" if method else "tool.call",
+        section,
+        node,
+        reads,
+        {"section": section, "tool": name, **({"method": method} if method else {})},
+        queue=tool.queue,
+        retries=0 if tool.at_most_once else node.retry or tool.retries,
+        timeout_s=node.timeout or tool.timeout_s,
+        cheap=tool.cheap,
+        at_most_once=tool.at_most_once,
+    )
 
 
 def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
@@ -128,16 +127,16 @@ def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions
 
 
 def _team(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    return _growing("team.run", section, node, reads, {"team": node.name})
+    return _called("team.run", section, node, reads, {"team": node.name}, decides=True, grows=True)
 
 
 def _chain(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    return _growing("chain.run", section, node, reads, {"chain": node.name})
+    return _called("chain.run", section, node, reads, {"chain": node.name}, decides=True, grows=True)
 
 
 def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    own = {"queue": "tools", "timeout_s": node.timeout or definitions.commands[node.name].timeout_s}
-    return _called("proc.run", section, node, reads, {"command": node.name}).model_copy(update=own)
+    timeout_s = node.timeout or definitions.commands[node.name].timeout_s
+    return _called("proc.run", section, node, reads, {"command": node.name}, queue="tools", timeout_s=timeout_s)
 
 
 _CALLS: Mapping[str, Callable[[str, ChainNode, Reads, Definitions], Spec]] = {

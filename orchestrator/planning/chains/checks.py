@@ -11,16 +11,16 @@ from orchestrator.models.definitions import Chain, Definitions
 from orchestrator.models.kinds import NODE_KINDS
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
+from orchestrator.planning.chains import inputs
+from orchestrator.planning.chains.inputs import call_faults
+from orchestrator.planning.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
+from orchestrator.planning.chains.loops import DEEPEST, shortest_links
+from orchestrator.planning.chains.name_checks import Names
+from orchestrator.planning.chains.node_checks import Faults, Nearest, faults_of
+from orchestrator.planning.chains.outline import outline
+from orchestrator.planning.chains.specs import section_of
 from orchestrator.planning.expressions import ExpressionError, parse
 from orchestrator.planning.graphs import cycles, reach, shortest_cycle
-from orchestrator.planning.strategies import chain_inputs
-from orchestrator.planning.strategies.chain_calls import call_faults
-from orchestrator.planning.strategies.chain_links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
-from orchestrator.planning.strategies.chain_loops import DEEPEST, shortest_links
-from orchestrator.planning.strategies.chain_names import Names
-from orchestrator.planning.strategies.chain_node_checks import Faults, Nearest, faults_of
-from orchestrator.planning.strategies.chain_outline import Outline, outline
-from orchestrator.planning.strategies.chain_specs import section_of
 
 Found = Iterator[tuple[str, Fault]]
 """Faults with the error code of their sort."""
@@ -34,24 +34,18 @@ def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = F
 
     A draft without an input may be given one yet.
     """
-    faults, code, _ = examine(request, definitions, is_draft=is_draft)
-    return faults, code
-
-
-def check_chains(definitions: Definitions) -> list[Fault]:
-    """All that is wrong with the named chains."""
-    return first_of(fault for _, fault in _named(definitions.chains, definitions))
-
-
-def examine(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str, Outline]:
-    """As `check`, and the outline it looked at, which is whole if there are no faults."""
     given = None if is_draft and not request.initial_input else request.initial_input
     chain = _Chain(request.nodes, request.entry_node, definitions, "", request.inputs, given)
     calls = {name: _called(named.nodes, definitions) for name, named in definitions.chains.items()}
     named = _named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)
     found = list(islice(chain_of(chain.faults(), named), MAX_FAULTS + 1))
     codes = {code for code, _ in found}
-    return first_of(fault for _, fault in found), codes.pop() if len(codes) == 1 else "bad_request", chain.outline
+    return first_of(fault for _, fault in found), codes.pop() if len(codes) == 1 else "bad_request"
+
+
+def check_chains(definitions: Definitions) -> list[Fault]:
+    """All that is wrong with the named chains."""
+    return first_of(fault for _, fault in _named(definitions.chains, definitions))
 
 
 def _named(names: Iterable[str], definitions: Definitions) -> Found:
@@ -71,7 +65,7 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
 
 def _answer_faults(name: str, chain: Chain) -> Found:
     nodes = frozenset(node.node_id for node in chain.nodes)
-    names = Names(nodes, chain_inputs.sound(chain.inputs), None)
+    names = Names(nodes, inputs.sound(chain.inputs), None)
     for answer, text in chain.answers.items():
         try:
             messages = list(names.faults(parse(text, nodes)))
@@ -109,21 +103,21 @@ class _Chain:
         self._fits = len(nodes) <= definitions.limits.max_nodes
         self._places = {nodes[place].node_id: place for place in reversed(range(len(nodes)))}
         self._nearest = Nearest(self._places)
-        self.outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
-        self._bodies = self.outline.nodes.bodies
+        self._outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
+        self._bodies = self._outline.nodes.bodies
         self._declared = declared
-        self._names = Names(self._places.keys(), chain_inputs.sound(declared), given)
+        self._names = Names(self._places.keys(), inputs.sound(declared), given)
 
     def faults(self) -> Found:
         """All faults: of each node, then of the whole."""
         if not self._fits or not self._nodes:
             yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
             return
-        if len(self.outline.nodes.links) > MAX_LINKS:
+        if len(self._outline.nodes.links) > MAX_LINKS:
             yield "bad_request", Fault(f"there are more than {MAX_LINKS:,} links between nodes; split the chain", f"{self._prefix}nodes")
             return
         yield from self._input_faults()
-        unreadable = self.outline.nodes.unreadable
+        unreadable = self._outline.nodes.unreadable
         for place, node in enumerate(self._nodes):
             own = (*faults_of(node, self._definitions, unreadable), *self._name_faults(node), *call_faults(node, self._definitions))
             for field, message in (*own, *self._place_faults(place, node)):
@@ -147,7 +141,7 @@ class _Chain:
         return Fault(message, f"{self._prefix}nodes[{place}] {node_id!r}{f'.{field}' if field else ''}")
 
     def _input_faults(self) -> Found:
-        for place, message in chain_inputs.declaration_faults(self._declared):
+        for place, message in inputs.declaration_faults(self._declared):
             yield "bad_request", Fault(message, ".".join(filter(None, (f"{self._prefix}inputs", place))))
         declared, given = self._names.declared, self._names.given
         for name, message in declared.faults(given) if declared and given is not None else ():
@@ -173,7 +167,7 @@ class _Chain:
 
     def _name_faults(self, node: ChainNode) -> Faults:
         for field, text in expressions(node):
-            expression = self.outline.nodes.readable.get(text)
+            expression = self._outline.nodes.readable.get(text)
             for message in self._names.faults(expression, in_map=node.node_id in self._bodies) if expression else ():
                 yield field, message
 
@@ -222,7 +216,7 @@ class _Chain:
                 yield "bad_request", self._fault(self._places[node_id], "map_node", message)
 
     def _cycles(self) -> Found:
-        loops = self.outline.loops
+        loops = self._outline.loops
         yield from (self._cycle_fault(cycle) for cycle in loops.cycles)
         for loop, strays in loops.strays():
             if loop.branch in strays:
@@ -240,15 +234,15 @@ class _Chain:
         return "chain_cycle", self._fault(self._places[cycle[-1].owner], cycle[-1].field, message)
 
     def _unreached(self) -> Found:
-        if self.outline.entry not in self._places:
+        if self._outline.entry not in self._places:
             return
-        reached = self.outline.reached()
-        for node_id in self.outline.nodes.steps:
+        reached = self._outline.reached()
+        for node_id in self._outline.nodes.steps:
             if node_id not in reached:
                 yield "bad_request", self._fault(self._places[node_id], "", self._why_unreached(node_id))
 
     def _why_unreached(self, node_id: str) -> str:
-        sources = dict.fromkeys(link.source for link in self.outline.into.get(node_id, ()))
+        sources = dict.fromkeys(link.source for link in self._outline.into.get(node_id, ()))
         if sources:
             return f"cannot be reached from the entry {self._entry!r}: only {', '.join(map(repr, sources))} could start it"
         return "cannot be reached: it is not the entry, has no deps, and no node leads to it"

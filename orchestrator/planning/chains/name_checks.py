@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.models.values import JsonValue
+from orchestrator.planning.chains.inputs import Inputs
+from orchestrator.planning.chains.links import ITEM_NAMES, Nodes
+from orchestrator.planning.chains.node_checks import Nearest
 from orchestrator.planning.expressions import Expression
-from orchestrator.planning.strategies.chain_inputs import Inputs
-from orchestrator.planning.strategies.chain_links import ITEM_NAMES, Nodes
-from orchestrator.planning.strategies.chain_node_checks import Nearest
 
 EVERYWHERE = frozenset({"input", "output"})
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from orchestrator.planning.chains.links import Link
 from orchestrator.planning.graphs import Reachability, cycles, postorder, reach, shortest_cycle
-from orchestrator.planning.strategies.chain_links import Link
 
 DEEPEST = 16  # loops in loops: each level is a number in the ids of its steps, and another pass over its body
 

@@ -1,36 +1,30 @@
-"""Compiles chain requests (A2E) into graphs of steps, and grows them: nested chains, map items, rounds of loops."""
+"""Chain requests as graphs of steps, and how these expand: nested chains, map items, rounds of loops."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from orchestrator.errors import ConfigError
 from orchestrator.models.definitions import Definitions
 from orchestrator.models.graph import Edge, Graph, Items, Spec, Step
 from orchestrator.models.values import JsonValue
 from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.strategies import chain_inputs
-from orchestrator.planning.strategies.chain_checks import check, check_chains, examine
-from orchestrator.planning.strategies.chain_ids import END, GATHER, NodeRef, node_of, split
-from orchestrator.planning.strategies.chain_links import roots
-from orchestrator.planning.strategies.chain_outline import outline
-from orchestrator.planning.strategies.chain_rounds import Round
-
-__all__ = ["NodeRef", "check", "check_chains", "fragment", "grow_loop", "grow_map", "input_of", "node_of", "plan", "terminals"]
+from orchestrator.planning.chains import inputs
+from orchestrator.planning.chains.ids import END, GATHER, split
+from orchestrator.planning.chains.links import roots
+from orchestrator.planning.chains.outline import outline
+from orchestrator.planning.chains.rounds import Round
 
 
-def plan(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> Graph:
-    """The graph of a request. Raises ConfigError with every fault and the error code."""
-    faults, code, drawn = examine(request, definitions, is_draft=is_draft)
-    if faults:
-        raise ConfigError(faults, code=code)
+def plan(request: ChainRequest, definitions: Definitions) -> Graph:
+    """Return the graph of a request in which `checks.check` finds nothing wrong: it is checked once, where it is submitted."""
+    drawn = outline(request.nodes, request.entry_node)
     first = Round(drawn, definitions)
     return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=drawn.terminals)
 
 
-def fragment(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, grower: str, chain: str) -> Graph:
-    """What step `grower` grows to run the named chain on its output; the exit's output is the chain's."""
+def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, grower: str, chain: str) -> Graph:
+    """Return what step `grower` adds to run the named chain on its output; the exit's output is the chain's."""
     drawn = outline(nodes, entry)
     first = Round(drawn, definitions, grower=grower, chain=chain)
     steps, edges = first.steps(), first.edges()
@@ -43,8 +37,8 @@ def fragment(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *
     return Graph(steps=(*steps, end), edges=(*edges, *last), names=first.names(), exit=end.id)
 
 
-def grow_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
-    """What a map grows: a step for each item, and the gather that takes the map's place."""
+def expand_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
+    """Return what a map adds: a step for each item, and the gather that takes the map's place."""
     like, gather = f"{step_id}/*", f"{step_id}/{GATHER}"
     body = Spec.model_validate(spec.params["body"])
     steps = (
@@ -59,8 +53,8 @@ def grow_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
     )
 
 
-def grow_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_step_id: str, spec: Spec) -> Graph:
-    """What a branch that points back grows: the next round of its loop. The exit is that round's branch.
+def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_step_id: str, spec: Spec) -> Graph:
+    """Return what a branch that points back adds: the next round of its loop. The exit is that round's branch.
 
     `nodes` are those of the chain that `spec.params["loop"]["chain"]` names, or of the request if that is empty.
     """
@@ -85,11 +79,11 @@ def grow_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_st
 
 
 def input_of(request: ChainRequest) -> dict[str, JsonValue]:
-    """The input of a request, with the defaults of what it leaves out."""
-    declared = chain_inputs.sound(request.inputs)
+    """Return the input of a request, with the defaults of what it leaves out."""
+    declared = inputs.sound(request.inputs)
     return declared.filled(request.initial_input) if declared else request.initial_input
 
 
 def terminals(request: ChainRequest) -> tuple[str, ...]:
-    """The nodes whose outputs are the chain's, in declared order: no other node depends on them or is led to from them."""
+    """Return the nodes whose outputs are the chain's, in declared order: no other node depends on them or is led to from them."""
     return outline(request.nodes, request.entry_node).terminals
