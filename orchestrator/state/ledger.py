@@ -328,12 +328,8 @@ class Ledger:
         """What the root of a run's trace tells (`lua/trace.lua`): for the first who asks once the run is over; else nothing."""
         return self._call("trace", run_id, run_id)
 
-    def wake(self, run_id: str, step_id: str) -> tuple[str, tuple[Ready, ...]]:
-        """Let a step that waits for its next try have it now: ('woken' | 'over' | 'other', what to send)."""
-        return self.wake_all([f"{run_id}|{step_id}"])[0]
-
     def wake_all(self, tickets: Sequence[str]) -> list[tuple[str, tuple[Ready, ...]]]:
-        """`wake` for steps of any runs, each a `run|step`, in one round trip."""
+        """Let steps of any runs (`run|step`) that wait for their next try have it now: ('woken' | 'over' | 'other', what to send)."""
         steps = [(shard_of(run_id), (run_id, step_id, self._resend_ms)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
         return [(word, ready_of(sends)) for word, sends in self._call_all("wake", steps)]
 

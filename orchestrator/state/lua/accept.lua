@@ -19,11 +19,7 @@ elseif redis.call('HEXISTS', shared, 'text') == 0 then
 end
 hold_definitions(digest)
 
--- The more runs of its tenant are under way, the later a run has its turn. A tenant's runs lie in all shards alike, save those of one session, so each
--- shard counts its own.
-local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
-local priority = open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
-
+local priority = priority_among(of_tenant)
 redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'timeout_ms', timeout_ms, 'definitions', digest,
   'left', 1, 'count', 1, 'tenant', of_tenant, 'priority', priority, 'accepted_by', call, unpack(ARGV, 13))
 redis.call('HSET', R .. ':steps', step, spec)

@@ -37,8 +37,7 @@ end
 redis.call('UNLINK', R .. ':told')
 
 status, definitions, tenant, kind_of_run, session = 'running', past[4], past[6], past[5], past[10]
-local open = redis.call('HINCRBY', S .. ':tenants', tenant, 1)
-local priority = open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
+local priority = priority_among(tenant)
 redis.call('HSET', R, 'status', status, 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', now + timeout_ms),
   'definitions', definitions, 'kind', kind_of_run, 'tenant', tenant, 'priority', priority, 'accepted_by', ARGV[4], 'request', ARGV[5],
   'labels', ARGV[6], 'timeout_ms', past[2], 'timeout_by', past[3] or '', 'max_attempts', past[7], 'max_steps', past[8],

@@ -105,6 +105,13 @@ local function count(what, of_tenant, n)
   if n ~= 0 and redis.call('HINCRBY', S .. ':' .. what, of_tenant, n) <= 0 then redis.call('HDEL', S .. ':' .. what, of_tenant) end
 end
 
+-- Counts one more open run of a tenant. The more are under way, the later a run has its turn. A tenant's runs lie in all shards alike, save those of one
+-- session, so each shard counts its own.
+local function priority_among(of_tenant)
+  local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
+  return open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
+end
+
 -- Notes what a run that is over takes, for when it expires.
 local function note_size()
   local bytes, log_bytes = unpack(redis.call('HMGET', R, 'bytes', 'log_bytes'))

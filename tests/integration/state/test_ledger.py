@@ -1053,7 +1053,7 @@ def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger:
     play.commit(play.begin("a"), outcome=Outcome(status="wait", retry_in_s=60))
 
     assert sent(play.sweep()) == []
-    word, ready = ledger.wake("run", "a")
+    ((word, ready),) = ledger.wake_all(["run|a"])
     assert (word, [step.step_id for step in ready]) == ("woken", ["a"])
     begun = play.begin("a")
 

@@ -135,7 +135,7 @@ def test_one_that_waits_again_for_the_same_reason_is_told_once(fleet: Fleet) -> 
     fleet.asks(play, "first", ONE_A_MINUTE)
     for _ in range(3):
         fleet.waits(play, ["a"], ONE_A_MINUTE)
-        fleet.ledger.wake("run", "a")
+        fleet.ledger.wake_all(["run|a"])
 
     assert play.events("a").count("rate_limited") == 1
 
