@@ -263,17 +263,16 @@ local function call_first(of)
   return ticket
 end
 
--- Calls those that wait, in the order in which they first asked, as far as there is room; replies their tickets.
+-- Calls those that wait, in the order in which they first asked, as far as there is room; replies their tickets. A queue that may not go now may not
+-- later in this script, so each is looked at once for each ticket that leaves it, and once more.
 local function advance()
-  local called = {}
-  for _ = 1, MAX_ENTRIES do
-    local ticket = false
-    for _, of in ipairs(redis.call('ZRANGE', P .. ':queues', 0, -1)) do
-      ticket = call_first(of)
-      if ticket ~= false then break end
-    end
-    if ticket == false then break end
-    called[#called + 1] = ticket
+  local called, moved, from = {}, 0, '-inf'
+  while #called + moved < MAX_ENTRIES do
+    local of, since = unpack(redis.call('ZRANGEBYSCORE', P .. ':queues', from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
+    if not of then break end
+    local ticket = call_first(of)
+    if ticket then called[#called + 1] = ticket elseif ticket == nil then moved = moved + 1 end
+    from = (ticket == false and '(' or '') .. since
   end
   return called
 end
