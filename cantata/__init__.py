@@ -1,44 +1,42 @@
-"""Cantata: durable LLM agents, tools and chains on the Celery and Redis a team already has.
-
-The public names, under the name of the distribution; they are those of the package `orchestrator`.
-"""
+"""Cantata: durable LLM agents, tools and chains on the Celery and Redis a team already has."""
 
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator import (
-        AgentChain,
-        AgenticStepProcessor,
-        CantataError,
-        ChainBuilder,
-        ChainEvent,
-        ChainNode,
-        ChainRequest,
-        ChainResponse,
-        ChainRun,
-        Client,
-        ConfigError,
-        MemoryBank,
-        PromptChain,
-        Run,
-        RunError,
-        RunEvent,
-        RunResult,
-        ToolContext,
-        TurnRun,
-        UnavailableError,
-        UnknownRunError,
-        __version__,
-        create_memory_chain,
-        get_function_name_from_tool_call,
-        memory_function,
-        tool,
-        tools_of,
-    )  # fmt: skip
+    from cantata.client.client import ChainRun, Client, Run, TurnRun
+    from cantata.client.memory_bank import MemoryBank
+    from cantata.config.user_code.tool_decorator import tool, tools_of
+    from cantata.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
+    from cantata.frontends.agentchain import AgentChain
+    from cantata.frontends.chainbuilder import ChainBuilder
+    from cantata.frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
+    from cantata.models.events import RunEvent
+    from cantata.models.values import ToolContext
+    from cantata.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult
+    from cantata.planning.turns.tool_calls import get_function_name_from_tool_call
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    # asking for runs
+    "Client": "client.client", "Run": "client.client", "TurnRun": "client.client", "ChainRun": "client.client",
+    # chains of prompts and functions, written in Python
+    "PromptChain": "frontends.promptchain", "AgenticStepProcessor": "frontends.promptchain",
+    "get_function_name_from_tool_call": "planning.turns.tool_calls",
+    "AgentChain": "frontends.agentchain", "ChainBuilder": "frontends.chainbuilder",
+    # what is remembered
+    "MemoryBank": "client.memory_bank", "create_memory_chain": "frontends.promptchain", "memory_function": "frontends.promptchain",
+    # what goes in and comes out
+    "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
+    "RunResult": "models.wire", "RunEvent": "models.events",
+    # what makes a function a tool, and what a tool is told
+    "tool": "config.user_code.tool_decorator", "tools_of": "config.user_code.tool_decorator", "ToolContext": "models.values",
+    # what can go wrong
+    "CantataError": "errors", "ConfigError": "errors", "RunError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
+}  # fmt: skip
 
 __all__ = [
     "AgentChain",
@@ -62,7 +60,6 @@ __all__ = [
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",
-    "__version__",
     "create_memory_chain",
     "get_function_name_from_tool_call",
     "memory_function",
@@ -70,18 +67,12 @@ __all__ = [
     "tools_of",
 ]
 
-_HERE = Path(__file__).resolve().parents[1]
-
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used. Raises ImportError if another package has the name of ours."""
-    if name not in __all__:
+    """A public name, imported when it is first used: `submit --help` must not load Celery."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    package = importlib.import_module("orchestrator")
-    place = Path(package.__file__ or next(iter(package.__path__))).resolve()
-    if not place.is_relative_to(_HERE / "orchestrator"):
-        raise ImportError(f"the package 'orchestrator' at {place} hides the one of Cantata; rename yours")
-    return getattr(package, name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -61,7 +61,7 @@ class NetworkReached(RuntimeError):
     """A test wanted to leave this machine. Not an OSError: what is built to live with a lost network would hide it."""
 
 
-REMEDY = "use orchestrator.testing, or an address of this machine"
+REMEDY = "use cantata.testing, or an address of this machine"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.embedded.valkey import OLDEST, find_server, version_of
+from cantata.embedded.valkey import OLDEST, find_server, version_of
 
 TOP = Path(__file__).parents[1]
 WHEELS = TOP / ".servers"

@@ -1,4 +1,4 @@
-"""Starts the processes of tests, `python -m orchestrator...` and `python -m workers`, as forks of one that has imported what they import.
+"""Starts the processes of tests, `python -m cantata...`, as forks of one that has imported what they import.
 
 They are processes of their own, with their own arguments, environment, folder, streams and exit status; only the imports are shared,
 which take seconds each. One such parent serves a whole run of tests, all of its processes at once; it is started with the first request.
@@ -29,15 +29,15 @@ from typing import Any, ClassVar
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
-MODULES = frozenset({"orchestrator.cli", "orchestrator.demo", "orchestrator.embedded", "orchestrator.testing", "workers"})
+MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata.workers"})
 LOADED = (
-    "orchestrator.cli.main", "orchestrator.embedded.supervisor", "orchestrator.testing", "orchestrator.client", "orchestrator.demo",
-    "orchestrator.gateway.chat", "orchestrator.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
+    "cantata.cli.main", "cantata.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client", "cantata.cli.demo",
+    "cantata.gateway.api.chat_socket", "cantata.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
     "mcp.server", "mcp.client.stdio",
 )  # fmt: skip
 MAX_FDS, ABOVE = 32, 1000
 TOP = Path(__file__).resolve().parents[1]
-HIDING = ("sitecustomize.py", "cantata", "orchestrator", "workers")
+HIDING = ("sitecustomize.py", "cantata")
 """In a folder that comes before ours, each changes what a process imports first; one that has imported it already would not tell."""
 
 
@@ -228,8 +228,8 @@ class Parent:
 
 def _loaded() -> Any:
     """Everything is imported; the module that forks."""
-    prefork = importlib.import_module("orchestrator.embedded.prefork")
-    libraries = importlib.import_module("workers.libraries")
+    prefork = importlib.import_module("cantata.embedded.supervision.prefork")
+    libraries = importlib.import_module("cantata.workers.code.libraries")
     if LOADED[0] not in sys.modules:
         libraries.common()
         libraries.models()
@@ -256,7 +256,7 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     use()  # for what it starts itself, such as the supervisor of a stack
-    importlib.reload(sys.modules["orchestrator.faultpoints"])  # what the environment says is read as it is imported
+    importlib.reload(sys.modules["cantata.fault_points"])  # what the environment says is read as it is imported
     sys.path[:0] = request["path"]
     sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))
     sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None

@@ -16,7 +16,7 @@ import click
 import yaml
 from click.testing import CliRunner
 
-from orchestrator.cli.main import COMMANDS, submit
+from cantata.cli.main import COMMANDS, submit
 
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]

@@ -19,16 +19,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from orchestrator.embedded import Home, down, status
-from orchestrator.models.events import RunEvent
-from orchestrator.models.wire import ChainEvent, ChainResponse
-from orchestrator.state import fleet
-from orchestrator.state.connection import connect
-from orchestrator.state.fleet import Worker
+from cantata.embedded import Home, down, status
+from cantata.models.events import RunEvent
+from cantata.models.wire import ChainEvent, ChainResponse
+from cantata.state.fleet import registry
+from cantata.state.fleet.registry import Worker
+from cantata.state.redis.connection import connect
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20
 
-SUBMIT = [sys.executable, "-m", "orchestrator.cli"]
+SUBMIT = [sys.executable, "-m", "cantata.cli"]
 PATIENCE_S = 60.0
 FOREIGN = ("REDIS_URL", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")  # without bytecode each command compiles all that it imports
 
@@ -175,13 +175,11 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_help_loads_nothing_that_takes_time() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "orchestrator.cli", "--help"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "cantata.cli", "--help"], capture_output=True, text=True, check=True)
 
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "click" in loaded
-    assert not loaded & {"celery", "kombu", "redis", "pydantic", "rich", "litellm", "yaml", "structlog", "workers"}
+    assert not loaded & {"celery", "kombu", "redis", "pydantic", "rich", "litellm", "yaml", "structlog", "cantata.workers"}
 
 
 @pytest.mark.slow("a stack of its own starts and ends")
@@ -551,4 +549,4 @@ def test_a_queue_that_nobody_serves_is_warned_of(kept: Folder, alone: Folder) ->
 
 def _workers(folder: Folder) -> dict[str, Worker]:
     with connect(str(status(Home(folder.path / ".cantata")).url)) as redis:
-        return {worker.name.partition("@")[0]: worker for worker in fleet.workers(redis)}
+        return {worker.name.partition("@")[0]: worker for worker in registry.workers(redis)}

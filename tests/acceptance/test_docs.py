@@ -15,22 +15,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import Client
-from orchestrator import config as configuration
-from orchestrator.cli.main import submit
-from orchestrator.demo import with_model
-from orchestrator.embedded import Stack
-from orchestrator.formats.a2e import is_request, load_request
-from orchestrator.formats.documents import parse as parse_document
-from orchestrator.models.definitions import Definitions, Tool
-from orchestrator.models.wire import ChainResponse, RunResult, Turn
-from orchestrator.planning.chains import checks, expansion
-from orchestrator.planning.strategies import turns
-from orchestrator.testing import Rule, ScriptedModels, ToolCall
+from cantata import Client
+from cantata.cli.demo import with_model
+from cantata.cli.main import submit
+from cantata.config import loading as configuration
+from cantata.config.chain_requests import is_request, load_request
+from cantata.config.documents import parse as parse_document
+from cantata.embedded import Stack
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.wire import ChainResponse, RunResult, Turn
+from cantata.planning.chain_checks import checks
+from cantata.planning.chains import expansion
+from cantata.planning.turns import turn_plan
+from cantata.testing import Rule, ScriptedModels, ToolCall
+from cantata.workers.tools.functions import load as load_function
+from cantata.workers.tools.schemas import schema_of
 from tests.acceptance import write_help
 from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, parse, value, words
-from workers.schemas import schema_of
-from workers.tools import load as load_function
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20; the demo takes 30
 
@@ -187,7 +188,7 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 
 @pytest.mark.slow("each command's help is asked for")
 def test_help_on_a_terminal_is_what_the_page_shows() -> None:
-    command = [sys.executable, "-m", "orchestrator.cli", "--help"]
+    command = [sys.executable, "-m", "cantata.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
 
     assert done.stdout == write_help.help_of("submit")
@@ -291,7 +292,7 @@ def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
         assert expansion.plan(request, definitions).steps
     else:
         definitions = load(file)
-        assert turns.plan(Turn(text=TURN), definitions).steps
+        assert turn_plan.plan(Turn(text=TURN), definitions).steps
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: str(file.relative_to(TOP)))
@@ -338,7 +339,7 @@ def demo(folder: Path, *words: str, **environment: str) -> str:
     """What the demo shows in an empty folder."""
     ours = {name: text for name, text in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.demo", *words], cwd=folder, env={**ours, "PYTHONPATH": str(TOP), **environment},
+        [sys.executable, "-m", "cantata.cli.demo", *words], cwd=folder, env={**ours, "PYTHONPATH": str(TOP), **environment},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
 

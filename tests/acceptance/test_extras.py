@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from orchestrator.cli.main import COMMANDS
-from orchestrator.cli.main import EXTRAS as OF_COMMANDS
-from orchestrator.extras import EXTRAS
+from cantata.cli.main import COMMANDS
+from cantata.cli.main import EXTRAS as OF_COMMANDS
+from cantata.extras import EXTRAS
 
 TOP = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
@@ -76,7 +76,7 @@ def closure(*extras: str) -> frozenset[str]:
 def absent(*extras: str) -> list[str]:
     """The modules that are installed here, and are not where only these extras are."""
     there = closure(*extras)
-    ours = {"cantata", "orchestrator", "workers"}
+    ours = {"cantata"}
     return sorted(
         module
         for module, distributions in packages_distributions().items()
@@ -93,7 +93,7 @@ def run(code: str, *arguments: str, extras: tuple[str, ...] = (), cwd: Path, **e
 
 def submit(*arguments: str, extras: tuple[str, ...] = (), cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `submit` so."""
-    return run("from orchestrator.cli import main\nmain()", *arguments, extras=extras, cwd=cwd, **environment)
+    return run("from cantata.cli import main\nmain()", *arguments, extras=extras, cwd=cwd, **environment)
 
 
 CONFIGURATION = """
@@ -167,7 +167,7 @@ def test_help_needs_the_base_installation_only_and_lists_every_command(tmp_path:
 
 LOADED = """
 import click
-from orchestrator.cli.main import COMMANDS, EXTRAS, submit
+from cantata.cli.main import COMMANDS, EXTRAS, submit
 
 for name in COMMANDS:
     command = submit.get_command(click.Context(submit), name)
@@ -238,10 +238,12 @@ def test_a_stack_without_an_extra_says_what_to_install_and_starts_nothing(
     [
         (
             "worker",
-            "import workers.libraries\nworkers.libraries.common()\nimport workers.mcp.transports, workers.llm, orchestrator.metrics.worker",
+            "from cantata.workers.code import libraries\nlibraries.common()\n"
+            "import cantata.workers.tools.mcp.transports, cantata.workers.models.llm\n"
+            "import cantata.observability.metrics.worker_metrics",
         ),
-        ("gateway", "import orchestrator.cli.gateway"),
-        ("flower", "import orchestrator.cli.flower"),
+        ("gateway", "import cantata.cli.commands.gateway"),
+        ("flower", "import cantata.cli.commands.flower"),
     ],
 )
 def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_pa
 @pytest.mark.slow("LiteLLM takes 2 to 6 s to import")
 def test_the_model_library_is_imported_with_the_extra_for_workers_alone(tmp_path: Path) -> None:
     ran = run(
-        "import workers.libraries\nworkers.libraries.models()\nprint(len(workers.libraries.litellm_modules))",
+        "import cantata.workers.code.libraries\nworkers.libraries.models()\nprint(len(cantata.workers.code.libraries.litellm_modules))",
         extras=("worker",),
         cwd=tmp_path,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.settings import VARIABLES, settings
+from cantata.errors import ConfigError
+from cantata.settings import VARIABLES, settings
 from tests.acceptance import write_settings
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def test_links_within_the_page_lead_somewhere() -> None:
 
 
 def test_every_variable_that_is_read_is_a_setting() -> None:
-    sources = [*(ROOT / "orchestrator").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    sources = [*(ROOT / "cantata").rglob("*.py")]
     read = {name for path in sources for name in re.findall(r"\bCANTATA_[A-Z_]*[A-Z]\b", path.read_text("utf-8"))}
 
     assert read - OF_OURS_ALONE == VARIABLES.keys() - {"REDIS_URL"}

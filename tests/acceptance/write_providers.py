@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.llm import library
+from cantata.workers.models.llm import library
 
-FILE = Path(__file__).parents[2] / "orchestrator" / "formats" / "providers.py"
+FILE = Path(__file__).parents[2] / "cantata" / "config" / "providers.py"
 OURS = {"local"}
 HEAD = '''"""The providers that LiteLLM knows: what a model's name begins with, before the first '/'.
 

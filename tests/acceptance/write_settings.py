@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from orchestrator.models.definitions import Definitions
-from orchestrator.settings import Settings
+from cantata.models.definitions import Definitions
+from cantata.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 SET_WHEN_READ = {"folder", "diskurs"}  # of Definitions: nobody writes them in a file

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from orchestrator.models.definitions import Defaults
-from orchestrator.models.values import JsonValue
-from orchestrator.state.connection import connect
+from cantata.models.definitions import Defaults
+from cantata.models.values import JsonValue
+from cantata.state.redis.connection import connect
 from tests.bench import report
 from tests.bench.agents import measure_agents
 from tests.bench.expansions import measure_expansions

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.request import urlopen
 
-from orchestrator.client import Client, EmbeddedClient, Run
-from orchestrator.embedded.plan import worker_command
-from orchestrator.models.definitions import Agent, Budget, Budgets, Definitions, Limits, Rates, Tool
-from orchestrator.models.values import JsonValue
-from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import Ask, Limiter
+from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.embedded.stack_plan import worker_command
+from cantata.models.definitions import Agent, Budget, Budgets, Definitions, Limits, Rates, Tool
+from cantata.models.values import JsonValue
+from cantata.state.limits.limiter import Ask, Limiter
+from cantata.state.redis.connection import connect
+from cantata.state.runs.ledger import Ledger
 from tests.bench.bare import AT_ONCE, MODEL, TOOL, most_bytes
 from tests.bench.measure import HERE, PATIENCE_S, PROCESSES
 
@@ -176,7 +176,7 @@ def model_server(rules: Sequence[object]) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "script.yaml")
         script.write_text(json.dumps(rules))
-        with _process("orchestrator.testing", str(script)) as server:
+        with _process("cantata.testing", str(script)) as server:
             assert server.stdout is not None
             yield server.stdout.readline().strip()
 

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.models.values import JsonValue
+from cantata.models.values import JsonValue
+from cantata.workers.models.llm import load
 from tests.bench.bench_tools import count
-from workers.llm import load
 
 MODEL = "openai/scripted"
 AT_ONCE = 200

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from orchestrator.models.graph import Graph, Items
-from orchestrator.state.ledger import Ledger
+from cantata.models.graph import Graph, Items
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, row, work
 from tests.waiting import until
 

@@ -6,9 +6,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from orchestrator.client import ChainRun, Client, EmbeddedClient
-from orchestrator.models.graph import START
-from orchestrator.runs.results import is_over
+from cantata.client.client import ChainRun, Client, EmbeddedClient
+from cantata.models.graph import START
+from cantata.runs.results import is_over
 from tests.bench.measure import request_of
 from tests.bench.shapes import long_shape
 

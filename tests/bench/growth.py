@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.client import Client
+from cantata.client.client import Client
 from tests.bench.measure import kept_bytes, run_once
 from tests.bench.shapes import Shape, long_shape, wide_shape
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from redis import Redis
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Defaults, Definitions, Limits, Tool
-from orchestrator.models.values import JsonValue
-from orchestrator.state.connection import connect, redis_url
+from cantata.client.client import Client, EmbeddedClient
+from cantata.models.definitions import Defaults, Definitions, Limits, Tool
+from cantata.models.values import JsonValue
+from cantata.state.redis.connection import connect, redis_url
 from tests.bench.shapes import Shape
 
 HERE = Path(__file__).parent

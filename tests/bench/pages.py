@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrator.client import EmbeddedClient
-from orchestrator.pages.runs import Pages
-from orchestrator.state.connection import Redis, connect
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.listing import Wanted, find
+from cantata.client.client import EmbeddedClient
+from cantata.dashboard.pages.run_pages import Pages
+from cantata.state.redis.connection import Redis, connect
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.listing import Wanted, find
 from tests.bench.measure import database, run_once
 from tests.bench.shapes import long_shape, wide_shape
 

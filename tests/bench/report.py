@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from orchestrator.models.values import JsonValue
+from cantata.models.values import JsonValue
 from tests.bench.agents import Figure
 from tests.bench.expansions import ItemCost, verdict
 from tests.bench.fairness import TARGET_S, Fairness

@@ -13,8 +13,8 @@ from typing import Any
 from celery import chain, group
 from redis import Redis
 
-from orchestrator.client import Client, EmbeddedClient, TurnRun
-from orchestrator.models.definitions import Agent, Definitions, History, Router, Rule, Sessions, Synthesizer, Team
+from cantata.client.client import Client, EmbeddedClient, TurnRun
+from cantata.models.definitions import Agent, Definitions, History, Router, Rule, Sessions, Synthesizer, Team
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S, database, kept_bytes, plain_worker

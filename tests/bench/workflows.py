@@ -13,12 +13,13 @@ from pathlib import Path
 
 from redis import Redis
 
-from orchestrator import ChainBuilder, config
-from orchestrator.chainbuilder import compiling, plan
-from orchestrator.chainbuilder.reading import base_of, parts_of
-from orchestrator.client import Client, EmbeddedClient, Run
-from orchestrator.models.definitions import Definitions, Tool
-from orchestrator.models.values import JsonValue
+from cantata import ChainBuilder
+from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.config import loading
+from cantata.frontends.chainbuilder import compiling, plan
+from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.values import JsonValue
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S
@@ -179,7 +180,7 @@ def measure_workflows(*, quick: bool) -> Workflows:
 def _workflow(client: Client, folder: Path) -> Flow:
     file = folder / "flow.yaml"
     file.write_text(WORKFLOW)
-    own = client.with_definitions(config.load(file))
+    own = client.with_definitions(loading.load(file))
     return Flow("a workflow of 3 agents with a condition", (1, 1, 1), lambda: own.submit_workflow("flow", TEXT))
 
 
@@ -188,7 +189,7 @@ def _conductor(client: Client, folder: Path) -> Flow:
         path = folder / "desk" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    own = client.with_definitions(config.load(folder / "desk" / "config.yml"))
+    own = client.with_definitions(loading.load(folder / "desk" / "config.yml"))
     return Flow("a conductor with one agent", (1, 1, 1), lambda: own.submit_turn(TEXT))
 
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from orchestrator.client import Run
-from orchestrator.faultpoints import FREEZE_S, VARIABLE
-from orchestrator.runs.results import is_over
+from cantata.client.client import Run
+from cantata.fault_points import FREEZE_S, VARIABLE
+from cantata.runs.results import is_over
 from tests.faults.processes import family, is_frozen, pid_of
 from tests.faults.shapes import SHAPES, Shape
 from tests.faults.stage import LINGER_S, Stage

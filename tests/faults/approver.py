@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from orchestrator.client import Run
-from orchestrator.errors import UnavailableError
-from orchestrator.runs.results import is_over
+from cantata.client.client import Run
+from cantata.errors import UnavailableError
+from cantata.runs.results import is_over
 
 LOOK_S = 0.05
 EARLY = "early"

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.client import Client
+from cantata.client.client import Client
 from tests.faults import history
 from tests.faults.load import Load
 from tests.faults.past import Violation

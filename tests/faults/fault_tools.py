@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import cast
 
-from orchestrator import ToolContext
+from cantata import ToolContext
 
 REMEMBERED = "faults"
 """The namespace of what runs remember, each under its own id."""

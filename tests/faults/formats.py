@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from orchestrator import config
-from orchestrator.chainbuilder import compiling, plan
-from orchestrator.chainbuilder.reading import base_of, parts_of
-from orchestrator.models.definitions import Definitions
-from orchestrator.models.wire import ChainRequest
+from cantata.config import loading
+from cantata.frontends.chainbuilder import compiling, plan
+from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.models.definitions import Definitions
+from cantata.models.wire import ChainRequest
 
 HERE = Path(__file__).parent
 DESK = "desk"
@@ -111,13 +111,13 @@ def write_desk(folder: Path) -> None:
 @cache
 def workflows(_: Path) -> Definitions:
     """LangSwarm's file, compiled."""
-    return config.load(HERE / "workflow.yaml")
+    return loading.load(HERE / "workflow.yaml")
 
 
 @cache
 def desk(folder: Path) -> Definitions:
     """The Diskurs folder that was written into a folder, compiled."""
-    return config.load(folder / DESK / "config.yml")
+    return loading.load(folder / DESK / "config.yml")
 
 
 def group(model: str, text: str) -> tuple[ChainRequest, Definitions]:

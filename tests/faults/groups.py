@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from urllib.parse import unquote
 
-from orchestrator.models.graph import START
-from orchestrator.models.wire import HistoryEntry
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.sessions import Sessions
+from cantata.models.graph import START
+from cantata.models.wire import HistoryEntry
+from cantata.state.runs.ledger import Ledger
+from cantata.state.sessions.conversations import Sessions
 from tests.faults.past import Past, Violation
 from tests.faults.rules import CLOCK_S
 from tests.integration.state.invariants import ENDINGS

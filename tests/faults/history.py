@@ -12,9 +12,9 @@ from pathlib import Path
 
 from redis import Redis
 
-from orchestrator.forking import FORKED_FROM
-from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger
+from cantata.coordinator.fork_requests import FORKED_FROM
+from cantata.state.redis.connection import connect
+from cantata.state.runs.ledger import Ledger
 from tests.faults import groups, keys, limits, past
 from tests.faults.journal import Journal
 from tests.faults.past import Past, Violation

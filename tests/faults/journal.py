@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from orchestrator.models.values import Value
+from cantata.models.values import Value
 
 What = Literal["accepted", "start", "finish", "asked", "frozen", "killed"]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from orchestrator.client import Client, Run
-from orchestrator.errors import UnavailableError
-from orchestrator.runs.results import is_over
+from cantata.client.client import Client, Run
+from cantata.errors import UnavailableError
+from cantata.runs.results import is_over
 from tests.faults.shapes import Shape
 from tests.faults.stage import Stage
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import orchestrator
-from workers.__main__ import main
-from workers.kinds import HANDLERS
+import cantata
+from cantata.workers.__main__ import main
+from cantata.workers.handlers import HANDLERS
 
 if __name__ == "__main__":
-    orchestrator.__version__ = "0.0.1"
+    cantata.__version__ = "0.0.1"
     del HANDLERS["chain.gather"]
     sys.exit(main())

@@ -12,12 +12,12 @@ from typing import cast
 from pydantic import JsonValue
 from redis import Redis
 
-from orchestrator.forking import FORKED_FROM
-from orchestrator.runs.results import chain_response, turn_result
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY
-from orchestrator.state.memory import MemoryBank
-from orchestrator.state.records import RunRecord
+from cantata.coordinator.fork_requests import FORKED_FROM
+from cantata.runs.results import chain_response, turn_result
+from cantata.state.limits.limiter import LIMITS_KEY
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import RunRecord
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.journal import Journal, Line
 from tests.faults.shapes import ROUTER

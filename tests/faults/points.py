@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from orchestrator.client import Run
-from orchestrator.faultpoints import FREEZE_S, KINDS, LABELS
+from cantata.client.client import Run
+from cantata.fault_points import FREEZE_S, KINDS, LABELS
 from tests.faults import history
 from tests.faults.approaches import approach, shapes_to
 from tests.faults.past import Violation

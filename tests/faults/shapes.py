@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from orchestrator.client import ChainRun, Client, Run
-from orchestrator.forking import FORKED_FROM
-from orchestrator.models.definitions import (
+from cantata.client.client import ChainRun, Client, Run
+from cantata.coordinator.fork_requests import FORKED_FROM
+from cantata.models.definitions import (
     Agent,
     Budget,
     Budgets,
@@ -26,7 +26,7 @@ from orchestrator.models.definitions import (
     Team,
     Tool,
 )
-from orchestrator.models.wire import ChainNode, ChainRequest
+from cantata.models.wire import ChainNode, ChainRequest
 from tests.faults import formats
 
 HERE = Path(__file__).parent

@@ -15,12 +15,13 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
-from orchestrator.client import Client, EmbeddedClient, Run
-from orchestrator.embedded import Process, worker_command
-from orchestrator.state import fleet
-from orchestrator.testing import Rule, ScriptedModels
-from orchestrator.testing.answers import JsonObject
-from orchestrator.testing.rules import ToolCall
+from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.embedded import Process, worker_command
+from cantata.state.fleet import registry
+from cantata.testing import Rule, ScriptedModels
+from cantata.testing.answers import JsonObject
+from cantata.testing.rules import ToolCall
+from cantata.workers.models.permits import CHARACTERS_A_TOKEN
 from tests.faults import formats
 from tests.faults.approver import Approver
 from tests.faults.journal import Journal
@@ -47,7 +48,6 @@ from tests.faults.shapes import (
     taken,
 )
 from tests.waiting import until
-from workers.leave import CHARACTERS_A_TOKEN
 
 ASKED = re.compile(r"(?P<agent>\w+) <(?:.*\n\nCurrent Input:\n)?(?P<text>(?P<tag>[^ >]+)[^>]*)>", re.DOTALL)
 """What a model of the suite is asked, after what was said before if it is told that."""
@@ -229,14 +229,14 @@ class Stage:
         """Wait until all workers are there and say so."""
 
         def is_whole() -> bool:
-            announced = {worker.pid for worker in fleet.workers(self.client.redis)}
+            announced = {worker.pid for worker in registry.workers(self.client.redis)}
             pids = {process.pid for process in self.workers().values()}
             return len(pids) == len(WORKERS) and pids <= announced
 
         until(is_whole, "the whole fleet", READY_S)
 
     @contextmanager
-    def extra_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "workers"), **environment: str) -> Iterator[int]:
+    def extra_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata.workers"), **environment: str) -> Iterator[int]:
         """One more worker, outside the stack, ready when the block begins: its process, which leads a group of its own."""
         worker = self.start_worker(queue, program=program, **environment)
         try:
@@ -245,7 +245,9 @@ class Stage:
         finally:
             end(worker)
 
-    def start_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "workers"), **environment: str) -> subprocess.Popen[bytes]:
+    def start_worker(
+        self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata.workers"), **environment: str
+    ) -> subprocess.Popen[bytes]:
         """Begin to start a worker outside the stack."""
         name = f"{queue}-{next(self._numbers)}"
         command = [sys.executable, "-P", *program, queue, "--name", name, "--concurrency", "4"]
@@ -255,7 +257,7 @@ class Stage:
 
     def wait_announced(self, pid: int) -> None:
         """Wait until a worker takes work."""
-        until(lambda: pid in [worker.pid for worker in fleet.workers(self.client.redis)], f"the worker {pid}", READY_S)
+        until(lambda: pid in [worker.pid for worker in registry.workers(self.client.redis)], f"the worker {pid}", READY_S)
 
 
 def end(worker: subprocess.Popen[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orchestrator.client import Client
+from cantata.client.client import Client
 from tests.faults.shapes import SHAPES, definitions
 
 

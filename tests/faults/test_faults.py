@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.state import fleet
+from cantata.state.fleet import registry
 from tests.faults import chaos, deploys, history, recovery
 from tests.faults.shapes import SHAPES, served_by
 from tests.faults.stage import Stage, stage
@@ -82,7 +82,7 @@ def test_a_clock_five_minutes_off_is_told_and_corrupts_nothing(world: Stage, tmp
     ):
         runs = [world.submit(served_by(queue), queue) for queue in queues]
         statuses = [run.wait(PATIENCE_S).status for run in runs]
-        found = {worker.pid: worker.clock_off_s for worker in fleet.workers(world.client.redis)}
+        found = {worker.pid: worker.clock_off_s for worker in registry.workers(world.client.redis)}
         told = world.client.fleet_warnings()
 
     assert statuses == ["succeeded", "succeeded"]

@@ -13,18 +13,19 @@ import pytest
 from pydantic import JsonValue
 from redis import Redis
 
-from orchestrator.forking import FORKED_FROM
-from orchestrator.models.definitions import Limits, Rates
-from orchestrator.models.graph import START, Graph, Outcome, Step
-from orchestrator.models.values import Usage
-from orchestrator.planning import forks as planning
-from orchestrator.planning.strategies.agents import next_round
-from orchestrator.state import forks, sessions
-from orchestrator.state.keys import run_key, shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Limiter
-from orchestrator.state.memory import MemoryBank
-from orchestrator.state.records import Begun, Place
+from cantata.coordinator.fork_requests import FORKED_FROM
+from cantata.models.definitions import Limits, Rates
+from cantata.models.graph import START, Graph, Outcome, Step
+from cantata.models.values import Usage
+from cantata.planning import rewind as planning
+from cantata.planning.turns.agent_steps import next_round
+from cantata.state.forks import fork_store
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.redis.keys import run_key, shard_key, shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Begun, Place
+from cantata.state.sessions import conversations
 from tests.faults import limits
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.history import check
@@ -355,8 +356,8 @@ FORK = next(name for number in count() if shard_of(name := f"fork{number}") == s
 def forked(world: World) -> World:
     """A fork from the join of the sound run, which went well too."""
     ledger = world.play.ledger
-    fork = planning.fork(forks.read(ledger, RUN), "join")
-    forks.make(ledger, FORK, fork, request={}, given=None, labels={FORKED_FROM: RUN})
+    fork = planning.fork(fork_store.read(ledger, RUN), "join")
+    fork_store.make(ledger, FORK, fork, request={}, given=None, labels={FORKED_FROM: RUN})
     world.journal.write("accepted", run_id=FORK, tag="forked", shape="sample", expected=4)
     begun = ledger.begin(FORK, "join", OWNER)
     assert isinstance(begun, Begun)
@@ -478,7 +479,7 @@ def test_work_that_is_left_for_a_run_that_is_over_is_found(world: World, name: s
 
 
 CHAT = "chat"
-TALK = f"{shard_key(None, sessions.shard_of_session(sessions.scoped('', CHAT)))}:session:{sessions.scoped('', CHAT)}"
+TALK = f"{shard_key(None, conversations.shard_of_session(conversations.scoped('', CHAT)))}:session:{conversations.scoped('', CHAT)}"
 
 
 class Talk:
@@ -487,8 +488,8 @@ class Talk:
     def __init__(self, redis: Redis, journal: Journal) -> None:
         self.redis = redis
         self.journal = journal
-        place = Place(sessions.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
-        shard = sessions.shard_of_session(place.name)
+        place = Place(conversations.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
+        shard = conversations.shard_of_session(place.name)
         self.ids = list(islice((name for number in count() if shard_of(name := f"turn{number}") == shard), 3))
         plays = [Play(Ledger(redis), run_id, text=f"text {run_id}", session=place) for run_id in self.ids]
         for play in plays:

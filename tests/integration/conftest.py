@@ -12,9 +12,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from orchestrator.embedded.valkey import find_server
-from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger
+from cantata.embedded.valkey import find_server
+from cantata.state.redis.connection import connect
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state.invariants import check_all
 
 PATIENCE_S = 40.0

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from orchestrator.models.definitions import Model, ReplyCache
-from orchestrator.models.values import ToolCall, ToolSchema, Usage
-from orchestrator.state import cache
-from orchestrator.state.connection import connect
-from orchestrator.testing import Rule, ScriptedModels
-from orchestrator.testing import ToolCall as Scripted
-from workers import llm
+from cantata.models.definitions import Model, ReplyCache
+from cantata.models.values import ToolCall, ToolSchema, Usage
+from cantata.state.memory import cache
+from cantata.state.redis.connection import connect
+from cantata.testing import Rule, ScriptedModels
+from cantata.testing import ToolCall as Scripted
+from cantata.workers.models import llm
 
 MODEL = Model(model="openai/gpt-4o-mini", params={"temperature": 0}, cache=ReplyCache(ttl_s=60))
 TOOLS = (ToolSchema(name="files.read", parameters={}),)

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import embedded
-from orchestrator.cli.main import submit
-from orchestrator.client import ChainRun, Client
-from orchestrator.embedded import Stack, plan
-from orchestrator.embedded.identity import identify
-from orchestrator.pages.runs import Pages
-from orchestrator.state import fleet
-from orchestrator.testing import Rule, ScriptedModels
-from orchestrator.testing.answers import JsonObject
+from cantata import embedded
+from cantata.cli.main import submit
+from cantata.client.client import ChainRun, Client
+from cantata.dashboard.pages.run_pages import Pages
+from cantata.embedded import Stack, stack_plan
+from cantata.embedded.identity import identify
+from cantata.state.fleet import registry
+from cantata.testing import Rule, ScriptedModels
+from cantata.testing.answers import JsonObject
 from tests.waiting import until
 
 STEPS = """
@@ -112,7 +112,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     save(folder, "cantata.yaml", CONFIG)
     config = folder / "cantata.yaml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(plan.USUAL_PORTS, "gateway", 0)
+        patch.setitem(stack_plan.USUAL_PORTS, "gateway", 0)
         patch.delenv("REDIS_URL", raising=False)
         patch.setenv("CANTATA_HOME", str(folder / "home"))
         stack = Stack.start(folder / "home", agents=0, tools=2, gateway=True, config=config, keep=True)
@@ -166,7 +166,7 @@ def test_the_digest_is_told_of_workers_and_recorded_with_runs(desk: Desk) -> Non
 
     assert [entry.partition("@")[0] for entry in code] == ["steps"]
     assert run.steps(["a"])["a"].info["code"] == list(code)
-    until(lambda: [worker.code for worker in fleet.workers(desk.client.redis) if worker.code] == [code], "the fleet's code")
+    until(lambda: [worker.code for worker in registry.workers(desk.client.redis) if worker.code] == [code], "the fleet's code")
 
 
 @pytest.mark.slow("files are saved, and processes replaced")

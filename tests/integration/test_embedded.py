@@ -20,13 +20,13 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from orchestrator.cli.main import submit
-from orchestrator.embedded import Home, Process, Stack, attach, down, plan, status
-from orchestrator.embedded import stack as embedded_stack
-from orchestrator.embedded.identity import Identity, identify, wait_gone
-from orchestrator.embedded.record import Record, read_record
-from orchestrator.embedded.valkey import answers, find_server, server_command
-from orchestrator.errors import ConfigError, UnavailableError
+from cantata.cli.main import submit
+from cantata.embedded import Home, Process, Stack, attach, down, stack_plan, status
+from cantata.embedded import stack as embedded_stack
+from cantata.embedded.identity import Identity, identify, wait_gone
+from cantata.embedded.stack_record import Record, read_record
+from cantata.embedded.valkey import answers, find_server, server_command
+from cantata.errors import ConfigError, UnavailableError
 
 READY = "import os, signal, sys\nos.write(int(os.environ['CANTATA_READY_FD']), b'ready\\n')\n"
 PAUSE = "signal.pause()\n"
@@ -90,7 +90,7 @@ def start_owner(home: Home, then: str) -> subprocess.Popen[str]:
     """A command of its own that starts a stack, says so, and goes on as told."""
     code = f"""
 import os, signal, sys
-from orchestrator.embedded import Stack
+from cantata.embedded import Stack
 worker = [sys.executable, "-S", "-c", {READY + PAUSE!r}]
 stack = Stack.launch({str(home.path)!r}, command=lambda name, queues, concurrency: [*worker, name])
 stack.wait_ready()
@@ -401,7 +401,7 @@ def test_attaching_waits_for_a_server_that_is_just_starting_again(home: Home, mo
 def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.setenv("CANTATA_HOME", str(home.path))
-    monkeypatch.setattr("orchestrator.embedded.stack.ANSWER_S", 0.1)
+    monkeypatch.setattr("cantata.embedded.stack.ANSWER_S", 0.1)
     with Stack.start(home, keep=True, command=WORKER) as stack:
         server = find(stack, "valkey").pid
         os.kill(server, signal.SIGSTOP)
@@ -425,7 +425,7 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         usual = taken.getsockname()[1]
-        monkeypatch.setitem(plan.USUAL_PORTS, "gateway", usual)
+        monkeypatch.setitem(stack_plan.USUAL_PORTS, "gateway", usual)
         stack = Stack.launch(home, agents=0, tools=0, gateway=True, command=WORKER)
         eventually(lambda: stack.gateway_url)
         port = urlsplit(stack.gateway_url or "").port

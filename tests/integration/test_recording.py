@@ -11,19 +11,19 @@ from types import SimpleNamespace
 import pytest
 from redis import Redis
 
-from orchestrator.celeryapp import Carried, make_app
-from orchestrator.errors import UnavailableError
-from orchestrator.models.graph import START, Edge, Graph, Outcome
-from orchestrator.models.values import JsonValue
-from orchestrator.state import outages
-from orchestrator.state.keys import shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Begun
+from cantata.dispatch.celery_app import Carried, make_app
+from cantata.errors import UnavailableError
+from cantata.models.graph import START, Edge, Graph, Outcome
+from cantata.models.values import JsonValue
+from cantata.state.redis import outages
+from cantata.state.redis.keys import shard_key, shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Begun
+from cantata.workers.handlers import HANDLERS
+from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tasks import Loop, Place
 from tests.waiting import until
-from workers.kinds import HANDLERS
-from workers.runtime import Process
-from workers.tasks import Loop, Place
-from workers.work import Work
 
 RUN = "r1"
 

@@ -12,17 +12,18 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator import celeryapp, queues
-from orchestrator.celeryapp import App, make_app
-from orchestrator.coordinator import send_ready, sweep_once
-from orchestrator.models.events import QueueUnserved
-from orchestrator.models.graph import Outcome
-from orchestrator.planning import canvas
-from orchestrator.planning.canvas import Dispatch
-from orchestrator.state import clock, events
-from orchestrator.state.keys import key_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY
+from cantata.coordinator.sweeper import send_ready, sweep_once
+from cantata.dispatch import celery_app, queues
+from cantata.dispatch.celery_app import App, make_app
+from cantata.models.events import QueueUnserved
+from cantata.models.graph import Outcome
+from cantata.planning import canvas
+from cantata.planning.canvas import Dispatch
+from cantata.state.limits.limiter import LIMITS_KEY
+from cantata.state.redis import clock
+from cantata.state.redis.keys import key_of
+from cantata.state.runs import event_log
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, work
 
 FOREIGN = ("no JSON", "[1]", "7", '{"headers": null}', '{"headers": {"sent_at": "noon"}}', "[" * 100_000, b"\xff")
@@ -79,7 +80,7 @@ def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(ledger: Ledger, valkey
     committed = play.plan(*map(work, names))
     sent_ago(play, took_s, *names)
     canvases = canvas.build(Dispatch(app, "run"), [(ready.step_id, ready.spec) for ready in committed.sends])
-    celeryapp.send(app, canvases, sent_at=since)
+    celery_app.send(app, canvases, sent_at=since)
     before = steps_in(valkey, TOOLS)
 
     for _ in range(3):
@@ -153,7 +154,7 @@ def test_what_is_due_is_sent_though_lost_messages_cannot_be_looked_for(
     valkey.zadd(f"{play.shard}:leases", {play.begin("dead").lease: 1.0})
     valkey.zadd(f"{play.shard}:due", {"retry|run|again": 1.0})
     look_now(play, "waits")
-    monkeypatch.setattr("orchestrator.coordinator.heads_sent_at", partial(fail, "no broker"))
+    monkeypatch.setattr("cantata.coordinator.sweeper.heads_sent_at", partial(fail, "no broker"))
 
     with pytest.raises(OSError, match="no broker"):
         sweep_once(app, ledger)
@@ -221,7 +222,7 @@ def test_a_queue_without_workers_is_told_once_a_run_and_once(ledger: Ledger, val
         valkey.zadd(f"{play.shard}:ready", {f"run|{name}": now_ms - looked_ago_s * 1000 for name in names})
         sweep_once(app, ledger)
 
-    assert [event.queue for event in events.read(valkey, "run") if isinstance(event, QueueUnserved)] == ["nobodys"]
+    assert [event.queue for event in event_log.read(valkey, "run") if isinstance(event, QueueUnserved)] == ["nobodys"]
 
 
 def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, in_memory: App) -> None:
@@ -230,7 +231,7 @@ def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, 
 
     assert head() is None
     before = time.time()
-    celeryapp.send(in_memory, [Dispatch(in_memory, "run").signature("work", "peeked", ["a"])])
+    celery_app.send(in_memory, [Dispatch(in_memory, "run").signature("work", "peeked", ["a"])])
 
     heads = [head(), head()]
 

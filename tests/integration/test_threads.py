@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from orchestrator import coordinator
-from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import Sweeper
-from orchestrator.models.definitions import Definitions, Limits
-from orchestrator.models.graph import START
-from orchestrator.state.fleet import WORKERS_KEY
-from orchestrator.state.keys import definitions_digest, key_of
-from orchestrator.state.ledger import Ledger
+from cantata.coordinator.sweeper import Sweeper
+from cantata.dispatch.celery_app import make_app
+from cantata.models.definitions import Definitions, Limits
+from cantata.models.graph import START
+from cantata.state.fleet.registry import WORKERS_KEY
+from cantata.state.redis.keys import definitions_digest, key_of
+from cantata.state.runs.ledger import Ledger
+from cantata.workers.runtime.process import MOST_DEFINITIONS, Process
 from tests.integration.state.play import Play
 from tests.waiting import until
-from workers.runtime import MOST_DEFINITIONS, Process
 
 
 def url_of(valkey: Redis) -> str:
@@ -65,7 +64,7 @@ def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, mon
 
     told: list[str] = []
     monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
-    monkeypatch.setattr(coordinator, "log", SimpleNamespace(exception=told.append))
+    monkeypatch.setattr(sweeper, "log", SimpleNamespace(exception=told.append))
     sweeper.start()
     assert swept.wait(20)
     until(lambda: told or is_ending, "it is told")

@@ -15,11 +15,11 @@ from amqp.exceptions import AccessRefused
 from celery import Celery, Task, chain, chord, group
 from kombu import Connection
 
-from orchestrator.celeryapp import App, Carried, make_app, send
-from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.planning.canvas import Canvas, Dispatch
-from orchestrator.queues import waiting
-from orchestrator.state import clock
+from cantata.dispatch.celery_app import App, Carried, make_app, send
+from cantata.dispatch.queues import waiting
+from cantata.errors import ConfigError, UnavailableError
+from cantata.planning.canvas import Canvas, Dispatch
+from cantata.state.redis import clock
 
 
 @pytest.mark.parametrize("url", ["carrier://u:geheim@host", "amqp://u:geheim@host:port:1//"])

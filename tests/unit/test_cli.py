@@ -13,23 +13,23 @@ import pytest
 from celery.canvas import Signature
 from click.testing import CliRunner, Result
 
-from orchestrator import words
-from orchestrator.celeryapp import make_app
-from orchestrator.cli.main import COMMANDS, Told, submit
-from orchestrator.cli.plans import Branch, canvas_tree, canvases_of, drawn, graph_tree
-from orchestrator.cli.worker import Worker, attend, workers_for
-from orchestrator.demo import share, what_next, with_model
-from orchestrator.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
-from orchestrator.formats.a2e import with_lines
-from orchestrator.formats.documents import parse
-from orchestrator.models.definitions import Agent, Chain, Defaults, Definitions, Tool
-from orchestrator.models.graph import Graph
-from orchestrator.models.values import JsonValue, Usage
-from orchestrator.models.wire import ChainRequest, ChainResponse, RunResult, Turn
-from orchestrator.planning.canvas import Dispatch
-from orchestrator.planning.chains import expansion
-from orchestrator.planning.strategies import turns
-from workers.service import serve
+from cantata import text_format
+from cantata.cli.commands.worker import Worker, attend, workers_for
+from cantata.cli.demo import share, what_next, with_model
+from cantata.cli.main import COMMANDS, Told, submit
+from cantata.cli.views.plan_tree import Branch, canvas_tree, canvases_of, drawn, graph_tree
+from cantata.config.chain_requests import with_lines
+from cantata.config.documents import parse
+from cantata.dispatch.celery_app import make_app
+from cantata.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
+from cantata.models.definitions import Agent, Chain, Defaults, Definitions, Tool
+from cantata.models.graph import Graph
+from cantata.models.values import JsonValue, Usage
+from cantata.models.wire import ChainRequest, ChainResponse, RunResult, Turn
+from cantata.planning.canvas import Dispatch
+from cantata.planning.chains import expansion
+from cantata.planning.turns import turn_plan
+from cantata.workers.service import serve
 
 NO_SERVICE = {"REDIS_URL": None, "CANTATA_CONFIG": None, "CANTATA_BROKER_URL": None, "CANTATA_LOG_LEVEL": None}
 NOWHERE = {"REDIS_URL": "redis://127.0.0.1:1/0"}  # so no stack is started for what is refused before anything is asked of Redis
@@ -503,7 +503,7 @@ def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
 
 
 def test_each_step_is_in_one_canvas() -> None:
-    graph = turns.plan(Turn(text="x", agent="b"), TWICE)
+    graph = turn_plan.plan(Turn(text="x", agent="b"), TWICE)
 
     assert len([line for line in texts(canvas_of(graph)) if " b " in f"{line} "]) == 1
 
@@ -544,7 +544,7 @@ def test_queues_of_one_pool_share_a_process() -> None:
     (worker,) = workers_for(("tools", "gpu"), "mine", 3)
 
     assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
-    assert worker.command == [sys.executable, "-P", "-m", "workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+    assert worker.command == [sys.executable, "-P", "-m", "cantata.workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
 
 
 @pytest.mark.parametrize(
@@ -598,14 +598,14 @@ def test_queues_of_several_pools_get_a_process_each() -> None:
     ],
 )
 def test_what_could_harm_a_terminal_is_taken_out(text: str, cleaned: str) -> None:
-    assert words.clean(text) == cleaned
+    assert text_format.clean(text) == cleaned
 
 
 @pytest.mark.parametrize(
     ("ms", "said"), [(0, "0 ms"), (999, "999 ms"), (1200, "1.2 s"), (59_900, "59.9 s"), (63_000, "1 min 03 s"), (7_260_000, "2 h 01 min")]
 )
 def test_times_have_the_unit_that_fits(ms: float, said: str) -> None:
-    assert words.duration(ms) == said
+    assert text_format.duration(ms) == said
 
 
 @pytest.mark.parametrize(
@@ -618,11 +618,11 @@ def test_times_have_the_unit_that_fits(ms: float, said: str) -> None:
     ],
 )
 def test_a_price_that_is_not_known_is_not_named(usage: Usage, said: str) -> None:
-    assert words.usage(usage) == said
+    assert text_format.usage(usage) == said
 
 
 def test_a_long_text_becomes_one_short_line() -> None:
-    assert words.line("a\nb  " + "c" * 200, 10) == "a b cccccc…"[:9] + "…"
+    assert text_format.line("a\nb  " + "c" * 200, 10) == "a b cccccc…"[:9] + "…"
 
 
 # Demo

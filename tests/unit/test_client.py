@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from orchestrator.client import _run_id, run_id_of
-from orchestrator.state import sessions
-from orchestrator.state.keys import shard_of
-from orchestrator.state.records import Place
+from cantata.client.client import _run_id, run_id_of
+from cantata.state.redis.keys import shard_of
+from cantata.state.runs.records import Place
+from cantata.state.sessions import conversations
 
 
 def place(name: str, *, tenant: str = "") -> Place:
-    return Place(sessions.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
+    return Place(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
 
 
 def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
@@ -20,7 +20,7 @@ def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
     ids = [_run_id(f"{number}", where) for number in range(1000)]
 
     assert Counter(ids).most_common(1)[0][1] == 1
-    assert {shard_of(run_id) for run_id in ids} == {sessions.shard_of_session(where.name)}
+    assert {shard_of(run_id) for run_id in ids} == {conversations.shard_of_session(where.name)}
 
 
 def test_the_same_key_is_another_one_in_another_session() -> None:

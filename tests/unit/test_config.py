@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import BUILT_IN, check_file, find, load
-from orchestrator.errors import ConfigError
-from orchestrator.settings import settings
+from cantata.config.loading import BUILT_IN, check_file, find, load
+from cantata.errors import ConfigError
+from cantata.settings import settings
 
 GOOD = "{agents: {solo: {}}, defaults: {agent: solo}}"
 
@@ -147,7 +147,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_configuration_is_read_without_services_or_models() -> None:
     unwanted = {"asyncio", "celery", "redis", "litellm", "jinja2", "jmespath"}
-    program = f"import sys, orchestrator.config; print(sorted({unwanted!r} & sys.modules.keys()))"
+    program = f"import sys, cantata.config.loading; print(sorted({unwanted!r} & sys.modules.keys()))"
 
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
 

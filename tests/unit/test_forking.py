@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.forking import labels_of, request_of
-from orchestrator.models.definitions import Agent, Definitions
-from orchestrator.models.forks import Past
-from orchestrator.models.values import JsonValue
+from cantata.coordinator.fork_requests import labels_of, request_of
+from cantata.errors import ConfigError
+from cantata.models.definitions import Agent, Definitions
+from cantata.models.forks import Past
+from cantata.models.values import JsonValue
 
 DEFINITIONS = Definitions(agents={"ann": Agent()})
 CHAIN: JsonValue = {

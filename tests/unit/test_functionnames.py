@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.functionnames import name_of, shared_folder
+from cantata.config.user_code.function_names import name_of, shared_folder
+from cantata.errors import ConfigError
 
 Run = Callable[..., dict[str, Any]]
 

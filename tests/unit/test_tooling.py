@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ConfigError, tool, tools_of
-from orchestrator.models.definitions import Tool
-from orchestrator.tooling import MARK, settings_of
+from cantata import ConfigError, tool, tools_of
+from cantata.config.user_code.tool_decorator import MARK, settings_of
+from cantata.models.definitions import Tool
 
 
 @tool
@@ -74,7 +74,7 @@ def test_wrong_settings_are_told_when_the_function_is_made(settings: dict[str, A
 
 
 def test_marking_a_function_loads_no_service() -> None:
-    code = "import sys, orchestrator; orchestrator.tool; print(sorted({'celery', 'redis', 'litellm'} & set(sys.modules)))"
+    code = "import sys, cantata; cantata.tool; print(sorted({'celery', 'redis', 'litellm'} & set(sys.modules)))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.watch import MAX_SETTLE_S, SETTLE_S, File, Verdict, Watch, judge
+from cantata.embedded.supervision.code_watch import MAX_SETTLE_S, SETTLE_S, File, Verdict, Watch, judge
 
 
 def digest(text: str) -> str:

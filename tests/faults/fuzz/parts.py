@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from orchestrator.embedded import Stack
-from orchestrator.testing import ScriptedModels
+from cantata.embedded import Stack
+from cantata.testing import ScriptedModels
 from tests.faults.fuzz.readers import Readers, by_hypothesis, by_mutation
 from tests.faults.fuzz.requests import PATIENCE_S, RUN_S, Requests
 from tests.faults.fuzz.watch import Watch

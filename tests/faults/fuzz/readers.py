@@ -11,14 +11,15 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, seed, settings
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats import a2e, documents, native
-from orchestrator.formats.langswarm import conditions, references
-from orchestrator.formats.langswarm.references import Scope, Unreadable
-from orchestrator.models.definitions import Definitions
-from orchestrator.models.values import JsonValue
-from orchestrator.planning import expressions
-from orchestrator.planning.chains import checks, expansion
+from cantata.config import chain_requests, documents, native
+from cantata.errors import ConfigError
+from cantata.frontends.langswarm.workflows import conditions, references
+from cantata.frontends.langswarm.workflows.references import Scope, Unreadable
+from cantata.models.definitions import Definitions
+from cantata.models.values import JsonValue
+from cantata.planning import expressions
+from cantata.planning.chain_checks import checks
+from cantata.planning.chains import expansion
 from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
 from tests.unit.planning.test_expressions import NEARLY_PATHS, PATHS, ROOT, ROOTS, SOUP
@@ -35,8 +36,8 @@ Read = Callable[[str], object]
 
 def _document(text: str) -> None:
     document = documents.parse(text, source="text")
-    if a2e.is_request(document):
-        request = a2e.load_request(document)
+    if chain_requests.is_request(document):
+        request = chain_requests.load_request(document)
         if not checks.check(request, Definitions())[0]:
             expansion.plan(request, Definitions())
     else:

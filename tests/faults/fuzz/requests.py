@@ -17,8 +17,8 @@ from schemathesis.core.result import Ok
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RUN_OVER
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
 from tests.faults.fuzz.mutations import text_of, value_of
 from tests.faults.past import Violation
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from orchestrator.client import ChainRun, Client
-from orchestrator.embedded import Stack
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import ChainRun, Client
+from cantata.embedded import Stack
+from cantata.testing import ScriptedModels
 
 CONFIG = Path(__file__).with_name("pages.yaml")
 PATIENCE_S = 30.0
@@ -44,7 +44,7 @@ class Stage:
     @contextmanager
     def gateway(self, *options: str, port: int = 0) -> Iterator[str]:
         """A gateway in a process of its own; its address."""
-        command = [sys.executable, "-m", "orchestrator.cli", "gateway", "--port", str(port), "--config", str(CONFIG), "--json", *options]
+        command = [sys.executable, "-m", "cantata.cli", "gateway", "--port", str(port), "--config", str(CONFIG), "--json", *options]
         environment = {**os.environ, "REDIS_URL": self._stack.url}
         log = self.folder / "gateway.log"
         with (

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from orchestrator.client import Client, TurnRun
-from orchestrator.models.definitions import Agent, Chain, Definitions, Model, Tool
-from orchestrator.models.wire import ChainNode, RunResult
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, TurnRun
+from cantata.models.definitions import Agent, Chain, Definitions, Model, Tool
+from cantata.models.wire import ChainNode, RunResult
+from cantata.testing import ScriptedModels
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.cli.main import submit
-from orchestrator.client import Client
-from orchestrator.embedded.valkey import find_server
-from orchestrator.models.definitions import Definitions
-from orchestrator.state.connection import connect
+from cantata.cli.main import submit
+from cantata.client.client import Client
+from cantata.embedded.valkey import find_server
+from cantata.models.definitions import Definitions
+from cantata.state.redis.connection import connect
 
 TOP = Path(__file__).parents[3]
 PATIENCE_S = 60.0  # for a process to start or to end, on a busy machine
@@ -72,13 +72,13 @@ class Town:
         self.start("redis", [find_server(), *(word for key, value in options.items() for word in (f"--{key}", value))])
         self.wait(lambda: (self.folder / "s").exists(), "redis")
 
-    def start_worker(self, queue: str, *, module: str = "workers", name: str = "") -> None:
+    def start_worker(self, queue: str, *, module: str = "cantata.workers", name: str = "") -> None:
         """Start a worker process, and wait until it takes work."""
         name = name or queue
         self.begin_worker(queue, module=module, name=name)
         self.wait_for_worker(name)
 
-    def begin_worker(self, queue: str, *, module: str = "workers", name: str) -> None:
+    def begin_worker(self, queue: str, *, module: str = "cantata.workers", name: str) -> None:
         """Start a worker process, whatever comes of it."""
         self.start(name, [sys.executable, "-P", "-m", module, queue, "--name", name, "--concurrency", "2"], PYTHONPATH=str(TOP))
 
@@ -89,7 +89,7 @@ class Town:
 
     def start_gateway(self) -> str:
         """Start a gateway; its address."""
-        self.start("gateway", [sys.executable, "-P", "-m", "orchestrator.cli", "gateway", "--port", "0", "--json"], PYTHONPATH=str(TOP))
+        self.start("gateway", [sys.executable, "-P", "-m", "cantata.cli", "gateway", "--port", "0", "--json"], PYTHONPATH=str(TOP))
         self.wait(lambda: '"url"' in self.log("gateway"), "gateway")
         told = next(line for line in self.log("gateway").splitlines() if '"url"' in line)
         return str(json.loads(told)["url"])

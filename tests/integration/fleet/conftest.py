@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient, Run
-from orchestrator.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
-from orchestrator.models.wire import ChainNode, ChainResponse
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
+from cantata.models.wire import ChainNode, ChainResponse
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import Desk
 
 PICK = {"type": "object", "properties": {"pick": {"enum": ["a", "b"]}}, "required": ["pick"]}

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from orchestrator import config
-from orchestrator.client import Client, TurnRun
-from orchestrator.models.wire import RunResult
-from orchestrator.state.records import RunRecord, StepRecord
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, TurnRun
+from cantata.config import loading
+from cantata.models.wire import RunResult
+from cantata.state.runs.records import RunRecord, StepRecord
+from cantata.testing import ScriptedModels
 
 PATIENCE_S = 40.0
 
@@ -141,7 +141,7 @@ class Stage:
 
     def submit(self, text: str = "hello", *, session: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun:
         """Submit a turn."""
-        client = self._clients.enter_context(Client(self.url, config=config.load(self.folder / "config.yml")))
+        client = self._clients.enter_context(Client(self.url, config=loading.load(self.folder / "config.yml")))
         return client.submit_turn(text, session=session, labels=labels)
 
     def ask(self, text: str = "hello", **more: Any) -> RunResult:

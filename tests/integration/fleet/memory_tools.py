@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from orchestrator import ToolContext
+from cantata import ToolContext
 
 
 def note(context: ToolContext, text: str) -> int:

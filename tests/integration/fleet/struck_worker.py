@@ -6,10 +6,10 @@ import importlib
 import os
 import sys
 
-from orchestrator import faultpoints
-from workers.__main__ import main
+from cantata import fault_points
+from cantata.workers.__main__ import main
 
 if __name__ == "__main__":
-    os.environ[faultpoints.VARIABLE] = f"@{sys.argv.pop(1)}"
-    importlib.reload(faultpoints)
+    os.environ[fault_points.VARIABLE] = f"@{sys.argv.pop(1)}"
+    importlib.reload(fault_points)
     sys.exit(main())

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import EmbeddedClient, Run
-from orchestrator.models.definitions import Model, Synthesizer, Team
-from orchestrator.models.events import ReplyDelta
+from cantata.client.client import EmbeddedClient, Run
+from cantata.models.definitions import Model, Synthesizer, Team
+from cantata.models.events import ReplyDelta
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
 from tests.integration.fleet.conftest import skip_pauses
 from tests.waiting import until

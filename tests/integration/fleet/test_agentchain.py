@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AgentChain, PromptChain, RunError, UnavailableError
-from orchestrator.client import EmbeddedClient
-from orchestrator.testing import ScriptedModels
+from cantata import AgentChain, PromptChain, RunError, UnavailableError
+from cantata.client.client import EmbeddedClient
+from cantata.testing import ScriptedModels
 from tests.integration.fleet import agentchain_functions as functions
 from tests.waiting import until
 
@@ -85,8 +85,8 @@ def events(folder: Path, *skipped: str) -> list[str]:
 # The documented page. Only the import lines are others, and the quotes within a text.
 
 SNIPPET = """
-from orchestrator import PromptChain
-from orchestrator import AgentChain
+from cantata import PromptChain
+from cantata import AgentChain
 import asyncio
 
 # --- Example Agent Setup (using placeholder PromptChains) ---
@@ -536,10 +536,10 @@ def test_a_helper_asks_whether_the_servers_of_a_chain_answer(tmp_path: Path) -> 
 
 
 def test_what_happens_is_told_to_the_console_too(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
-    with caplog.at_level(logging.INFO, "orchestrator.agentchain"):
+    with caplog.at_level(logging.INFO, "cantata.frontends.agentchain"):
         ask(chain("pipeline", verbose=True), "hi")
 
-    told = [record.getMessage() for record in caplog.records if record.name == "orchestrator.agentchain"]
+    told = [record.getMessage() for record in caplog.records if record.name == "cantata.frontends.agentchain"]
     assert 'pipeline_step_success step=1 total_steps=3 agent="ann" response_length=14' in "\n".join(told)
     assert capsys.readouterr().out.splitlines() == told
 

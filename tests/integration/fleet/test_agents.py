@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.models.definitions import Agent, Model, Synthesizer, Team
-from orchestrator.models.events import ChainBroken
+from cantata.models.definitions import Agent, Model, Synthesizer, Team
+from cantata.models.events import ChainBroken
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
 
 WORDS = {"function": "agent_tools:shout"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Client
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, definitions, tool
 from tests.waiting import until
 

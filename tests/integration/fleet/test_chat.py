@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.wire import RunResult
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.models.wire import RunResult
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.chat_terminal import CTRL_C, PROMPT, Terminal, settled, submit
 from tests.waiting import until
 
@@ -242,8 +242,8 @@ def test_the_decisions_of_a_router_are_told(folder: Path, url: str, models: Scri
 BESIDE = """
 import asyncio
 
-from orchestrator.chat import ClientDoor, run_async
-from orchestrator.client import Client
+from cantata.chat import ClientDoor, run_async
+from cantata.client.client import Client
 
 
 async def main() -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Limits
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.config import loading
+from cantata.models.definitions import Limits
+from cantata.testing import ScriptedModels
+from cantata.workers.frontends.diskurs.conversation_state import Talk
 from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS, PATIENCE_S, Stage
 from tests.waiting import until
-from workers.diskurs.talk import Talk
 
 TO_HELPER = {"next_agent": "helper"}
 EXTRACTED = {"name": "Jo", "topic": "firewall", "user_question": "Why is port 80 closed?", "answer": ""}
@@ -143,8 +143,8 @@ def test_trials_begin_anew_with_each_reasoning_step(stage: Stage) -> None:
 
 
 def test_max_dispatches_of_the_file_is_kept(stage: Stage) -> None:
-    config = changed("    topics: [helper]\n", "    topics: [helper]\n    maxDispatches: 2\n").replace("can_finalize}", "never}")
-    stage.write(CONCEPTS, config=config)
+    loading = changed("    topics: [helper]\n", "    topics: [helper]\n    maxDispatches: 2\n").replace("can_finalize}", "never}")
+    stage.write(CONCEPTS, config=loading)
     code = CONCEPTS["agents/conductor/prompt.py"] + "\ndef never(memory):\n    return False\n"
     stage.write({"agents/conductor/prompt.py": code + "\ndef fail(memory):\n    return {'sorry': memory.topic}\n"})
     stage.script(TO_HELPER, EXTRACTED, ANSWERED)
@@ -333,11 +333,11 @@ def test_a_parallel_agent_splits_and_joins_and_a_sequence_makes_the_result(stage
 
 
 def test_after_the_join_the_model_may_be_asked_once_more(stage: Stage) -> None:
-    config = PARALLEL["config.yml"].replace("    type: parallel_multistep\n", "    type: parallel_multistep\n    invokeOnFinal: true\n")
+    loading = PARALLEL["config.yml"].replace("    type: parallel_multistep\n", "    type: parallel_multistep\n    invokeOnFinal: true\n")
     code = PARALLEL["agents/reader/parallelize.py"].replace(
         "parts.append(conversation.", 'parts.append(conversation.append(f"Page {url}.", role="assistant").'
     )
-    stage.write({**PARALLEL, "agents/reader/parallelize.py": code}, config=config)
+    stage.write({**PARALLEL, "agents/reader/parallelize.py": code}, config=loading)
     pages = [{"match": f"^Read {name}$", "reply": json.dumps({"text": name})} for name in ("a", "b")]
     stage.script({"urls": ["a", "b"]}, *pages, {"text": "all"})
 
@@ -396,7 +396,7 @@ def test_a_template_that_does_not_end_is_stopped_and_its_worker_goes_on(stage: S
     forever = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     stage.write({**CONCEPTS, "agents/helper/system_prompt.jinja2": forever})
     stage.script(TO_HELPER, TO_HELPER)
-    impatient = config.load(stage.folder / "config.yml").model_copy(update={"limits": Limits(render_s=0.5)})
+    impatient = loading.load(stage.folder / "config.yml").model_copy(update={"limits": Limits(render_s=0.5)})
 
     with Client(stage.url, config=impatient) as client:
         result = client.submit_turn("hello").result(PATIENCE_S)

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ChainBuilder, ChainRun, Client, RunError, UnavailableError
-from orchestrator.chainbuilder.plan import Mode, Plan
-from orchestrator.client import EmbeddedClient
-from orchestrator.models.values import JsonValue
-from orchestrator.testing import ScriptedModels
+from cantata import ChainBuilder, ChainRun, Client, RunError, UnavailableError
+from cantata.client.client import EmbeddedClient
+from cantata.frontends.chainbuilder.plan import Mode, Plan
+from cantata.models.values import JsonValue
+from cantata.testing import ScriptedModels
 from tests.integration.fleet import chain_steps
 from tests.waiting import until
 
 GPT = "openai/gpt-4o-mini"
 OPEN = """
 import sys
-from orchestrator import ChainBuilder
+from cantata import ChainBuilder
 builder = ChainBuilder.open(sys.argv[1])
 print(builder.wait_group("analysis"), builder.get_group_status("analysis"), builder.execute_chain("after", "then"))
 """
@@ -274,7 +274,7 @@ def test_another_process_goes_on_where_one_was_killed(models: ScriptedModels, cl
     made.create_chain("slow", ["Slow {input}"], group="analysis")
     made.create_chain("next", ["Next {slow}"], group="analysis", dependencies=["slow"])
     made.create_chain("after", ["After {next}: {input}"], group="later", dependencies=["next"])
-    start = "import sys; from orchestrator import ChainBuilder; ChainBuilder.open('shared').execute_group('analysis', 'it')"
+    start = "import sys; from cantata import ChainBuilder; ChainBuilder.open('shared').execute_group('analysis', 'it')"
     first = subprocess.Popen([sys.executable, "-c", start])
     until(lambda: made.get_chain_status("slow") in ("running", "completed"), "the first chain")
 
@@ -301,7 +301,7 @@ def test_outputs_outlive_their_run(models: ScriptedModels, client: EmbeddedClien
 @pytest.mark.slow("processes of their own start")
 def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient) -> None:
     made = builder(name="crowded")
-    make = "import sys; from orchestrator import ChainBuilder; b = ChainBuilder.open('crowded')\n" + (
+    make = "import sys; from cantata import ChainBuilder; b = ChainBuilder.open('crowded')\n" + (
         "for i in range(20): b.create_chain(f'{sys.argv[1]}{i}', ['{input}'])"
     )
 

@@ -13,10 +13,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.events import ReplyDelta, RunEvent
-from orchestrator.state import events
-from orchestrator.state.connection import connect
+from cantata.client.client import Client, EmbeddedClient
+from cantata.models.events import ReplyDelta, RunEvent
+from cantata.state.redis.connection import connect
+from cantata.state.runs import event_log
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent
 from tests.waiting import until
 
@@ -63,7 +63,7 @@ def test_events_have_no_gap_and_no_repeat_over_200_lost_connections(desk: Desk) 
         {"node_id": "gate", "kind": "wait"},
     ]
     run = client.submit_chain({"nodes": nodes, "entry_node": "say"})
-    until(lambda: any(event.type == "delta" for event in events.read(client.redis, run.run_id)), "the first words", PATIENCE_S)
+    until(lambda: any(event.type == "delta" for event in event_log.read(client.redis, run.run_id)), "the first words", PATIENCE_S)
 
     with ExitStack() as stack, ThreadPoolExecutor(FOLLOWERS) as pool:
         followers = [Follower(stack.enter_context(Client(client.redis_url, config=client.definitions)), n) for n in range(FOLLOWERS)]
@@ -111,7 +111,7 @@ def _killed(redis: Redis) -> Iterator[Counter[str]]:
 
 
 def test_a_quiet_run_is_followed_over_lost_connections(client: EmbeddedClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "BLOCK_MS", 1)
+    monkeypatch.setattr(event_log, "BLOCK_MS", 1)
     run = client.submit_chain({"nodes": [{"node_id": "gate", "kind": "wait"}], "entry_node": "gate"})
     until(lambda: run.record().steps.get("gate"), "the wait")
     redis = connect(client.redis_url)
@@ -126,7 +126,7 @@ def test_a_quiet_run_is_followed_over_lost_connections(client: EmbeddedClient, m
         return 1
 
     monkeypatch.setattr(redis, "exists", exists)
-    seen = list(events.follow(redis, run.run_id, timeout_s=PATIENCE_S))
+    seen = list(event_log.follow(redis, run.run_id, timeout_s=PATIENCE_S))
 
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
     assert seen[-1].type == "closed"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.cli.main import submit
-from orchestrator.client import ChainRun, EmbeddedClient, TurnRun
-from orchestrator.errors import ConfigError, UnknownRunError
-from orchestrator.models.definitions import Router, Team
-from orchestrator.models.values import JsonValue
-from orchestrator.testing import ScriptedModels
+from cantata.cli.main import submit
+from cantata.client.client import ChainRun, EmbeddedClient, TurnRun
+from cantata.errors import ConfigError, UnknownRunError
+from cantata.models.definitions import Router, Team
+from cantata.models.values import JsonValue
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import Desk, agent, call
 
 PATIENCE_S = 40.0

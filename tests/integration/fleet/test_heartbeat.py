@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from orchestrator.state import fleet
+from cantata.state.fleet import registry
 from tests.waiting import until
 
 HEALTHY = Path(__file__).parents[3] / "deploy" / "healthy"
@@ -26,10 +26,10 @@ def test_a_worker_is_healthy_from_when_it_takes_work_until_it_ends(valkey: Redis
     url = f"unix://{valkey.connection_pool.connection_kwargs['path']}"
     environment = {**os.environ, "REDIS_URL": url, "CANTATA_HEARTBEAT_FILE": str(heartbeat)}
 
-    with subprocess.Popen([sys.executable, "-P", "-m", "workers", "coordinator", "--name", "beating"], env=environment) as worker:
+    with subprocess.Popen([sys.executable, "-P", "-m", "cantata.workers", "coordinator", "--name", "beating"], env=environment) as worker:
         try:
             until(lambda: is_healthy(heartbeat), "the first beat")
-            assert [each.pid for each in fleet.workers(valkey) if each.name.startswith("beating@")] == [worker.pid]
+            assert [each.pid for each in registry.workers(valkey) if each.name.startswith("beating@")] == [worker.pid]
             first = heartbeat.stat().st_mtime_ns
             until(lambda: heartbeat.stat().st_mtime_ns > first, "the next beat")
         finally:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import Desk, agent, call
 from tests.integration.fleet.conftest import Journal, ask, definitions, tool
 from tests.waiting import until

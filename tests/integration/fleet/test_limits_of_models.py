@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient, Run, TurnRun
-from orchestrator.errors import ConfigError
-from orchestrator.models.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
-from orchestrator.models.events import RateLimited, RunEvent
-from orchestrator.models.wire import RunResult
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient, Run, TurnRun
+from cantata.errors import ConfigError
+from cantata.models.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
+from cantata.models.events import RateLimited, RunEvent
+from cantata.models.wire import RunResult
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
 from tests.integration.fleet.conftest import definitions
 from tests.waiting import at_best, until

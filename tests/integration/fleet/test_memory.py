@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator import Client, MemoryBank, PromptChain, create_memory_chain, memory_function
-from orchestrator.cli.main import submit as commands
-from orchestrator.client import EmbeddedClient
-from orchestrator.errors import ConfigError, RunError, UnavailableError
-from orchestrator.models.definitions import Agent, Tool
-from orchestrator.models.wire import RunResult
-from orchestrator.testing import ScriptedModels
+from cantata import Client, MemoryBank, PromptChain, create_memory_chain, memory_function
+from cantata.cli.main import submit as commands
+from cantata.client.client import EmbeddedClient
+from cantata.errors import ConfigError, RunError, UnavailableError
+from cantata.models.definitions import Agent, Tool
+from cantata.models.wire import RunResult
+from cantata.testing import ScriptedModels
 from tests.integration.fleet import memory_tools
 from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent, call
 from tests.waiting import until

@@ -12,13 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from orchestrator.celeryapp import send
-from orchestrator.client import EmbeddedClient
-from orchestrator.health.gather import look_at_fleet
-from orchestrator.planning.canvas import Dispatch
-from orchestrator.state import dead_letters
-from orchestrator.state.keys import key_of
-from orchestrator.state.load import standing
+from cantata.client.client import EmbeddedClient
+from cantata.dispatch.celery_app import send
+from cantata.health.gather import look_at_fleet
+from cantata.planning.canvas import Dispatch
+from cantata.state.fleet import dead_letters
+from cantata.state.fleet.load import standing
+from cantata.state.redis.keys import key_of
 from tests.integration.fleet import neighbour_app
 from tests.integration.fleet.conftest import tool
 from tests.waiting import until

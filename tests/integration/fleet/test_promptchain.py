@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AgenticStepProcessor, Client, PromptChain, RunError
-from orchestrator.client import EmbeddedClient
-from orchestrator.testing import ScriptedModels
+from cantata import AgenticStepProcessor, Client, PromptChain, RunError
+from cantata.client.client import EmbeddedClient
+from cantata.testing import ScriptedModels
 from tests.integration.fleet import chain_steps as steps
 from tests.integration.fleet.conftest import Journal
 from tests.waiting import until
@@ -59,7 +59,7 @@ def test_agents_as_the_page_of_agentchain_makes_them(models: ScriptedModels) -> 
 
 
 SNIPPET = """
-from orchestrator import PromptChain
+from cantata import PromptChain
 
 models = [
     "openai/gpt-4",                          # Simple string format
@@ -180,7 +180,7 @@ def test_a_verbose_chain_logs_what_happens_and_every_chain_what_is_odd(caplog: p
     with caplog.at_level(logging.INFO):
         PromptChain([GPT], ["no gap", steps.shout], verbose=True).process_prompt("hi")
 
-    lines = [record.getMessage() for record in caplog.records if record.name == "orchestrator.promptchain"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "cantata.frontends.promptchain"]
     assert any(line.endswith("chain/@2 done") for line in lines)
     assert [record.levelname for record in caplog.records if "{input}" in record.getMessage()] == ["WARNING"]
 
@@ -305,7 +305,7 @@ def test_a_chain_answers_though_its_workers_are_killed_in_the_middle(
 
 ALONE = """
 import asyncio
-from orchestrator import PromptChain
+from cantata import PromptChain
 
 def shout(text):
     return text.upper()
@@ -320,7 +320,7 @@ if __name__ == "__main__":
 """
 
 UNGUARDED = """
-from orchestrator import PromptChain
+from cantata import PromptChain
 
 def shout(text):
     return text.upper()
@@ -330,7 +330,7 @@ print(PromptChain([], [shout]).process_prompt("hi"))
 """
 
 ENDLESS = """
-from orchestrator import PromptChain
+from cantata import PromptChain
 
 chain = PromptChain(["openai/gpt-4o-mini"], ["{input}"])
 

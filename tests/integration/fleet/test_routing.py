@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Agent, Definitions, Router, Rule, Team
-from orchestrator.models.wire import RunResult
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.models.definitions import Agent, Definitions, Router, Rule, Team
+from cantata.models.wire import RunResult
+from cantata.testing import ScriptedModels
 from tests.waiting import until
 
 HERE = Path(__file__).parent

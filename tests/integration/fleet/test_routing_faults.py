@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.embedded import worker_command
-from orchestrator.errors import ConfigError
-from orchestrator.models.definitions import Agent, Definitions, Limits
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.embedded import worker_command
+from cantata.errors import ConfigError
+from cantata.models.definitions import Agent, Definitions, Limits
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.test_kills import pid_of
 from tests.integration.fleet.test_routing import MODEL, Stage, chosen
@@ -55,7 +55,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, fold
 
     def command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
         usual = worker_command(name, queues, concurrency)
-        where = usual.index("workers")
+        where = usual.index("cantata.workers")
         return [*usual[:where], "tests.integration.fleet.struck_worker", str(folder / queues[0]), *usual[where + 1 :]]
 
     with Client.embedded(tmp_path_factory.mktemp("struck"), config=definitions(), agents=2, tools=2, command=command) as client:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import EmbeddedClient
-from orchestrator.models.wire import HistoryEntry, SessionInfo
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import EmbeddedClient
+from cantata.models.wire import HistoryEntry, SessionInfo
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.chat_terminal import settled, submit
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20

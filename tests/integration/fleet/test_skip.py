@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.client import EmbeddedClient, Run
-from orchestrator.errors import UnknownRunError
-from orchestrator.models.definitions import Agent
-from orchestrator.state.ledger import SWEEP_S
+from cantata.client.client import EmbeddedClient, Run
+from cantata.errors import UnknownRunError
+from cantata.models.definitions import Agent
+from cantata.state.runs.ledger import SWEEP_S
 from tests.integration.fleet.agent_stage import Desk
 from tests.integration.fleet.conftest import Journal, tool
 from tests.waiting import until

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.errors import ConfigError, UnknownRunError
-from orchestrator.models.definitions import Tool
-from orchestrator.models.events import RunClosed
-from orchestrator.models.wire import ChainResponse
-from orchestrator.state import listing
-from orchestrator.state.listing import Wanted
+from cantata.client.client import Client, EmbeddedClient
+from cantata.errors import ConfigError, UnknownRunError
+from cantata.models.definitions import Tool
+from cantata.models.events import RunClosed
+from cantata.models.wire import ChainResponse
+from cantata.state.runs import listing
+from cantata.state.runs.listing import Wanted
 from tests.integration.fleet.conftest import Journal, ask, skip_pauses, tool
 from tests.waiting import at_best, until
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from celery.events.state import State, Task
 
-from orchestrator.celeryapp import make_app
-from orchestrator.client import EmbeddedClient
-from orchestrator.flowerapp.tasks import place_of
-from orchestrator.models.wire import ChainResponse
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import EmbeddedClient
+from cantata.dashboard.flower.task_links import place_of
+from cantata.dispatch.celery_app import make_app
+from cantata.models.wire import ChainResponse
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, tool
 from tests.waiting import until
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import EmbeddedClient
-from orchestrator.errors import ConfigError
-from orchestrator.models.wire import RunResult
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import EmbeddedClient
+from cantata.errors import ConfigError
+from cantata.models.wire import RunResult
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import ask, skip_pauses
 from tests.waiting import until
 

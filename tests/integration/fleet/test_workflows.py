@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import health
-from orchestrator.cli.main import submit
-from orchestrator.client import Client, EmbeddedClient, TurnRun
-from orchestrator.errors import ConfigError
-from orchestrator.models.events import SignalAwaited, StepRefused
-from orchestrator.models.wire import RunResult
-from orchestrator.testing import ScriptedModels
+from cantata import health
+from cantata.cli.main import submit
+from cantata.client.client import Client, EmbeddedClient, TurnRun
+from cantata.errors import ConfigError
+from cantata.models.events import SignalAwaited, StepRefused
+from cantata.models.wire import RunResult
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal
 from tests.waiting import until
 

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.client import ChainRun, Client
-from orchestrator.embedded import Stack, plan
-from orchestrator.models.definitions import Definitions, Tool
+from cantata.client.client import ChainRun, Client
+from cantata.embedded import Stack, stack_plan
+from cantata.models.definitions import Definitions, Tool
 
 PATIENCE_S = 40.0
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ class Desk:
     @contextmanager
     def served(self, command: str, *options: str, **environment: str) -> Iterator[str]:
         """Another `submit flower` or `submit gateway`, at any free port; its address."""
-        words = [sys.executable, "-m", "orchestrator.cli", command, "--port", "0", "--json", *options]
+        words = [sys.executable, "-m", "cantata.cli", command, "--port", "0", "--json", *options]
         log = self.folder / f"{command}.log"
         own = {**os.environ, "REDIS_URL": self.stack.url, **environment}
         with (
@@ -94,7 +94,7 @@ def opened(folder: Path) -> Iterator[Desk]:
     """A stack with a coordinator, a worker for tools, and Flower."""
     definitions = Definitions(folder=str(HERE), tools={name: Tool(function=f"flower_tools:{name}") for name in ("add", "hold")})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(plan.USUAL_PORTS, "flower", 0)  # any that is free: other tests start stacks too
+        patch.setitem(stack_plan.USUAL_PORTS, "flower", 0)  # any that is free: other tests start stacks too
         for name in [name for name in os.environ if name.startswith("FLOWER_")]:
             patch.delenv(name)
         with Stack.start(folder / "home", agents=0, tools=2, flower=True) as stack, Client(stack.url, config=definitions) as client:

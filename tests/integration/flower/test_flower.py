@@ -19,8 +19,8 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, create_signed_value
 
-from orchestrator.flowerapp.desk import Desk as Runs
-from orchestrator.flowerapp.serve import routes
+from cantata.dashboard.flower.blocking_calls import Desk as Runs
+from cantata.dashboard.flower.serve import routes
 from tests.integration.flower.conftest import PATIENCE_S, Desk
 from tests.waiting import until
 
@@ -292,7 +292,7 @@ def test_who_follows_a_run_is_let_go_of_when_it_ends(desk: Desk) -> None:
 
 
 def test_it_does_not_listen_for_others_without_passwords(desk: Desk) -> None:
-    command = [sys.executable, "-m", "orchestrator.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
+    command = [sys.executable, "-m", "cantata.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "REDIS_URL": desk.stack.url})
 
     assert done.returncode == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from orchestrator.models.values import ToolContext
+from cantata.models.values import ToolContext
 
 
 def add(a: int, b: int) -> int:

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from orchestrator.cli.main import submit
-from orchestrator.testing import ScriptedModels
+from cantata.cli.main import submit
+from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Desk, Gateway
 from tests.waiting import until
 

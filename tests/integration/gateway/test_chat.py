@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.testing import ScriptedModels
+from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import Desk, Gateway, Json, start
 from tests.waiting import until
 

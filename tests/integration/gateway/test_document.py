@@ -17,7 +17,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
-from orchestrator.gateway.bodies import CHAIN, FORK, MEMORY, SIGNAL, TURN
+from cantata.gateway.api.bodies import CHAIN, FORK, MEMORY, SIGNAL, TURN
 from tests.integration.gateway.conftest import Gateway
 
 pytestmark = pytest.mark.timeout(400)

@@ -11,9 +11,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from orchestrator.client import Client
-from orchestrator.models.wire import ChainResponse
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client
+from cantata.models.wire import ChainResponse
+from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import CONFIG, Desk, Gateway, Json
 from tests.waiting import until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from orchestrator.client import Client
-from orchestrator.pages.runs import Pages
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client
+from cantata.dashboard.pages.run_pages import Pages
+from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Desk, Gateway, Json
 from tests.waiting import until
 

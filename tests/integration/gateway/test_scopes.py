@@ -11,7 +11,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from orchestrator.client import Client
+from cantata.client.client import Client
 from tests.integration.gateway.conftest import PATIENCE_S, SCOPES, Desk, Gateway, Json
 from tests.waiting import until
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.errors import ConfigError
-from orchestrator.models.definitions import Definitions, Tool
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions, Tool
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import Desk, agent, call
 from tests.integration.fleet.conftest import Journal, ask, models, tool
 from tests.integration.mcp.conftest import HttpServer, by_command, is_alive, serving

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import McpServer
-from orchestrator.models.values import JsonValue
+from cantata.errors import StepError
+from cantata.models.definitions import McpServer
+from cantata.models.values import JsonValue
+from cantata.workers.tools import mcp
+from cantata.workers.tools.mcp.server_session import Connection
+from cantata.workers.tools.mcp.session_errors import Broken
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import SCRIPT, HttpServer, by_command, is_alive, is_known
 from tests.waiting import until
-from workers import mcp
-from workers.mcp.connection import Connection
-from workers.mcp.errors import Broken
 
 Result = TypeVar("Result")
 
@@ -406,10 +406,10 @@ def test_a_closed_command_ends_even_if_it_would_stay(journal: Journal) -> None:
 
 
 def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workers.mcp import connection  # noqa: PLC0415  # the SDK is imported when it is needed, here too
+    from cantata.workers.tools.mcp import server_session  # noqa: PLC0415  # the SDK is imported when it is needed, here too
 
-    monkeypatch.setattr(connection, "IDLE_S", 0.2)
-    monkeypatch.setattr(connection, "PING_S", 0.05)
+    monkeypatch.setattr(server_session, "IDLE_S", 0.2)
+    monkeypatch.setattr(server_session, "PING_S", 0.05)
     server = by_command(journal)
 
     async def scenario() -> None:
@@ -422,7 +422,7 @@ def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: 
 
 WORKER = """
 import asyncio, sys
-from orchestrator.models.definitions import McpServer
+from cantata.models.definitions import McpServer
 from workers import mcp
 
 async def work():
@@ -448,6 +448,6 @@ def test_a_command_ends_when_its_worker_is_killed(journal: Journal) -> None:
 
 
 def test_the_sdk_is_imported_when_it_is_needed_and_no_sooner() -> None:
-    code = "import sys, workers.kinds, orchestrator.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
+    code = "import sys, cantata.workers.handlers, cantata.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

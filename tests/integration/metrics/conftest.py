@@ -15,10 +15,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Agent, Definitions, Limits, Tool
-from orchestrator.state import fleet
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.models.definitions import Agent, Definitions, Limits, Tool
+from cantata.state.fleet import registry
+from cantata.testing import ScriptedModels
 
 HERE = Path(__file__).parent
 MODEL = "openai/gpt-4o-mini"
@@ -77,7 +77,7 @@ class Stage:
     def workers(self) -> Scrape:
         """What all workers count, added up."""
         total = Scrape()
-        for worker in fleet.workers(self.client.redis):
+        for worker in registry.workers(self.client.redis):
             for sample, value in read(worker.metrics_url).items():
                 total[sample] = total.get(sample, 0.0) + value
         return total
@@ -95,7 +95,7 @@ class Stage:
 @contextmanager
 def gateway(redis_url: str, folder: Path, *options: str) -> Iterator[dict[str, str]]:
     """A gateway in a process of its own; what it says of itself."""
-    command = [sys.executable, "-m", "orchestrator.cli", "gateway", "--port", "0", "--metrics-port", "0", "--json", *options]
+    command = [sys.executable, "-m", "cantata.cli", "gateway", "--port", "0", "--metrics-port", "0", "--json", *options]
     log = folder / "gateway.log"
     own = {"REDIS_URL": redis_url, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
     with (

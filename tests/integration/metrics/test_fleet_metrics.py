@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.metrics.families import FAMILIES
+from cantata.observability.metrics.families import FAMILIES
 from tests.integration.metrics.conftest import MODEL, TENANTS_TOKEN, TOKEN, Scrape, Stage, definitions, gateway, read
 from tests.waiting import until
 

@@ -6,24 +6,24 @@ import time
 
 from redis import Redis
 
-from orchestrator import celeryapp, queues
-from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import sweep_once
-from orchestrator.models.graph import START, Graph, Items, Step
-from orchestrator.planning.canvas import Dispatch
-from orchestrator.state import fleet, load
-from orchestrator.state.fleet import Worker
-from orchestrator.state.keys import key_of, shard_key
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.load import Waiting
-from orchestrator.state.records import Begun
+from cantata.coordinator.sweeper import sweep_once
+from cantata.dispatch import celery_app, queues
+from cantata.dispatch.celery_app import make_app
+from cantata.models.graph import START, Graph, Items, Step
+from cantata.planning.canvas import Dispatch
+from cantata.state.fleet import load, registry
+from cantata.state.fleet.load import Waiting
+from cantata.state.fleet.registry import Worker
+from cantata.state.redis.keys import key_of, shard_key
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Begun
 from tests.integration.state.play import Play
 
 
 def serve(valkey: Redis, name: str, *queues: str) -> str:
     """Announce a worker; the name of a process of it that leases steps."""
     worker = Worker(name=name, queues=queues, concurrency=4, pid=1, host="h", version="1", started_at=time.time())
-    fleet.announce(valkey, worker)
+    registry.announce(valkey, worker)
     return f"{name}#17~ab12"
 
 
@@ -116,33 +116,33 @@ def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None
 
 
 def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
-    valkey.delete(key_of(None, fleet.WORKERS_KEY))
+    valkey.delete(key_of(None, registry.WORKERS_KEY))
     one = Worker(name="t@h", queues=("tools",), concurrency=1, pid=7, host="h", version="1", started_at=1.0)
     other = one.model_copy(update={"pid": 8, "started_at": 2.0})
 
-    assert fleet.announce(valkey, one) == ""
-    assert fleet.announce(valkey, one) == ""
-    assert fleet.announce(valkey, other) == "process 7 of h"
-    assert fleet.announce(valkey, one) == "process 8 of h"
+    assert registry.announce(valkey, one) == ""
+    assert registry.announce(valkey, one) == ""
+    assert registry.announce(valkey, other) == "process 7 of h"
+    assert registry.announce(valkey, one) == "process 8 of h"
 
     gone = other.model_copy(update={"seen_at": 1.0})
     for entry in (gone.model_dump_json(), "no worker"):
-        valkey.hset(key_of(None, fleet.WORKERS_KEY), one.name, entry)
-        assert fleet.announce(valkey, one) == "", "one that has not spoken for long is none"
-    fleet.retire(valkey, one.name)
+        valkey.hset(key_of(None, registry.WORKERS_KEY), one.name, entry)
+        assert registry.announce(valkey, one) == "", "one that has not spoken for long is none"
+    registry.retire(valkey, one.name)
 
 
 def test_who_works_is_told_by_a_redis_that_takes_no_writes(valkey: Redis) -> None:
     serve(valkey, "one@h", "tools")
     long_gone = Worker(name="old@h", queues=("tools",), concurrency=1, pid=1, host="h", version="1", started_at=0.0, seen_at=1.0)
-    valkey.hset(key_of(None, fleet.WORKERS_KEY), long_gone.name, long_gone.model_dump_json())
+    valkey.hset(key_of(None, registry.WORKERS_KEY), long_gone.name, long_gone.model_dump_json())
     valkey.config_set("min-replicas-to-write", 1)
     try:
-        assert [worker.name for worker in fleet.workers(valkey)] == ["one@h"]
+        assert [worker.name for worker in registry.workers(valkey)] == ["one@h"]
     finally:
         valkey.config_set("min-replicas-to-write", 0)
-    fleet.workers(valkey)
-    assert valkey.hkeys(key_of(None, fleet.WORKERS_KEY)) == ["one@h"], "those long gone go once they can"
+    registry.workers(valkey)
+    assert valkey.hkeys(key_of(None, registry.WORKERS_KEY)) == ["one@h"], "those long gone go once they can"
 
 
 def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> None:
@@ -180,7 +180,7 @@ def test_messages_of_all_priorities_are_counted_and_the_oldest_is_seen(ledger: L
     app = make_app(f"unix://{path}")
     try:
         for priority in (0, 0, 3, 9):
-            celeryapp.send(app, [Dispatch(app, "run", priority).signature("work", "tools", ["a"])])
+            celery_app.send(app, [Dispatch(app, "run", priority).signature("work", "tools", ["a"])])
         valkey.hset("no-queue", "field", "value")
 
         found = queues.waiting(app, ["tools", "agents", "no-queue"])
@@ -198,7 +198,7 @@ def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valke
     path = valkey.connection_pool.connection_kwargs["path"]
     app = make_app(f"unix://{path}", "memory://")
     try:
-        celeryapp.send(app, [Dispatch(app, "run").signature("work", "only-here", ["a"])])  # all of this process share what lies in memory
+        celery_app.send(app, [Dispatch(app, "run").signature("work", "only-here", ["a"])])  # all of this process share what lies in memory
 
         assert queues.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
     finally:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ModelError
-from orchestrator.models.values import JsonValue, ToolCall, ToolSchema, Usage
-from orchestrator.testing import Rule, ScriptedModels
-from orchestrator.testing import ToolCall as Scripted
-from workers import llm
+from cantata.errors import ModelError
+from cantata.models.values import JsonValue, ToolCall, ToolSchema, Usage
+from cantata.testing import Rule, ScriptedModels
+from cantata.testing import ToolCall as Scripted
+from cantata.workers.models import llm
 
 KEY = "sk-test-1234567890abcdef"
 MODEL = "openai/gpt-4o-mini"

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.embedded.identity import identify
-from orchestrator.errors import ModelError
-from orchestrator.models.values import JsonValue
-from workers.local_llm import server
-from workers.local_llm.labels import CONTENT_FREE
-from workers.local_llm.provider import Provider
+from cantata.embedded.identity import identify
+from cantata.errors import ModelError
+from cantata.models.values import JsonValue
+from cantata.workers.models.local import model_server
+from cantata.workers.models.local.labels import CONTENT_FREE
+from cantata.workers.models.local.provider import Provider
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
 
@@ -53,10 +53,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
-    code = "import sys, pathlib; from workers.local_llm import server; print(server.ensure(pathlib.Path(sys.argv[1])).pid)"
+    code = "import sys, pathlib; from cantata.workers.models.local import server; print(server.ensure(pathlib.Path(sys.argv[1])).pid)"
 
     with ThreadPoolExecutor(6) as pool:
-        here = [pool.submit(lambda: server.ensure(home).pid) for _ in range(3)]
+        here = [pool.submit(lambda: model_server.ensure(home).pid) for _ in range(3)]
         there = [pool.submit(subprocess.check_output, [sys.executable, "-c", code, str(home)], text=True) for _ in range(3)]
         pids = {each.result() for each in here} | {int(each.result()) for each in there}
 
@@ -164,18 +164,18 @@ def test_a_killed_server_is_started_again(home: Path) -> None:
     reply = answer(home, [{"role": "user", "content": "Say hello."}])
 
     assert content(reply)
-    assert server.ensure(home).pid != killed
+    assert model_server.ensure(home).pid != killed
 
 
 def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
-        of_stack = server.ensure(tmp_path / "stack").pid
+        of_stack = model_server.ensure(tmp_path / "stack").pid
         assert stack.stdin
         stack.stdin.close()
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))
     idle = subprocess.run(
-        [sys.executable, "-m", "workers.local_llm", "serve", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
+        [sys.executable, "-m", "cantata.workers.models.local", "serve", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
     )
 
     assert idle.returncode == 0
@@ -186,7 +186,7 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
 def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
-        address = server.ensure(tmp_path)
+        address = model_server.ensure(tmp_path)
         with socket.create_connection((urlsplit(address.url).hostname or "", urlsplit(address.url).port or 0)) as client:
             body = json.dumps({"prompt": "Once", "n_predict": 1500, "ignore_eos": True}).encode()
             head = f"POST /completion HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {address.key}\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.testing import Rule, ScriptedModels, ToolCall
+from cantata.testing import Rule, ScriptedModels, ToolCall
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_as_a_process_it_tells_its_address_and_ends_with_its_parent(tmp_path: Pa
     script = tmp_path / "script.yaml"
     script.write_text("- {match: hi, reply: hello}\n")
     parent_code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", parent_code, sys.executable, "-m", "orchestrator.testing", str(script)]
+    command = [sys.executable, "-c", parent_code, sys.executable, "-m", "cantata.testing", str(script)]
 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
@@ -270,7 +270,7 @@ def test_a_script_that_cannot_be_read_is_told_with_exit_status_2(tmp_path: Path)
     script = tmp_path / "script.yaml"
     script.write_text("- {replay: hello}\n")
 
-    ended = subprocess.run([sys.executable, "-m", "orchestrator.testing", str(script)], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-m", "cantata.testing", str(script)], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 2
     assert "replay" in ended.stderr

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.testing import ScriptedModels
+from cantata.testing import ScriptedModels
 from tests.integration.redis.servers import OPEN, Clustered, running
 
 

@@ -11,19 +11,19 @@ import httpx
 import pytest
 from redis.exceptions import NoPermissionError
 
-import orchestrator.state
-from orchestrator.errors import UnavailableError
-from orchestrator.state.connection import check, connect
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.sizes import Sizes
-from orchestrator.testing import ScriptedModels
+import cantata.state
+from cantata.errors import UnavailableError
+from cantata.state.fleet.sizes import Sizes
+from cantata.state.redis.connection import check, connect
+from cantata.state.runs.ledger import Ledger
+from cantata.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import PASSWORD, Server, running, until
 from tests.integration.redis.tls import Authority, tls_before
 from tests.integration.state.test_listing import accept
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
-LUA = Path(orchestrator.state.__file__).parent / "lua"
+LUA = Path(cantata.state.__file__).parent / "lua"
 ADMIN = "user admin on >admin ~* &* +@all\n"
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.state.connection import connect
-from orchestrator.state.keys import run_key
-from orchestrator.state.ledger import Ledger
-from orchestrator.testing import ScriptedModels
+from cantata.errors import ConfigError, UnavailableError
+from cantata.state.redis.connection import connect
+from cantata.state.redis.keys import run_key
+from cantata.state.runs.ledger import Ledger
+from cantata.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import Clustered, Server, running, until
 

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from orchestrator.celeryapp import make_app
-from orchestrator.coordinator import Sweeper
-from orchestrator.errors import UnavailableError
-from orchestrator.queues import waiting
-from orchestrator.state.cluster import Cluster
-from orchestrator.state.connection import connect
-from orchestrator.state.ledger import LEASE_S, Ledger
+from cantata.coordinator.sweeper import Sweeper
+from cantata.dispatch.celery_app import make_app
+from cantata.dispatch.queues import waiting
+from cantata.errors import UnavailableError
+from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.connection import connect
+from cantata.state.runs.ledger import LEASE_S, Ledger
 from tests.integration.redis.servers import Clustered, until
 from tests.integration.state.play import Play, work
 

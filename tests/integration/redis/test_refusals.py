@@ -8,8 +8,8 @@ from http.server import HTTPServer, SimpleHTTPRequestHandler
 
 import pytest
 
-from orchestrator.errors import UnavailableError
-from orchestrator.state.connection import check, connect
+from cantata.errors import UnavailableError
+from cantata.state.redis.connection import check, connect
 from tests.integration.redis.servers import HERE, Clustered, Sentinel, Server, free_port, running, until
 
 

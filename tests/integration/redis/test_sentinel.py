@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import UnavailableError
-from orchestrator.state.connection import connect
-from orchestrator.state.keys import run_key
-from orchestrator.state.ledger import Ledger
-from orchestrator.testing import ScriptedModels
+from cantata.errors import UnavailableError
+from cantata.state.redis.connection import connect
+from cantata.state.redis.keys import run_key
+from cantata.state.runs.ledger import Ledger
+from cantata.testing import ScriptedModels
 from tests.integration.redis.fleets import Fleet, serving, use_everything
 from tests.integration.redis.servers import OPEN, Watched, running, until
 

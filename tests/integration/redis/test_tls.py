@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import UnavailableError
-from orchestrator.state.connection import check, connect
+from cantata.errors import UnavailableError
+from cantata.state.redis.connection import check, connect
 from tests.integration.redis.fleets import submit
 from tests.integration.redis.servers import Server, running
 from tests.integration.redis.tls import Authority, tls_before

@@ -14,11 +14,11 @@ from typing import cast
 
 from redis import Redis
 
-from orchestrator.models.definitions import Limits, Rates
-from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import Ask, Granted, Limiter, Wait
-from orchestrator.state.scripts import Scripts
+from cantata.models.definitions import Limits, Rates
+from cantata.state.limits.limiter import Ask, Granted, Limiter, Wait
+from cantata.state.redis.connection import connect
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.runs.ledger import Ledger
 
 PROCESSES = 8
 STEPS = 20

@@ -10,9 +10,9 @@ from typing import cast
 
 from redis import Redis
 
-from orchestrator.models.graph import START, STEP_OVER
-from orchestrator.models.wire import RUN_OVER
-from orchestrator.state.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
+from cantata.models.graph import START, STEP_OVER
+from cantata.models.wire import RUN_OVER
+from cantata.state.redis.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
 
 ENDINGS = {"done", "failed", "skipped", "expanded", "missed_deadline"}
 """The events that end a step."""

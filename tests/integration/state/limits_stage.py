@@ -8,10 +8,10 @@ from typing import cast
 
 from redis import Redis
 
-from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
-from orchestrator.state.scripts import Scripts
+from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.runs.ledger import Ledger
 
 MODEL = "openai/gpt-4o-mini"
 CLOCK = "clock"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import cast
 
-from orchestrator.models.graph import START, Edge, Graph, Outcome, Step
-from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.models.wire import RunStatus
-from orchestrator.state.encoding import to_json
-from orchestrator.state.keys import shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Ahead, Begun, Committed, Place, StepRecord, Swept
+from cantata.models.graph import START, Edge, Graph, Outcome, Step
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.wire import RunStatus
+from cantata.state.redis.keys import shard_key, shard_of
+from cantata.state.runs.encoding import to_json
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Ahead, Begun, Committed, Place, StepRecord, Swept
 
 
 def work(step_id: str, **spec: object) -> Step:

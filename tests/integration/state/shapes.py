@@ -8,8 +8,8 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from orchestrator.models.graph import START, Edge, Graph, Items, Step
-from orchestrator.planning.growth import adopt
+from cantata.models.graph import START, Edge, Graph, Items, Step
+from cantata.planning.fragments import adopt
 from tests.integration.state.reference import Reference
 
 LATER_S = 3600.0

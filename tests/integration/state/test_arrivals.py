@@ -9,11 +9,11 @@ from heapq import heapify, heappop, heappush
 import pytest
 from redis import Redis
 
-from orchestrator.models.definitions import Limits, Rates
-from orchestrator.state.ledger import SWEEP_S
-from orchestrator.state.limits import Ask, Granted, Wait
+from cantata.models.definitions import Limits, Rates
+from cantata.state.limits.limiter import Ask, Granted, Wait
+from cantata.state.runs.ledger import SWEEP_S
+from cantata.workers.models.permits import FRESH_S
 from tests.integration.state.limits_stage import MODEL, Stage, holder
-from workers.leave import FRESH_S
 
 RPM = 30
 WINDOW_S = 60.0

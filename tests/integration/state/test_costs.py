@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from orchestrator.state import costs
-from orchestrator.state.costs import Measured
-from orchestrator.state.keys import key_of
+from cantata.state.limits import step_costs
+from cantata.state.limits.step_costs import Measured
+from cantata.state.redis.keys import key_of
 
 ONE, OTHER = "a" * 64, "b" * 64
 
@@ -18,25 +18,25 @@ def _empty(valkey: Redis) -> None:
 
 
 def test_configurations_with_a_tool_of_the_same_name_do_not_share_its_cost(valkey: Redis) -> None:
-    costs.share(valkey, {(ONE, "tools:x"): Measured(3, 1.0), (OTHER, "tools:x"): Measured(3, 10_000.0)})
+    step_costs.share(valkey, {(ONE, "tools:x"): Measured(3, 1.0), (OTHER, "tools:x"): Measured(3, 10_000.0)})
 
-    assert costs.known(valkey) == {ONE[:16]: {"tools:x": 1.0}, OTHER[:16]: {"tools:x": 10_000.0}}
+    assert step_costs.known(valkey) == {ONE[:16]: {"tools:x": 1.0}, OTHER[:16]: {"tools:x": 10_000.0}}
 
 
 def test_one_process_does_not_overwrite_what_many_measured(valkey: Redis) -> None:
-    costs.share(valkey, {(ONE, "tools:x"): Measured(50, 100.0)})
-    costs.share(valkey, {(ONE, "tools:x"): Measured(1, 0.0)})
-    assert costs.known(valkey)[ONE[:16]]["tools:x"] == pytest.approx(80.0)
+    step_costs.share(valkey, {(ONE, "tools:x"): Measured(50, 100.0)})
+    step_costs.share(valkey, {(ONE, "tools:x"): Measured(1, 0.0)})
+    assert step_costs.known(valkey)[ONE[:16]]["tools:x"] == pytest.approx(80.0)
 
-    costs.share(valkey, {(ONE, "tools:x"): Measured(50, 0.0)})
-    assert costs.known(valkey)[ONE[:16]]["tools:x"] == pytest.approx(0.0, abs=0.01), "many new ones count for more"
+    step_costs.share(valkey, {(ONE, "tools:x"): Measured(50, 0.0)})
+    assert step_costs.known(valkey)[ONE[:16]]["tools:x"] == pytest.approx(0.0, abs=0.01), "many new ones count for more"
 
 
 def test_the_hash_is_bounded_and_expires(valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "MAX_FIELDS", 10)
+    monkeypatch.setattr(step_costs, "MAX_FIELDS", 10)
 
     for number in range(25):
-        costs.share(valkey, {(f"{number:064}"[::-1], "tools:x"): Measured(3, 1.0)})
+        step_costs.share(valkey, {(f"{number:064}"[::-1], "tools:x"): Measured(3, 1.0)})
 
-    assert valkey.hlen(key_of(None, costs.COSTS_KEY)) <= 11
-    assert 0 < valkey.ttl(key_of(None, costs.COSTS_KEY)) <= costs.KEEP_S
+    assert valkey.hlen(key_of(None, step_costs.COSTS_KEY)) <= 11
+    assert 0 < valkey.ttl(key_of(None, step_costs.COSTS_KEY)) <= step_costs.KEEP_S

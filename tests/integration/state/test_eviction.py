@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator.models.graph import Graph
-from orchestrator.planning import forks as planning
-from orchestrator.state import forks
-from orchestrator.state.connection import check
-from orchestrator.state.keys import definitions_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Place
+from cantata.models.graph import Graph
+from cantata.planning import rewind as planning
+from cantata.state.forks import fork_store
+from cantata.state.redis.connection import check
+from cantata.state.redis.keys import definitions_key, shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Place
 from tests.integration.state.play import Play, row, work
 
 CHAT = Place(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)
@@ -82,9 +82,9 @@ def test_a_fork_holds_its_definitions(ledger: Ledger) -> None:
     ledger.cancel("run")
     assert ledger.redis.pttl(definitions_of(play)) > 0
 
-    fork = planning.fork(forks.read(ledger, "run"), "a")
+    fork = planning.fork(fork_store.read(ledger, "run"), "a")
     (anew,) = beside("run", 1)
-    forks.make(ledger, anew, fork, request={}, given=None, labels={})
+    fork_store.make(ledger, anew, fork, request={}, given=None, labels={})
 
     assert ledger.redis.pttl(definitions_of(play)) == -1
 

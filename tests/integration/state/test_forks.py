@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator.errors import CantataError, ConfigError, UnknownRunError
-from orchestrator.models.forks import Fork
-from orchestrator.models.graph import Edge, Graph, Items
-from orchestrator.planning import forks as planning
-from orchestrator.state import forks
-from orchestrator.state.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Ready
+from cantata.errors import CantataError, ConfigError, UnknownRunError
+from cantata.models.forks import Fork
+from cantata.models.graph import Edge, Graph, Items
+from cantata.planning import rewind as planning
+from cantata.state.forks import fork_store
+from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Ready
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 
 
@@ -29,7 +29,7 @@ class Anew(Play):
         self.ledger = source.ledger
         self.shard = source.shard
         self.run_id = near(source.run_id)
-        past = forks.read(source.ledger, source.run_id)
+        past = fork_store.read(source.ledger, source.run_id)
         self.fork = planning.retry(past) if from_step is None else planning.fork(past, from_step)
         self.sends = [each.step_id for each in made(source.ledger, self.run_id, self.fork)]
 
@@ -45,7 +45,7 @@ def near(run_id: str) -> str:
 
 
 def made(ledger: Ledger, run_id: str, fork: Fork) -> tuple[Ready, ...]:
-    return forks.make(ledger, run_id, fork, request={}, given="given anew", labels={"forked_from": fork.source})
+    return fork_store.make(ledger, run_id, fork, request={}, given="given anew", labels={"forked_from": fork.source})
 
 
 def diamond(ledger: Ledger) -> Play:
@@ -127,7 +127,7 @@ def half_mapped(ledger: Ledger) -> Play:
 
 
 def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    fork = planning.retry(forks.read(ledger, half_mapped(ledger).run_id))
+    fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
     first = made(ledger, near("run"), fork)
     once = whole(ledger, near("run"))
     assert made(ledger, near("run"), fork) == (), "it is there"
@@ -136,7 +136,7 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
     ledger.redis.zrem(f"{shard_key(None, shard_of('run'))}:ready", *(f"{near('run')}|{each.step_id}" for each in first))
     ledger.redis.hincrby(definitions_key(None, shard_of("run"), definitions_digest("{}")), "runs", -1)
     dropped = itertools.cycle((True, False))
-    monkeypatch.setattr("orchestrator.faultpoints.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped))
+    monkeypatch.setattr("cantata.fault_points.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped))
 
     again = made(ledger, near("run"), fork)
 
@@ -146,7 +146,7 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
 
 @pytest.mark.parametrize("part", [":out", ":state", ":told", ":log", ":backlog:map"])
 def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    fork = planning.retry(forks.read(ledger, half_mapped(ledger).run_id))
+    fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
     make = ledger.fork
 
     def evicted(run_id: str, source: str, place: str, **more: str) -> object:
@@ -162,7 +162,7 @@ def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledge
 
 
 def test_what_was_laid_out_by_one_who_died_expires(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    fork = planning.retry(forks.read(ledger, half_mapped(ledger).run_id))
+    fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
     monkeypatch.setattr(ledger, "fork", lambda *_, **__: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
@@ -199,7 +199,7 @@ def test_a_fork_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, how: str) ->
         play.do("b")
     else:
         ledger.cancel("run")
-    past = forks.read(ledger, "run")
+    past = fork_store.read(ledger, "run")
     fork = planning.retry(past) if how == "done anew" else planning.fork(past, "b")
 
     assert most_commands(ledger.redis, lambda: made(ledger, near("run"), fork)) <= MOST_COMMANDS
@@ -213,7 +213,7 @@ def test_a_fork_whose_maker_died_is_swept(ledger: Ledger) -> None:
 
 def test_nothing_is_made_of_a_run_that_expired_meanwhile(ledger: Ledger) -> None:
     diamond(ledger)
-    fork = planning.fork(forks.read(ledger, "run"), "b")
+    fork = planning.fork(fork_store.read(ledger, "run"), "b")
     for key in ledger.redis.scan_iter(match="*:run:run*"):
         ledger.redis.delete(key)
 
@@ -230,7 +230,7 @@ def test_a_step_is_named_by_the_end_of_its_id(ledger: Ledger) -> None:
     play.do("flow", fragment=Graph(steps=(work("flow/a"), work("flow/b/c"), work("flow/d/c")), exit="flow/d/c"))
     for step_id in ("flow/a", "flow/b/c", "flow/d/c"):
         play.do(step_id)
-    past = forks.read(ledger, "run")
+    past = fork_store.read(ledger, "run")
 
     assert planning.fork(past, "a") == planning.fork(past, "flow/a")
     assert planning.fork(past, "b/c") == planning.fork(past, "flow/b/c")
@@ -244,9 +244,9 @@ def test_what_cannot_be_forked_is_told(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=(Edge(source="a", target="b", label="left"),))
     with pytest.raises(ConfigError, match="run run is running; wait until it is over"):
-        forks.read(ledger, "run")
+        fork_store.read(ledger, "run")
     play.do("a")
-    past = forks.read(ledger, "run")
+    past = fork_store.read(ledger, "run")
 
     with pytest.raises(ConfigError, match="no step 'aa'; did you mean 'a'"):
         planning.fork(past, "aa")
@@ -255,7 +255,7 @@ def test_what_cannot_be_forked_is_told(ledger: Ledger) -> None:
     with pytest.raises(ConfigError, match=r"^run run left nothing to retry: its status is 'succeeded'"):
         planning.retry(past)
     with pytest.raises(UnknownRunError):
-        forks.read(ledger, "nobody")
+        fork_store.read(ledger, "nobody")
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------
@@ -491,7 +491,7 @@ def test_a_loop_is_done_anew_from_a_round(ledger: Ledger) -> None:
 def test_a_loop_is_named_by_its_last_round_or_done_from_its_first(ledger: Ledger) -> None:
     play = loop(ledger, 3)
 
-    last, first = Anew(play, "body"), planning.fork(forks.read(ledger, "run"), "branch#1")
+    last, first = Anew(play, "body"), planning.fork(fork_store.read(ledger, "run"), "branch#1")
 
     assert last.sends == ["body#3"]
     assert {each.step_id for each in first.redone} == {"branch#1", "out"}
@@ -551,7 +551,7 @@ def test_terminals_that_growth_named_are_those_before(ledger: Ledger) -> None:
     play.do("ann")
 
     assert ledger.read(Anew(play, "ann").run_id).terminals == ("ann",)
-    fork = planning.fork(forks.read(ledger, "run"), "route")
+    fork = planning.fork(fork_store.read(ledger, "run"), "route")
     assert json.loads(fork.terminals) == ["route"]
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from orchestrator.errors import ConfigError
-from orchestrator.models.forks import Fork
-from orchestrator.models.graph import Outcome
-from orchestrator.planning import forks as planning
-from orchestrator.state import forks
-from orchestrator.state.keys import shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Begun
+from cantata.errors import ConfigError
+from cantata.models.forks import Fork
+from cantata.models.graph import Outcome
+from cantata.planning import rewind as planning
+from cantata.state.forks import fork_store
+from cantata.state.redis.keys import shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Begun
 from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.shapes import LATER_S
@@ -34,7 +34,7 @@ class Forks(Runs):
             return
         self.bring_to_its_end()
         source = invariants.take(self.redis, RUN)
-        past = forks.read(self.ledger, RUN)
+        past = fork_store.read(self.ledger, RUN)
         steps = sorted(past.cells)
         for from_step in (None, *steps[:: max(1, len(steps) // MOST)]):
             try:
@@ -46,7 +46,7 @@ class Forks(Runs):
         super().teardown()
 
     def play(self, fork: Fork, source: invariants.Picture) -> None:
-        forks.make(self.ledger, FORK, fork, request={}, given=None, labels={})
+        fork_store.make(self.ledger, FORK, fork, request={}, given=None, labels={})
         anew = {redone.step_id for redone in fork.redone}
         kept = source.cells.keys() - anew - set(fork.removed)
         while self.check(kept).status == "running":

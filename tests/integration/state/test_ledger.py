@@ -10,15 +10,16 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from orchestrator import faultpoints
-from orchestrator.errors import CantataError, UnknownRunError
-from orchestrator.models.events import ReplyDelta, StepRefused
-from orchestrator.models.graph import START, Graph, Outcome
-from orchestrator.models.values import ErrorInfo, Usage
-from orchestrator.state import events, handed_back
-from orchestrator.state.keys import SHARDS, key_of, run_key, shard_key, shard_of
-from orchestrator.state.ledger import BLOB_BYTES, RESEND_S, Ledger
-from orchestrator.state.records import Ahead, Begun, Overdue, Ready, Swept
+from cantata import fault_points
+from cantata.errors import CantataError, UnknownRunError
+from cantata.models.events import ReplyDelta, StepRefused
+from cantata.models.graph import START, Graph, Outcome
+from cantata.models.values import ErrorInfo, Usage
+from cantata.state.fleet import refused_steps
+from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
+from cantata.state.runs import event_log
+from cantata.state.runs.ledger import BLOB_BYTES, RESEND_S, Ledger
+from cantata.state.runs.records import Ahead, Begun, Overdue, Ready, Swept
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 
@@ -148,7 +149,7 @@ def lose_one_reply(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     def at(label: str) -> bool:
         return label in expected and bool(expected.pop())
 
-    monkeypatch.setattr(faultpoints, "at", at)
+    monkeypatch.setattr(fault_points, "at", at)
 
 
 def test_a_begin_whose_reply_was_lost_is_told_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,12 +198,12 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
 
     assert play.events("a") == ["started", "refused"]
     assert (play.step("a").state, play.step("a").crashes) == ("sent", 0)
-    refused = next(event for event in events.read(ledger.redis, "run") if isinstance(event, StepRefused))
+    refused = next(event for event in event_log.read(ledger.redis, "run") if isinstance(event, StepRefused))
     assert refused.worker == "old"
     assert "does not know field invented_later" in refused.message
-    (told,) = handed_back.recent(ledger.redis)
+    (told,) = refused_steps.recent(ledger.redis)
     assert "step 'a' of run run: this worker does not know field invented_later" in told
-    assert 0 < int(str(ledger.redis.ttl(key_of(ledger.redis, handed_back.KEY)))) <= handed_back.FRESH_S
+    assert 0 < int(str(ledger.redis.ttl(key_of(ledger.redis, refused_steps.KEY)))) <= refused_steps.FRESH_S
 
 
 # committing
@@ -404,10 +405,10 @@ def test_a_run_goes_well_though_each_reply_is_lost_once(ledger: Ledger, monkeypa
     play = Play(ledger)
     assert sent(play.commit(play.begin(START), outcome=Outcome(fragment=Graph(steps=(work("a"), work("b"), wait("w")))))) == ["a", "b"]
 
-    handed_back = play.begin("a")
-    ledger.release(handed_back)
+    refused_steps = play.begin("a")
+    ledger.release(refused_steps)
     begun = play.begin("a")
-    assert ledger.renew([begun.lease, handed_back.lease]) == {handed_back.lease}
+    assert ledger.renew([begun.lease, refused_steps.lease]) == {refused_steps.lease}
     play.commit(begun, "once")
     play.lose_lease(play.begin("b"))
     play.commit(play.begin("b"), outcome=Outcome(usage=Usage(tool_calls=1)))
@@ -1025,7 +1026,7 @@ def test_pieces_of_a_reply_are_told_while_their_attempt_counts(ledger: Ledger) -
 
     assert [ledger.stream(first, "lo"), ledger.stream(second, "Hello")] == [False, True]
 
-    told = [(event.attempt, event.text) for event in events.read(ledger.redis, "run") if isinstance(event, ReplyDelta)]
+    told = [(event.attempt, event.text) for event in event_log.read(ledger.redis, "run") if isinstance(event, ReplyDelta)]
     assert told == [(1, "Hel"), (2, "Hello")]
 
 

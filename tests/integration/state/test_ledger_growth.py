@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.models.graph import START, Edge, Graph, Items, Outcome, Step
-from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Ahead
+from cantata.models.graph import START, Edge, Graph, Items, Outcome, Step
+from cantata.models.values import JsonValue
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Ahead
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.waiting import until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.models.graph import START, Edge, Graph, Outcome
-from orchestrator.state.ledger import Ledger
+from cantata.models.graph import START, Edge, Graph, Outcome
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger_growth import mapped
 

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from orchestrator.models.graph import START, Graph, Outcome
-from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.state.keys import shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Ahead, Begun, Committed, Ready
+from cantata.models.graph import START, Graph, Outcome
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.state.redis.keys import shard_key, shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Ahead, Begun, Committed, Ready
 from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, wait, work

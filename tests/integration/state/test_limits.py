@@ -12,9 +12,9 @@ from time import perf_counter
 import pytest
 from redis import Redis
 
-from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state import contention, limits_stage
 from tests.integration.state.contention import Load
 from tests.integration.state.limits_stage import MODEL, Stage, holder, on_budget, on_model

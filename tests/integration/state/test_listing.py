@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from orchestrator.errors import UnknownRunError
-from orchestrator.state import listing
-from orchestrator.state.keys import run_key, shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.listing import Wanted, every, find
-from orchestrator.state.records import Place
-from orchestrator.state.sessions import scoped, shard_of_session
-from orchestrator.state.summaries import RunSummary
+from cantata.errors import UnknownRunError
+from cantata.state.redis.keys import run_key, shard_key, shard_of
+from cantata.state.runs import listing
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.listing import Wanted, every, find
+from cantata.state.runs.records import Place
+from cantata.state.runs.summaries import RunSummary
+from cantata.state.sessions.conversations import scoped, shard_of_session
 
 
 def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:

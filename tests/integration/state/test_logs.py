@@ -8,10 +8,10 @@ from typing import Any
 
 from redis import Redis
 
-from orchestrator.state import logs
-from orchestrator.state.keys import run_key
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.logs import Logs, RunLogs
+from cantata.state.redis.keys import run_key
+from cantata.state.runs import log_store
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.log_store import Logs, RunLogs
 from tests.integration.state.play import Play, work
 
 
@@ -88,9 +88,9 @@ def test_the_oldest_lines_go_past_either_bound(ledger: Ledger, valkey: Redis) ->
 
 
 def test_while_redis_is_away_lines_are_lost_and_nobody_waits(ledger: Ledger, monkeypatch: Any) -> None:
-    monkeypatch.setattr(logs, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(log_store, "PATIENCE_S", 0.05)
     kept = RunLogs("redis://127.0.0.1:9", "one")
-    for number in range(logs.MOST_WAITING + 10):
+    for number in range(log_store.MOST_WAITING + 10):
         kept.add("r", line(str(number)))
     kept.flush(10.0)
 

@@ -18,13 +18,13 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from orchestrator.embedded.valkey import find_server
-from orchestrator.errors import ConfigError
-from orchestrator.models.values import JsonValue
-from orchestrator.state.connection import connect
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.memory import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryBank
-from orchestrator.state.scripts import Scripts
+from cantata.embedded.valkey import find_server
+from cantata.errors import ConfigError
+from cantata.models.values import JsonValue
+from cantata.state.memory.bank import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryBank
+from cantata.state.redis.connection import connect
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.runs.ledger import Ledger
 from tests.waiting import until
 
 CLOCK = "clock"

@@ -7,13 +7,16 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator.errors import ConfigError
-from orchestrator.state import cache, costs, fleet, load, rotation
-from orchestrator.state.connection import connect
-from orchestrator.state.costs import Measured
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import Limiter, standing
-from orchestrator.state.memory import MemoryBank
+from cantata.errors import ConfigError
+from cantata.state.fleet import load, registry
+from cantata.state.limits import step_costs
+from cantata.state.limits.limiter import Limiter, standing
+from cantata.state.limits.step_costs import Measured
+from cantata.state.memory import cache
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.redis.connection import connect
+from cantata.state.runs.ledger import Ledger
+from cantata.state.sessions import rotation
 from tests.integration.state.play import Play
 from tests.integration.test_threads import url_of
 
@@ -26,7 +29,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     mine.ledger.cancel("same")
     other.redis.set("unrelated", 1)
     cache.remember(other.redis, "digest", "reply", ttl_s=60)
-    costs.share(other.redis, {("d", "w"): Measured(1, 2.0)})
+    step_costs.share(other.redis, {("d", "w"): Measured(1, 2.0)})
     load.swept(other.redis)
     rotation.take(other, tenant="", team="t", session="", step="s")
     MemoryBank(other).store_memory("key", 1)
@@ -34,9 +37,9 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
 
     assert (ledger.status("same"), other.status("same")) == ("cancelled", "accepted")
     assert cache.recall(valkey, "digest") is None
-    assert costs.known(valkey) == {}
+    assert step_costs.known(valkey) == {}
     assert standing(other.redis, ["m"]).models["m"].paused_s > standing(valkey, ["m"]).models["m"].paused_s == 0
-    assert (fleet.workers(other.redis), load.standing(other.redis).runs_open) == ([], 1)
+    assert (registry.workers(other.redis), load.standing(other.redis).runs_open) == ([], 1)
     assert [run.run_id for run in other.runs()] == ["same"]
     new = {key for key in cast("list[str]", valkey.keys("*")) if key not in before} - {"unrelated"}
     assert {key.partition(":")[0] for key in new} == {"cantata", "second"}

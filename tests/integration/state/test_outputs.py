@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.models.values import JsonValue
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.outputs import AT_ONCE, READ_BYTES, Beginning, beginnings
+from cantata.models.values import JsonValue
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.outputs import AT_ONCE, READ_BYTES, Beginning, beginnings
 from tests.integration.state.play import Play, work
 
 

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator.coordinator import start
-from orchestrator.models.definitions import Definitions, Tool
-from orchestrator.models.graph import START, Outcome
-from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.state.encoding import to_json
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.records import Begun
+from cantata.coordinator.sweeper import start
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.graph import START, Outcome
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.state.runs.encoding import to_json
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Begun
 from tests.integration.state.play import Play, row, wait, work
 
 MOST_BYTES = 5_000

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from orchestrator import permits
-from orchestrator.models.definitions import Limits, Rates
-from orchestrator.models.graph import Outcome
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Granted, Limiter, Wait, standing
-from orchestrator.state.records import Begun, Ready
+from cantata.coordinator import permit_wakeups
+from cantata.models.definitions import Limits, Rates
+from cantata.models.graph import Outcome
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, standing
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Begun, Ready
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, work
 
@@ -58,11 +58,11 @@ class Fleet:
         """Look for those that wait, as the sweep does; answers the steps to send."""
         swept = self.ledger.sweep_all()
         waiting = [ticket for each in swept for ticket in each.waiting]
-        return names(permits.sweep(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left]))
+        return names(permit_wakeups.sweep(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left]))
 
     def ends(self, begun: Begun) -> list[str]:
         """A call ends; answers the steps to send."""
-        return names(permits.wake(self.ledger, self.limiter, self.limiter.settle(begun.lease, tokens=1, usd=None)))
+        return names(permit_wakeups.wake(self.ledger, self.limiter, self.limiter.settle(begun.lease, tokens=1, usd=None)))
 
 
 def names(sends: Sequence[tuple[str, Ready]]) -> list[str]:

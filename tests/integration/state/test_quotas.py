@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.gateway.faults import refusal
-from orchestrator.gateway.faults import refused as chain_refusal
-from orchestrator.models.definitions import Limits, Quota
-from orchestrator.models.values import JsonValue
-from orchestrator.state.keys import SHARDS, shard_key
-from orchestrator.state.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
-from orchestrator.state.memory import MemoryBank
-from orchestrator.state.quotas import Quotas
+from cantata.errors import ConfigError, UnavailableError
+from cantata.gateway.http_errors import refusal
+from cantata.gateway.http_errors import refused as chain_refusal
+from cantata.models.definitions import Limits, Quota
+from cantata.models.values import JsonValue
+from cantata.state.limits.quotas import Quotas
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.redis.keys import SHARDS, shard_key
+from cantata.state.runs.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, row, wait, work
 

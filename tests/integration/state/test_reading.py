@@ -9,13 +9,15 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from orchestrator.errors import UnknownRunError
-from orchestrator.models.graph import Graph, Items, Outcome
-from orchestrator.state import forks, pieces, run_snapshot
-from orchestrator.state import ledger as ledgers
-from orchestrator.state.keys import run_key, shard_key
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.sessions import Sessions
+from cantata.errors import UnknownRunError
+from cantata.models.graph import Graph, Items, Outcome
+from cantata.state.forks import fork_store
+from cantata.state.redis import pieces
+from cantata.state.redis.keys import run_key, shard_key
+from cantata.state.runs import ledger as ledgers
+from cantata.state.runs import run_snapshot
+from cantata.state.runs.ledger import Ledger
+from cantata.state.sessions.conversations import Sessions
 from tests.examples import FEWER
 from tests.integration.state.play import Play, failed, row, wait, work
 
@@ -70,7 +72,7 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
     assert slowest_ms(ledger.redis, lambda: ledger.signal("run", "nobody", 1)) <= BOUND_MS
     assert ledger.signal("run", "ask", "yes")[0] == "taken"
     ledger.cancel("run")
-    assert slowest_ms(ledger.redis, lambda: forks.read(ledger, "run")) <= BOUND_MS
+    assert slowest_ms(ledger.redis, lambda: fork_store.read(ledger, "run")) <= BOUND_MS
     assert play.status == "cancelled"
 
 
@@ -274,7 +276,7 @@ def test_a_finished_run_of_which_a_part_was_evicted_is_gone(ledger: Ledger, part
 
     ledger.redis.delete(f"{run_key(ledger.redis, 'run')}{part}")
 
-    for read in (ledger.read, lambda run_id: forks.read(ledger, run_id)):
+    for read in (ledger.read, lambda run_id: fork_store.read(ledger, run_id)):
         with pytest.raises(UnknownRunError, match="evicted"):
             read("run")
     ledger.redis.flushdb()

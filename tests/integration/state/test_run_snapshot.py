@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.state import run_snapshot
-from orchestrator.state.ledger import Ledger
+from cantata.state.runs import run_snapshot
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, work
 
 

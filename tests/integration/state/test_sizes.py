@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from orchestrator.state import sizes
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.sizes import Sizes
+from cantata.state.fleet import sizes
+from cantata.state.fleet.sizes import Sizes
+from cantata.state.runs.ledger import Ledger
 from tests.integration.state.test_listing import accept
 
 

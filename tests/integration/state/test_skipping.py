@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.models.graph import Outcome
-from orchestrator.state import cache, fleet
-from orchestrator.state.connection import connect
-from orchestrator.state.fleet import Worker
-from orchestrator.state.keys import definitions_key, run_key, shard_key, shard_of
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.limits import LIMITS_KEY, Ask, Limiter, Wait, standing
-from orchestrator.state.memory import MemoryBank
-from orchestrator.state.records import Place
-from orchestrator.state.sessions import Sessions
-from orchestrator.state.skipping import bring_nearer, skip
+from cantata.errors import ConfigError, UnavailableError
+from cantata.models.graph import Outcome
+from cantata.state.fleet import registry
+from cantata.state.fleet.clock_skip import bring_nearer, skip
+from cantata.state.fleet.registry import Worker
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, standing
+from cantata.state.memory import cache
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.redis.connection import connect
+from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Place
+from cantata.state.sessions.conversations import Sessions
 from tests.integration.state.limits_stage import MODEL, holder, on_model
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 
@@ -77,14 +78,14 @@ def test_leases_messages_and_announcements_of_those_who_live_stay_as_they_are(le
     play = Play(ledger, timeout_s=2 * DAY_S)
     play.plan(work("held"), work("sent"))
     begun = play.begin("held")
-    fleet.announce(ledger.redis, Worker(name="w", queues=("tools",), concurrency=1, pid=1, host="here", version="1", started_at=0.0))
+    registry.announce(ledger.redis, Worker(name="w", queues=("tools",), concurrency=1, pid=1, host="here", version="1", started_at=0.0))
 
     bring_nearer(ledger.redis, DAY_S)
     swept = play.sweep()
 
     assert (swept.lost, swept.overdue, swept.sends) == (0, (), ())
     assert ledger.renew([begun.lease]) == set()
-    assert [worker.name for worker in fleet.workers(ledger.redis)] == ["w"]
+    assert [worker.name for worker in registry.workers(ledger.redis)] == ["w"]
     assert play.commit(begun).word == "ok"
 
 

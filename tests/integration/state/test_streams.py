@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from redis import Redis
 
-from orchestrator.errors import UnknownRunError
-from orchestrator.state import streams as streams_module
-from orchestrator.state.keys import run_key
-from orchestrator.state.ledger import Ledger
-from orchestrator.state.pace import Pace
-from orchestrator.state.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
+from cantata.errors import UnknownRunError
+from cantata.state.limits.request_rate import Pace
+from cantata.state.redis.keys import run_key
+from cantata.state.runs import streams as streams_module
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
 
 PATIENCE_S = 20.0
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import tracing
-from orchestrator.client import Client, EmbeddedClient
-from orchestrator.models.definitions import Agent, Definitions, Model, Tool
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client, EmbeddedClient
+from cantata.models.definitions import Agent, Definitions, Model, Tool
+from cantata.observability import traces
+from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector, Seen
 from tests.waiting import until
 
@@ -60,10 +60,10 @@ def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, col
         }  # fmt: skip
         for name, value in environment.items():
             patch.setenv(name, value)
-        tracing.stop()  # what tests before it in this process settled, when no collector was named
+        traces.stop()  # what tests before it in this process settled, when no collector was named
         with Client.embedded(tmp_path_factory.mktemp("traced"), config=definitions(), agents=1, tools=2) as client:
             yield client
-        tracing.stop()
+        traces.stop()
 
 
 def node(node_id: str, name: str, **fields: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def trace_of(collector: Collector, run_id: str, steps: int) -> list[Seen]:
     """The spans of a run, once its root and the spans of so many steps came."""
 
     def whole() -> list[Seen]:
-        tracing.flush()
+        traces.flush()
         seen = collector.spans(run_id)
         known = [span for span in seen if "cantata.step.id" in span.attributes]
         return seen if len(known) >= steps and any(span.name.startswith("run ") for span in seen) else []

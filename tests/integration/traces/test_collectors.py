@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import tracing
-from orchestrator.client import Client
-from orchestrator.testing import ScriptedModels
+from cantata.client.client import Client
+from cantata.observability import traces
+from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector
 from tests.integration.traces.conftest import HERE, PATIENCE_S, definitions, node
 
@@ -44,7 +44,7 @@ def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Pa
         since = time.monotonic()
     stopped_s = time.monotonic() - since
     since = time.monotonic()
-    tracing.stop()
+    traces.stop()
 
     assert ran_s < SLOW_S
     assert stopped_s < SPARE_S
@@ -67,7 +67,7 @@ def test_nothing_is_lost_when_a_stack_stops(
         run = client.submit_turn("What is 1 and 1?", agent="helper")
         assert run.result(PATIENCE_S).output == "two"
         steps = sum(bool(step.attempt) for step in run.record().steps.values())
-    tracing.stop()
+    traces.stop()
 
     spans = collector.spans(run.run_id)
     assert sum("cantata.step.id" in span.attributes for span in spans) == steps
@@ -77,8 +77,8 @@ def test_nothing_is_lost_when_a_stack_stops(
 
 DOWN = """
 import sys, time
-from orchestrator import tracing
-from orchestrator.runlog import configure_logs
+from cantata.observability import traces as tracing
+from cantata.observability.logs import configure_logs
 configure_logs()
 tracing.start("one", "1", joins=True)
 spans = tracing.active()
@@ -111,7 +111,8 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
 
 @pytest.mark.slow("workers start from nothing")
 def test_without_a_collector_nothing_that_traces_is_imported() -> None:
-    script = "import sys, workers.service, workers.watching, orchestrator.client; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
+    modules = "cantata.workers.service, cantata.workers.instrumentation, cantata.client.client"
+    script = f"import sys, {modules}; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
 
     assert subprocess.run([sys.executable, "-c", script], cwd=HERE.parents[2], env=environment, timeout=60, check=False).returncode == 0

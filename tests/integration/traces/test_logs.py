@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.cli.main import submit
-from orchestrator.client import ChainRun, EmbeddedClient
-from orchestrator.runlog.lines import LINE_BYTES, Line
-from orchestrator.state.keys import run_key
-from orchestrator.state.logs import MOST_BYTES, MOST_LINES, Logs
+from cantata.cli.main import submit
+from cantata.client.client import ChainRun, EmbeddedClient
+from cantata.observability.logs.lines import LINE_BYTES, Line
+from cantata.state.redis.keys import run_key
+from cantata.state.runs.log_store import MOST_BYTES, MOST_LINES, Logs
 from tests.integration.traces.conftest import PATIENCE_S, SECRET, node
 from tests.waiting import until
 

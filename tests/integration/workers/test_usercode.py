@@ -11,7 +11,7 @@ from typing import Any
 BEFORE = """
 import json, os, sys
 from pathlib import Path
-from orchestrator.errors import MustWait
+from cantata.errors import MustWait
 from workers import usercode
 folder = Path(sys.argv[1])
 told = []

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AgentChain, ConfigError, PromptChain
-from orchestrator.models.definitions import History, Model, Router, Rule, Synthesizer, Team
-from orchestrator.models.instructions import Nested
+from cantata import AgentChain, ConfigError, PromptChain
+from cantata.models.definitions import History, Model, Router, Rule, Synthesizer, Team
+from cantata.models.instructions import Nested
 
 GPT = "openai/gpt-4o-mini"
 NAME = f"{__name__}:"

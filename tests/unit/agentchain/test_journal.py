@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agentchain.journal import RunLog
+from cantata.frontends.agentchain.run_log import RunLog
 
 
 def test_lines_are_json_with_the_time_first(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_it_is_wanted_by_a_folder_by_verbose_and_by_logging(caplog: pytest.LogCa
     assert not RunLog(None, verbose=False).is_wanted
     assert RunLog(None, verbose=True).is_wanted
     assert RunLog(tmp_path, verbose=False).is_wanted
-    with caplog.at_level(logging.INFO, "orchestrator.agentchain"):
+    with caplog.at_level(logging.INFO, "cantata.frontends.agentchain"):
         assert RunLog(None, verbose=False).is_wanted
 
 
 def test_a_summary_is_a_line_that_is_not_too_long(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "orchestrator.agentchain"):
+    with caplog.at_level(logging.INFO, "cantata.frontends.agentchain"):
         RunLog(None, verbose=True).write("process_input_start", {"run_id": "r", "session": "s", "mode": "router", "input": "a\nb" * 1000})
 
     told = capsys.readouterr().out

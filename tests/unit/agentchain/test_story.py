@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agentchain.lines import Line
-from orchestrator.agentchain.story import Story
-from orchestrator.models.definitions import Team
-from orchestrator.models.events import event_of
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import ErrorInfo
-from orchestrator.models.wire import RunResult, Turn
-from orchestrator.state.records import StepRecord
+from cantata.frontends.agentchain.log_entry import Line
+from cantata.frontends.agentchain.log_mapping import Story
+from cantata.models.definitions import Team
+from cantata.models.events import event_of
+from cantata.models.graph import Spec
+from cantata.models.values import ErrorInfo
+from cantata.models.wire import RunResult, Turn
+from cantata.state.runs.records import StepRecord
 
 PIPELINE = Team(mode="pipeline", agents=["ann", "bob"])
 BROADCAST = Team(mode="broadcast", agents=["ann", "bob"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.chainbuilder import ChainBuilder, builder
-from orchestrator.chainbuilder.plan import Base, Member, Plan
-from orchestrator.chainbuilder.progress import Progress
+from cantata.frontends.chainbuilder import ChainBuilder, builder
+from cantata.frontends.chainbuilder.plan import Base, Member, Plan
+from cantata.frontends.chainbuilder.progress import Progress
 
 
 def test_a_group_is_waited_for_no_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.chainbuilder import executors, plan
-from orchestrator.chainbuilder.compiling import FAILED, START, definitions_of, request_of, sources_of
-from orchestrator.chainbuilder.plan import Base, Parts, Plan
-from orchestrator.chainbuilder.reading import base_of, parts_of
-from orchestrator.models.instructions import FunctionStep, Nested
-from orchestrator.planning import templates
-from orchestrator.planning.chains import checks
-from orchestrator.planning.expressions import parse
-from orchestrator.promptchain import PromptChain
+from cantata.frontends.chainbuilder import executors, plan
+from cantata.frontends.chainbuilder.compiling import FAILED, START, definitions_of, request_of, sources_of
+from cantata.frontends.chainbuilder.plan import Base, Parts, Plan
+from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.frontends.promptchain import PromptChain
+from cantata.models.instructions import FunctionStep, Nested
+from cantata.planning import templates
+from cantata.planning.chain_checks import checks
+from cantata.planning.expressions import parse
 
 GPT = "openai/gpt-4o-mini"
 EMPTY = Plan(base=Base(model=GPT, instruction="{instruction}"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.chainbuilder.progress import Progress, progress_in
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import ErrorInfo, Usage
-from orchestrator.models.wire import RunStatus
-from orchestrator.state.records import RunRecord, StepRecord
+from cantata.frontends.chainbuilder.progress import Progress, progress_in
+from cantata.models.graph import Spec
+from cantata.models.values import ErrorInfo, Usage
+from cantata.models.wire import RunStatus
+from cantata.state.runs.records import RunRecord, StepRecord
 
 ERROR = ErrorInfo(code="cancelled", message="the run was cancelled")
 

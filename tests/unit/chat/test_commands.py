@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.chat.commands import COMMANDS, Command, command_of, help_text
+from cantata.chat.slash_commands import COMMANDS, Command, command_of, help_text
 
 
 @pytest.mark.parametrize(

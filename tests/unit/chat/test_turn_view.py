@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 
-from orchestrator.chat.turn_view import ChatItem, TurnView
-from orchestrator.models.events import event_of
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import JsonValue
-from orchestrator.state.records import StepRecord
+from cantata.chat.turn_view import ChatItem, TurnView
+from cantata.models.events import event_of
+from cantata.models.graph import Spec
+from cantata.models.values import JsonValue
+from cantata.state.runs.records import StepRecord
 
 
 class Turn:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import config
-from orchestrator.gateway.access import read_tokens
-from orchestrator.settings import VARIABLES
+from cantata.config import loading
+from cantata.gateway.access import read_tokens
+from cantata.settings import VARIABLES
 from tests.acceptance.pages import blocks, lines, parse
 
 TOP = Path(__file__).parents[3]
@@ -319,7 +319,7 @@ def test_the_build_sees_what_the_image_copies_and_nothing_else() -> None:
 
 
 def test_the_image_is_of_this_release() -> None:
-    version = re.search(r'__version__ = "(.*)"', (TOP / "orchestrator" / "__init__.py").read_text())
+    version = re.search(r'__version__ = "(.*)"', (TOP / "cantata" / "__init__.py").read_text())
     assert version
 
     for file in (FILE, DEPLOY / "Dockerfile", DEPLOY / ".env.example"):
@@ -328,7 +328,7 @@ def test_the_image_is_of_this_release() -> None:
 
 @pytest.mark.parametrize("folder", [DEPLOY, TOP / "tests" / "compose"], ids=lambda folder: folder.name)
 def test_the_configuration_beside_it_has_no_fault(folder: Path) -> None:
-    assert config.check_file(folder / "config" / "cantata.yaml") == []
+    assert loading.check_file(folder / "config" / "cantata.yaml") == []
 
 
 def lint(file: Path) -> str:

@@ -15,12 +15,13 @@ import promql_parser
 import pytest
 import yaml
 
-import orchestrator
-from orchestrator import config, embedded
-from orchestrator.cli.main import COMMANDS
-from orchestrator.gateway import serve
-from orchestrator.metrics.families import BY_NAME
-from orchestrator.state import load
+import cantata
+from cantata import embedded
+from cantata.cli.main import COMMANDS
+from cantata.config import loading
+from cantata.gateway import serve
+from cantata.observability.metrics.families import BY_NAME
+from cantata.state.fleet import load
 from tests import manifests
 from tests.acceptance.pages import parse
 from tests.manifests import FOLDER, TOP, Manifest
@@ -132,7 +133,7 @@ def variables() -> Iterator[str]:
 
 
 def test_every_variable_is_read_by_something() -> None:
-    sources = "\n".join(path.read_text() for package in ("orchestrator", "workers") for path in (TOP / package).rglob("*.py"))
+    sources = "\n".join(path.read_text() for path in (TOP / "cantata").rglob("*.py"))
     read = set(re.findall(r'"((?:CANTATA|REDIS)_\w+)"', sources))
 
     assert {name for name in variables() if not name.startswith("FLOWER_")} - read == FOREIGN
@@ -142,7 +143,7 @@ def test_every_variable_is_read_by_something() -> None:
 def test_the_configuration_to_start_from_loads() -> None:
     (file,) = (FOLDER / "base" / "config").iterdir()
 
-    assert config.load(file).defaults.agent == "assistant"
+    assert loading.load(file).defaults.agent == "assistant"
     assert Path(SETTINGS["CANTATA_CONFIG"]).name == file.name
     for each in OURS:
         mounts = {mount["name"]: mount["mountPath"] for mount in container(each)["volumeMounts"]}
@@ -153,7 +154,7 @@ def test_the_configuration_to_start_from_loads() -> None:
 def test_images_are_of_this_version_and_redis_is_that_of_compose() -> None:
     compose = yaml.safe_load((TOP / "docker-compose.yml").read_text())
 
-    assert {container(each)["image"] for each in OURS} == {f"cantata:{orchestrator.__version__}"}
+    assert {container(each)["image"] for each in OURS} == {f"cantata:{cantata.__version__}"}
     assert container(workload("cantata-redis"))["image"] == compose["services"]["redis"]["image"]
 
 

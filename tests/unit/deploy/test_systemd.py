@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.settings import VARIABLES
+from cantata.settings import VARIABLES
 from tests.acceptance.pages import parse
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "systemd"

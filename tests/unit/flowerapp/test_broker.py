@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from flower.utils.broker import Broker
 
-from orchestrator.celeryapp import make_app
-from orchestrator.flowerapp.broker import show_broker
+from cantata.dashboard.flower.broker import show_broker
+from cantata.dispatch.celery_app import make_app
 
 
 def shown(url: str) -> tuple[Any, str]:

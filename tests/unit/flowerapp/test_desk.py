@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from orchestrator.errors import ConfigError, UnavailableError, UnknownRunError
-from orchestrator.flowerapp import desk
-from orchestrator.flowerapp.desk import Desk
-from orchestrator.flowerapp.faults import Refused, body_of
+from cantata.dashboard.flower import blocking_calls
+from cantata.dashboard.flower.blocking_calls import Desk
+from cantata.dashboard.flower.http_errors import Refused, body_of
+from cantata.errors import ConfigError, UnavailableError, UnknownRunError
 
 
 async def open_desk() -> Desk:
@@ -22,7 +22,7 @@ async def open_desk() -> Desk:
 
 
 def test_more_than_can_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MOST_WAITING", 20)
+    monkeypatch.setattr(blocking_calls, "MOST_WAITING", 20)
 
     async def main() -> None:
         gate, own = threading.Event(), await open_desk()

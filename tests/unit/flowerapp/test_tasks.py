@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.celeryapp import make_app
-from orchestrator.flowerapp.tasks import Place, place_of, tasks_of
-from orchestrator.planning.canvas import Dispatch
+from cantata.dashboard.flower.task_links import Place, place_of, tasks_of
+from cantata.dispatch.celery_app import make_app
+from cantata.planning.canvas import Dispatch
 
 RUN = "1a1f849485c04486b37"
 

@@ -12,8 +12,8 @@ from flower.urls import settings as flower_settings
 from structlog.testing import capture_logs
 from tornado.escape import url_escape
 
-from orchestrator.flowerapp import templates
-from orchestrator.flowerapp.templates import ADDITIONS, Addition, Templates
+from cantata.dashboard.flower import flower_templates
+from cantata.dashboard.flower.flower_templates import ADDITIONS, Addition, Templates
 
 RUN = "1a1f849485c04486b37"
 PAGES = Path(flower_settings["template_path"])
@@ -75,7 +75,7 @@ def test_a_template_without_a_place_is_shown_as_it_is_and_said_to_be(tmp_path: P
 
 
 def test_an_addition_that_cannot_be_read_there_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "ADDITIONS", {"navbar.html": Addition(re.compile("<ul>"), "{% end %}")})
+    monkeypatch.setattr(flower_templates, "ADDITIONS", {"navbar.html": Addition(re.compile("<ul>"), "{% end %}")})
     with capture_logs() as logs:
         page = put(tmp_path, navbar="<ul></ul>").load("navbar.html")
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats.a2e import is_request, load_request, request_from
-from orchestrator.formats.documents import parse
+from cantata.config.chain_requests import is_request, load_request, request_from
+from cantata.config.documents import parse
+from cantata.errors import ConfigError
 
 PLAIN = """\
 entry_node: fetch

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import packages
-from orchestrator.cli.main import submit
-from orchestrator.errors import StepError
-from orchestrator.formats.clashes import clash_of
-from orchestrator.formats.functions import fault_of
-from workers.tools import load
+from cantata import packages
+from cantata.cli.main import submit
+from cantata.config.user_code.clashes import clash_of
+from cantata.config.user_code.function_source import fault_of
+from cantata.errors import StepError
+from cantata.workers.tools.functions import load
 
 HIDDEN = "is hidden by Cantata's package of that name; rename it"
 
@@ -24,7 +24,7 @@ def write(folder: Path, **texts: str) -> None:
         file.write_text(text)
 
 
-@pytest.mark.parametrize("name", ["workers", "orchestrator", "cantata"])
+@pytest.mark.parametrize("name", ["cantata"])
 def test_a_function_of_a_package_of_that_name_is_a_fault(tmp_path: Path, name: str) -> None:
     write(tmp_path, **{f"{name}__jobs": "def work(): return 1"})
 
@@ -34,29 +34,29 @@ def test_a_function_of_a_package_of_that_name_is_a_fault(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    "text", ["import workers.jobs", "from workers import jobs", "from workers.jobs import work", "def work():\n    import workers"]
+    "text", ["import cantata.jobs", "from cantata import jobs", "from cantata.jobs import work", "def work():\n    import cantata"]
 )
 def test_a_module_that_imports_one_is_a_fault_with_its_name(tmp_path: Path, text: str) -> None:
-    write(tmp_path, workers__jobs="def work(): return 1", shop="import desk\nfrom desk import work", desk=f"{text}\n\ndef work(): return 1")
+    write(tmp_path, cantata__jobs="def work(): return 1", shop="import desk\nfrom desk import work", desk=f"{text}\n\ndef work(): return 1")
 
     assert fault_of("shop:work", folder=tmp_path) == (
-        f"module 'shop' cannot be imported: the folder's own 'workers', which 'desk' imports, {HIDDEN}"
+        f"module 'shop' cannot be imported: the folder's own 'cantata', which 'desk' imports, {HIDDEN}"
     )
     with pytest.raises(StepError, match=HIDDEN):
         load("shop:work", str(tmp_path))
 
 
 def test_a_folder_of_that_name_that_nothing_imports_is_none(tmp_path: Path) -> None:
-    write(tmp_path, workers__jobs="x = 1", shop="from . import other\nimport json\nimport orchestrator\n\ndef work(): return 1")
+    write(tmp_path, cantata__jobs="x = 1", shop="from . import other\nimport json\n\ndef work(): return 1")
 
     assert fault_of("shop:work", folder=tmp_path) is None
     assert clash_of("shop", None) is None
-    assert clash_of("workers.tools", packages.HERE) is None, "Cantata's own"
+    assert clash_of("cantata.workers.tools.functions", packages.HERE) is None, "Cantata's own"
 
 
 def test_submit_check_names_it(tmp_path: Path) -> None:
-    write(tmp_path, workers="def work(): return 1")
-    (tmp_path / "shop.yaml").write_text("version: 1\ntools: {job: {function: 'workers:work'}}\n")
+    write(tmp_path, cantata="def work(): return 1")
+    (tmp_path / "shop.yaml").write_text("version: 1\ntools: {job: {function: 'cantata:work'}}\n")
 
     done = CliRunner().invoke(submit, ["check", str(tmp_path / "shop.yaml")])
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats.documents import parse
-from orchestrator.formats.native import load_definitions
-from orchestrator.models.definitions import Definitions, Tool
+from cantata.config.documents import parse
+from cantata.config.native import load_definitions
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions, Tool
 
 DECORATED = """
 import functools
-import orchestrator
-import orchestrator as cantata
+import cantata
+import cantata as score
 from langchain.tools import tool as other
-from orchestrator import tool
-from orchestrator import tooling
-from orchestrator.tooling import tool as mark
+from cantata import tool
+from cantata.config.user_code import tool_decorator
+from cantata.config.user_code.tool_decorator import tool as mark
 
 LIMIT = 3
 
@@ -31,7 +31,7 @@ def bare(): ...
       "well.")
 def draw(): ...
 
-@orchestrator.tool(at_most_once=True, hidden=("user_id", "day"))
+@score.tool(at_most_once=True, hidden=("user_id", "day"))
 async def charge(user_id, cents, *, day="today"): ...
 
 @cantata.tool(retries=1)
@@ -40,7 +40,7 @@ def one(): ...
 @mark(retries=2)
 def two(): ...
 
-@tooling.tool(retries=3)
+@tool_decorator.tool(retries=3)
 def three(): ...
 
 @other(retries=4)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats.documents import Document, parse, parse_json
-from orchestrator.formats.marks import KeyPath, find, place
-from orchestrator.models.values import JsonValue
+from cantata.config.documents import Document, parse, parse_json
+from cantata.config.source_map import KeyPath, find, place
+from cantata.errors import ConfigError
+from cantata.models.values import JsonValue
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,9 +7,9 @@ from typing import Literal
 import pytest
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from orchestrator.formats.documents import Document, parse
-from orchestrator.formats.faults import faults_of
-from orchestrator.models.values import Value
+from cantata.config.documents import Document, parse
+from cantata.config.faults import faults_of
+from cantata.models.values import Value
 
 
 class Dish(Value):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.formats.functions import fault_of
+from cantata.config.user_code.function_source import fault_of
 
 TEXT_TOOLS = r"""
 import json as js, os.path

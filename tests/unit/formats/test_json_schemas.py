@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from jsonschema import Draft202012Validator
 
-from orchestrator.formats import json_schemas
-from orchestrator.formats.json_schemas import errors_in
+from cantata.config import json_schemas
+from cantata.config.json_schemas import errors_in
 
 CATASTROPHE = "^(([a-z])+.)+[A-Z]([a-z])+$"
 TEXT = "a" * 5000

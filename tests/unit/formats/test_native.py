@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats.documents import Document, parse
-from orchestrator.formats.native import load_definitions
-from orchestrator.models.definitions import Definitions
-from orchestrator.models.values import JsonValue
+from cantata.config.documents import Document, parse
+from cantata.config.native import load_definitions
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions
+from cantata.models.values import JsonValue
 
 WHOLE = """\
 version: 1

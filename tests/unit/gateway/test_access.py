@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.gateway.access import read_tokens
-from orchestrator.gateway.serve import check_address
-from orchestrator.pages.origins import is_loopback
+from cantata.dashboard.pages.origins import is_loopback
+from cantata.errors import ConfigError
+from cantata.gateway.access import read_tokens
+from cantata.gateway.serve import check_address
 
 ANNA = "a-token-of-anna-0123"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gateway import bounds
-from orchestrator.gateway.faults import Refused
+from cantata.gateway import request_limits
+from cantata.gateway.http_errors import Refused
 
 
 class Paces:
@@ -24,7 +24,7 @@ class Paces:
 
 
 def hold(pace: Any) -> None:
-    asyncio.run(asyncio.wait_for(bounds.hold(pace, "acme"), 20))
+    asyncio.run(asyncio.wait_for(request_limits.hold(pace, "acme"), 20))
 
 
 def test_who_comes_too_soon_is_refused() -> None:
@@ -34,6 +34,6 @@ def test_who_comes_too_soon_is_refused() -> None:
 
 
 def test_nobody_is_held_back_while_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(request_limits, "PATIENCE_S", 0.01)
 
     hold(Paces(None))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from orchestrator.errors import ConfigError
-from orchestrator.gateway.edge import Edge, prefix_of
+from cantata.errors import ConfigError
+from cantata.gateway.edge import Edge, prefix_of
 
 
 @pytest.mark.parametrize(("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gateway.frames import Frame, frame_of, result_frame, steps_of
-from orchestrator.models.events import RunEvent, event_of
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import ErrorInfo, JsonValue
-from orchestrator.models.wire import RunResult
-from orchestrator.state.records import StepRecord
+from cantata.gateway.api.chat_frames import Frame, frame_of, result_frame, steps_of
+from cantata.models.events import RunEvent, event_of
+from cantata.models.graph import Spec
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.wire import RunResult
+from cantata.state.runs.records import StepRecord
 
 PLACE: Frame = {"run_id": "r1", "seq": 7, "step": "it", "attempt": 2}
 FAILED: dict[str, JsonValue] = {"error": {"code": "x", "message": "it broke"}}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gateway.faults import Refused
-from orchestrator.gateway.grants import UNLIMITED, Grant, Scope
-from orchestrator.models.definitions import Agent, Chain, Definitions, Team
-from orchestrator.models.graph import Spec
-from orchestrator.models.wire import ChainNode, ChainRequest, Turn
+from cantata.gateway.grants import UNLIMITED, Grant, Scope
+from cantata.gateway.http_errors import Refused
+from cantata.models.definitions import Agent, Chain, Definitions, Team
+from cantata.models.graph import Spec
+from cantata.models.wire import ChainNode, ChainRequest, Turn
 
 DEFINITIONS = Definitions.model_validate(
     {

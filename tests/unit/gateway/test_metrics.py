@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.errors import UnavailableError
-from orchestrator.gateway import metrics
-from orchestrator.gateway.metrics import Watch
-from orchestrator.metrics.families import FAMILIES
-from orchestrator.models.definitions import Agent, Definitions, Tool
-from orchestrator.state.fleet import Worker
-from orchestrator.state.load import QueueLoad, Standing, Waiting, queues
+from cantata.errors import UnavailableError
+from cantata.gateway import metrics
+from cantata.gateway.metrics import Watch
+from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.observability.metrics.families import FAMILIES
+from cantata.state.fleet.load import QueueLoad, Standing, Waiting, queues
+from cantata.state.fleet.registry import Worker
 
 STANDING = Standing(
     workers=[
@@ -44,10 +44,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
         asked.append(named)
         return {queue: Waiting(7, 1.5) if queue == "tools" else Waiting(0) for queue in named}
 
-    monkeypatch.setattr("orchestrator.state.load.standing", lambda _: STANDING)
-    monkeypatch.setattr("orchestrator.state.load.queues_of_ready", lambda _: {"nobodys"})
-    monkeypatch.setattr("orchestrator.gateway.metrics.waiting", waiting)
-    monkeypatch.setattr("orchestrator.gateway.metrics.Sizes.estimate", lambda *_: 500.0)
+    monkeypatch.setattr("cantata.state.fleet.load.standing", lambda _: STANDING)
+    monkeypatch.setattr("cantata.state.fleet.load.queues_of_ready", lambda _: {"nobodys"})
+    monkeypatch.setattr("cantata.gateway.metrics.waiting", waiting)
+    monkeypatch.setattr("cantata.gateway.metrics.Sizes.estimate", lambda *_: 500.0)
     return asked
 
 
@@ -125,7 +125,7 @@ def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
     watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("orchestrator.gateway.metrics.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("cantata.gateway.metrics.time.monotonic", lambda: now[0])
     watch.load(["night", *(f"q{number}" for number in range(metrics.MOST_NAMED - 1))])
     now[0] += metrics.REMEMBERED_S * 0.6
     watch.load(["night", "late"])
@@ -143,7 +143,7 @@ def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch
     def away(_: object) -> Standing:
         raise UnavailableError("Redis is away")
 
-    monkeypatch.setattr("orchestrator.state.load.standing", away)
+    monkeypatch.setattr("cantata.state.fleet.load.standing", away)
 
     assert exported(watch).keys() == {"cantata_redis_up", "cantata_build_info"}
     assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
@@ -161,7 +161,7 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
             assert free.wait(20)
         return STANDING
 
-    monkeypatch.setattr("orchestrator.state.load.standing", hangs)
+    monkeypatch.setattr("cantata.state.fleet.load.standing", hangs)
     monkeypatch.setattr(metrics, "PATIENCE_S", 0.05)
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
     for _ in range(3):

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from orchestrator.gateway import reloading
-from orchestrator.gateway.reloading import files_of
+from cantata.gateway import config_reload
+from cantata.gateway.config_reload import files_of
 
 
 def client_of(path: Path | None) -> Any:
@@ -27,7 +27,7 @@ def test_all_files_beside_a_configuration_count_but_not_what_is_hidden_or_instal
 
 
 def test_of_a_large_folder_the_nearest_files_count(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(reloading, "MAX_FILES", 3)
+    monkeypatch.setattr(config_reload, "MAX_FILES", 3)
     for name in ("a/deep.txt", "cantata.yaml", "x.txt", "y.txt", "z.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")

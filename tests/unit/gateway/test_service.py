@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from orchestrator.gateway import service
-from orchestrator.gateway.service import Service
-from orchestrator.state import fleet
-from orchestrator.state.load import USUAL_QUEUES
+from cantata.gateway import tenant_service
+from cantata.gateway.tenant_service import Service
+from cantata.state.fleet import registry
+from cantata.state.fleet.load import USUAL_QUEUES
 
 
 class HungClient:
@@ -27,8 +27,8 @@ class HungClient:
 
 
 def test_a_probe_is_answered_in_time_though_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "READY_S", 0.05)
-    monkeypatch.setattr(service, "Pages", lambda _: None)
+    monkeypatch.setattr(tenant_service, "READY_S", 0.05)
+    monkeypatch.setattr(tenant_service, "Pages", lambda _: None)
     client = HungClient()
     desk = Service(client, None)  # type: ignore[arg-type]  # as said there
 
@@ -48,8 +48,8 @@ class CountingClient(HungClient):
 
 
 def test_however_many_probe_redis_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "Pages", lambda _: None)
-    monkeypatch.setattr(fleet, "workers", lambda _: [])
+    monkeypatch.setattr(tenant_service, "Pages", lambda _: None)
+    monkeypatch.setattr(registry, "workers", lambda _: [])
     client = CountingClient()
     desk = Service(client, None)  # type: ignore[arg-type]  # as said there
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.health import Line, judged
-from orchestrator.health.facts import Door, Facts, Fleet, Missing, Node, Shared, Store
-from orchestrator.health.lines_of_redis import size
-from orchestrator.models.definitions import Budget, Budgets, Limits, Rates
-from orchestrator.state.fleet import Worker
-from orchestrator.state.limits import Pressure, Standing
-from orchestrator.state.load import QueueLoad
+from cantata.health import Line, judged
+from cantata.health.facts import Door, Facts, Fleet, Missing, Node, Shared, Store
+from cantata.health.redis_checks import size
+from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.fleet.load import QueueLoad
+from cantata.state.fleet.registry import Worker
+from cantata.state.limits.limiter import Pressure, Standing
 
 PLACE = "redis://redis:6379/0"
 INFO: Mapping[str, Any] = {

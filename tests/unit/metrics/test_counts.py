@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator import metrics
-from orchestrator.metrics.counts import GONE, MOST_VALUES, OTHER, Counts, files, fold
-from orchestrator.metrics.families import FAMILIES
-from orchestrator.metrics.registries import page_of, registry
-from orchestrator.metrics.worker import _Counted
-from orchestrator.models.values import Usage
+from cantata.models.values import Usage
+from cantata.observability import metrics
+from cantata.observability.metrics.counts import GONE, MOST_VALUES, OTHER, Counts, files, fold
+from cantata.observability.metrics.families import FAMILIES
+from cantata.observability.metrics.registries import page_of, registry
+from cantata.observability.metrics.worker_metrics import _Counted
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def in_children(folder: Path, *codes: str) -> None:
     counting = f"""
 import os, signal
 from pathlib import Path
-from orchestrator.metrics.counts import Counts
+from cantata.observability.metrics.counts import Counts
 for code in {codes!r}:
     pid = os.fork()
     if not pid:
@@ -55,7 +55,7 @@ for code in {codes!r}:
 
 
 def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
-    code = "from orchestrator import metrics; metrics.step_ended('k', 'done', 1.0); import sys; print('prometheus_client' in sys.modules)"
+    code = "import sys\nfrom cantata.observability import metrics\nmetrics.step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "False\n"

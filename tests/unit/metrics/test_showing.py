@@ -15,17 +15,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from orchestrator import metrics
-from orchestrator.cli.worker import workers_for
-from orchestrator.embedded import Home, worker_command
-from orchestrator.embedded import ports as embedded_ports
-from orchestrator.embedded.plan import make_plan
-from orchestrator.errors import ConfigError, UnavailableError
-from orchestrator.metrics import server
-from orchestrator.metrics.folder import Folder
-from orchestrator.metrics.place import Place, place
-from orchestrator.metrics.server import Answer, Server
-from orchestrator.metrics.worker import WorkerMetrics
+from cantata.cli.commands.worker import workers_for
+from cantata.embedded import Home, worker_command
+from cantata.embedded import ports as embedded_ports
+from cantata.embedded.stack_plan import make_plan
+from cantata.errors import ConfigError, UnavailableError
+from cantata.observability import metrics
+from cantata.observability.metrics import http_server
+from cantata.observability.metrics.http_server import Answer, Server
+from cantata.observability.metrics.scrape_address import Place, place
+from cantata.observability.metrics.worker_folder import Folder
+from cantata.observability.metrics.worker_metrics import WorkerMetrics
 
 HERE = Place("127.0.0.1", 0)
 
@@ -86,7 +86,7 @@ def test_a_stack_shows_its_gateway_at_the_port_and_its_workers_behind_it(monkeyp
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(http_server, "PATIENCE_S", 0.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
 
@@ -123,7 +123,9 @@ def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_folder: Pat
 
 
 def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_folder: Path) -> None:
-    code = "import sys, time; from orchestrator.metrics.folder import Folder; print(Folder().path, flush=True); time.sleep(60)"
+    code = (
+        "import sys, time; from cantata.observability.metrics.worker_folder import Folder; print(Folder().path, flush=True); time.sleep(60)"
+    )
     own = {**os.environ, "TMPDIR": str(own_folder)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=own) as other:
         assert other.stdout

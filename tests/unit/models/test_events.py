@@ -8,19 +8,19 @@ from typing import Literal
 
 import pytest
 
-import orchestrator
-from orchestrator.cli.plain_view import apply_and_describe
-from orchestrator.gateway.frames import frame_of
-from orchestrator.models import events
-from orchestrator.models.events import EVENT_CLASSES, RunEvent, event_of
-from orchestrator.pages.attempts import attempts_of
-from orchestrator.runs.view import RunView
-from orchestrator.state.run_snapshot import KINDS
+import cantata
+from cantata.cli.views.plain_view import apply_and_describe
+from cantata.dashboard.pages.attempts import attempts_of
+from cantata.gateway.api.chat_frames import frame_of
+from cantata.models import events
+from cantata.models.events import EVENT_CLASSES, RunEvent, event_of
+from cantata.runs.view import RunView
+from cantata.state.runs.run_snapshot import KINDS
 from tests.acceptance import write_events
 
-TOP = Path(orchestrator.__file__).parents[1]
-LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "orchestrator" / "state" / "lua").glob("*.lua"))
-PYTHON = "\n".join(path.read_text("utf-8") for room in ("orchestrator", "workers") for path in (TOP / room).rglob("*.py"))
+TOP = Path(cantata.__file__).parents[1]
+LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata" / "state" / "lua").glob("*.lua"))
+PYTHON = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata").rglob("*.py"))
 
 
 def test_every_event_that_is_written_has_a_class_and_every_class_is_written() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.models import step_kinds
-from orchestrator.models.graph import Spec
-from orchestrator.models.step_kinds import STEP_KINDS, StepKind
-from orchestrator.tracing import conventions
-from workers.kinds import HANDLERS
+from cantata.models import step_kinds
+from cantata.models.graph import Spec
+from cantata.models.step_kinds import STEP_KINDS, StepKind
+from cantata.observability.traces import conventions
+from cantata.workers.handlers import HANDLERS
 
 
 def test_every_kind_but_waits_has_a_handler_and_every_handler_a_kind() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import RunStatus
-from orchestrator.pages.folding import fold
-from orchestrator.pages.graphs import Drawing
-from orchestrator.state.run_snapshot import Cell, Moments, Parts, Snapshot
-from orchestrator.state.summaries import RunSummary
+from cantata.dashboard.pages.graph_view import Drawing
+from cantata.dashboard.pages.map_folding import fold
+from cantata.models.values import JsonValue
+from cantata.models.wire import RunStatus
+from cantata.state.runs.run_snapshot import Cell, Moments, Parts, Snapshot
+from cantata.state.runs.summaries import RunSummary
 
 Facts = Mapping[str, Mapping[str, Any]] | None
 

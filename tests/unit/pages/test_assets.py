@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.pages import assets
+from cantata.dashboard.pages import assets
 
-STATIC = Path(str(files("orchestrator.pages") / "static"))
+STATIC = Path(str(files("cantata.dashboard.pages") / "static"))
 
 
 def test_the_document_knows_where_everything_is() -> None:

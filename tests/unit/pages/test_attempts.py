@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from orchestrator.models.events import RunEvent, event_of
-from orchestrator.models.values import JsonValue
-from orchestrator.pages.attempts import attempts_of
+from cantata.dashboard.pages.attempts import attempts_of
+from cantata.models.events import RunEvent, event_of
+from cantata.models.values import JsonValue
 
 
 def events(*told: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.models.values import JsonValue
-from orchestrator.pages.cutting import Scissors
+from cantata.dashboard.pages.truncate import Scissors
+from cantata.models.values import JsonValue
 
 
 def test_what_is_small_stays_as_it_is() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.pages.folding import MOST_ITEMS, fold
+from cantata.dashboard.pages.map_folding import MOST_ITEMS, fold
 from tests.unit.pages.drawn import snapshot
 
 

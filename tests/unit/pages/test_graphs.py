@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.pages.graphs import Drawing
-from orchestrator.state.run_snapshot import Moments
+from cantata.dashboard.pages.graph_view import Drawing
+from cantata.state.runs.run_snapshot import Moments
 from tests.unit.pages.drawn import AT, drawing, ran, snapshot
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.pages.names import name_of
+from cantata.dashboard.pages.step_names import name_of
 
 
 @pytest.mark.parametrize(

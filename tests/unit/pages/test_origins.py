@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from orchestrator.pages.origins import other_page
+from cantata.dashboard.pages.origins import other_page
 
 HOST = {"host": "127.0.0.1:8300"}
 

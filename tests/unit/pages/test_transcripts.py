@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.models.values import JsonValue
-from orchestrator.pages.transcripts import Recorded, calls_in, place_of, transcript, turns_of
-from orchestrator.pages.views import MessageView
+from cantata.dashboard.pages.page_views import MessageView
+from cantata.dashboard.pages.transcripts import Recorded, calls_in, place_of, transcript, turns_of
+from cantata.models.values import JsonValue
 
 PROMPT: JsonValue = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3}]
 

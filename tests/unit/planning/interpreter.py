@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from orchestrator.models.definitions import Definitions
-from orchestrator.models.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.chains import expansion
-from orchestrator.planning.chains.ids import node_of, split
-from orchestrator.planning.expressions import parse
-from orchestrator.planning.growth import adopt
+from cantata.models.definitions import Definitions
+from cantata.models.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode, ChainRequest
+from cantata.planning.chains import expansion
+from cantata.planning.chains.step_ids import node_of, split
+from cantata.planning.expressions import parse
+from cantata.planning.fragments import adopt
 
 Tool = Callable[[dict[str, JsonValue]], JsonValue]
 Choose = Callable[[Sequence[str]], str]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.models.definitions import Agent, Definitions, Tool
-from orchestrator.models.graph import Graph, Spec, Step
-from orchestrator.planning.growth import adopt
-from orchestrator.planning.strategies.agents import STOP, agent_fragment, agent_spec, agent_step, is_one_turn, next_round, tool_step
+from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.graph import Graph, Spec, Step
+from cantata.planning.fragments import adopt
+from cantata.planning.turns.agent_steps import STOP, agent_fragment, agent_spec, agent_step, is_one_turn, next_round, tool_step
 
 SHOUT = {"function": "m:shout"}
 TOOLS = {

@@ -12,9 +12,9 @@ from celery.canvas import Signature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.graph import Edge, Graph, Spec, Step
-from orchestrator.planning import canvas
-from orchestrator.planning.canvas import MOST_LINKS, Canvas, Dispatch, Followers, Pace, carried, steps_of
+from cantata.models.graph import Edge, Graph, Spec, Step
+from cantata.planning import canvas
+from cantata.planning.canvas import MOST_LINKS, Canvas, Dispatch, Followers, Pace, carried, steps_of
 from tests.examples import examples
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import Chain, Definitions, Tool
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import ChainRequest, Turn
-from orchestrator.planning.chains import checks, expansion
-from orchestrator.planning.chains.inputs import given_to
-from orchestrator.planning.strategies import turns
+from cantata.errors import StepError
+from cantata.models.definitions import Chain, Definitions, Tool
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainRequest, Turn
+from cantata.planning.chain_checks import checks
+from cantata.planning.chain_checks.declared_inputs import given_to
+from cantata.planning.chains import expansion
+from cantata.planning.turns import turn_plan
 
 TOOLS = {"t": Tool(function="m:t")}
 SCHEMA: dict[str, JsonValue] = {
@@ -170,7 +171,7 @@ def test_a_named_chain_reads_what_it_declares_and_nothing_else() -> None:
 
 def test_a_turn_cannot_give_a_workflow_any_other_input_than_its_text() -> None:
     def told(definitions: Definitions) -> list[str]:
-        return [str(fault) for fault in turns.check(Turn(text="hello", workflow="sub"), definitions)]
+        return [str(fault) for fault in turn_plan.check(Turn(text="hello", workflow="sub"), definitions)]
 
     assert told(sub(user_input="string")) == []
     assert told(sub(text="string")) == [

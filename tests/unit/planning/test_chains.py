@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import ConfigError
-from orchestrator.models.definitions import Agent, Chain, Command, Defaults, Definitions, Limits, McpServer, Team, Tool
-from orchestrator.models.graph import Graph, Step
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.chains import checks, expansion, links
-from orchestrator.planning.chains.ids import NodeRef, node_of
-from orchestrator.planning.graphs import cycles, reach
+from cantata.errors import ConfigError
+from cantata.models.definitions import Agent, Chain, Command, Defaults, Definitions, Limits, McpServer, Team, Tool
+from cantata.models.graph import Graph, Step
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode, ChainRequest
+from cantata.planning.chain_checks import checks
+from cantata.planning.chains import expansion, links
+from cantata.planning.chains.step_ids import NodeRef, node_of
+from cantata.planning.graphs import cycles, reach
 from tests.examples import examples
 from tests.unit.planning.interpreter import Run, ToolFailure
 from tests.unit.planning.interpreter import Tool as Function

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.definitions import Strategy
-from orchestrator.models.values import JsonValue
-from orchestrator.planning.choices import FORMS, TEMPLATES, Choice, choice_of, details
+from cantata.models.definitions import Strategy
+from cantata.models.values import JsonValue
+from cantata.planning.turns.choices import FORMS, TEMPLATES, Choice, choice_of, details
 
 AGENTS = ("ann", "bob")
 STRATEGIES: tuple[Strategy, ...] = ("single_agent_dispatch", "static_plan", "dynamic_decomposition")

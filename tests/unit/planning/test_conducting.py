@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.models.conductors import Code, DiskursAgent, DiskursTool, Forum
-from orchestrator.models.graph import RAW, Graph
-from orchestrator.planning.strategies import conducting
-from orchestrator.planning.strategies.conducting import Hop
+from cantata.models.conductors import Code, DiskursAgent, DiskursTool, Forum
+from cantata.models.graph import RAW, Graph
+from cantata.planning.turns import handovers
+from cantata.planning.turns.handovers import Hop
 
 FORUM = Forum(
     first_contact="boss",
@@ -23,18 +23,18 @@ def kinds(graph: Graph) -> dict[str, str]:
 
 
 def test_a_turn_begins_with_one_step_of_a_tools_worker() -> None:
-    graph, last = conducting.opening("=@start")
+    graph, last = handovers.opening("=@start")
     assert (kinds(graph), last, graph.steps[0].queue) == ({"@open": "diskurs.open"}, "@open", "tools")
 
 
 def test_a_hop_begins_as_its_agent_works() -> None:
-    assert kinds(conducting.hand("boss", FORUM, number=1, before="@open")) == {"1.boss": "diskurs.visit"}
-    assert kinds(conducting.hand("ann", FORUM, number=2, before="1.boss")) == {"2.ann": "diskurs.begin"}
-    assert kinds(conducting.hand("code", FORUM, number=3, before="2.ann")) == {"3.code": "diskurs.heuristic"}
+    assert kinds(handovers.hand("boss", FORUM, number=1, before="@open")) == {"1.boss": "diskurs.visit"}
+    assert kinds(handovers.hand("ann", FORUM, number=2, before="1.boss")) == {"2.ann": "diskurs.begin"}
+    assert kinds(handovers.hand("code", FORUM, number=3, before="2.ann")) == {"3.code": "diskurs.heuristic"}
 
 
 def test_a_reply_is_recorded_before_it_is_read() -> None:
-    graph = conducting.ask(Hop("ann", 2, "2.ann"), FORUM, before="2.ann")
+    graph = handovers.ask(Hop("ann", 2, "2.ann"), FORUM, before="2.ann")
     asking, reading = graph.steps
     assert (asking.id, asking.queue, asking.work, asking.grows) == ("2.ann/ask.1", "agents", "agents:ann", True)
     assert (reading.id, reading.queue, reading.reads["@said"]) == ("2.ann/read.1", "tools", "2.ann/ask.1")
@@ -43,7 +43,7 @@ def test_a_reply_is_recorded_before_it_is_read() -> None:
 
 
 def test_what_only_conductors_do_is_no_agents_work() -> None:
-    asking, _ = conducting.ask(Hop("boss", 1, "1.boss"), FORUM, before="1.boss").steps
+    asking, _ = handovers.ask(Hop("boss", 1, "1.boss"), FORUM, before="1.boss").steps
     assert (asking.work, asking.grows) == ("conductors:boss", False)
 
 
@@ -51,7 +51,7 @@ def test_trials_and_steps_are_counted_apart() -> None:
     hop = Hop("ann", 2, "2.ann")
 
     def after(hop: Hop, *, is_valid: bool) -> Hop | None:
-        graph = conducting.ask_again(hop, FORUM, before="x", is_valid=is_valid)
+        graph = handovers.ask_again(hop, FORUM, before="x", is_valid=is_valid)
         return Hop.of(graph.steps[0].params) if graph else None
 
     second = after(hop, is_valid=False)
@@ -64,14 +64,14 @@ def test_trials_and_steps_are_counted_apart() -> None:
 
 
 def test_the_parts_of_a_parallel_agent_are_joined() -> None:
-    graph = conducting.branches(Hop("ann", 2, "2.ann"), before="2.ann/branches", count=2)
+    graph = handovers.branches(Hop("ann", 2, "2.ann"), before="2.ann/branches", count=2)
     assert kinds(graph) == {"2.ann/branch.0": "diskurs.begin", "2.ann/branch.1": "diskurs.begin", "2.ann/join": "diskurs.join"}
     assert {(edge.source, edge.target) for edge in graph.edges} == {("2.ann/branch.0", "2.ann/join"), ("2.ann/branch.1", "2.ann/join")}
     assert graph.steps[-1].reads["@branch/1"] == "2.ann/branch.1"  # whatever has taken its place by then
 
 
 def test_no_parts_are_joined_at_once() -> None:
-    assert kinds(conducting.branches(Hop("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
+    assert kinds(handovers.branches(Hop("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
 
 
 def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
@@ -79,7 +79,7 @@ def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
         {"step_id": "1", "function": "add", "parameters": {"a": 1}, "depends_on": []},
         {"step_id": "2", "function": "add", "parameters": {"a": "$1"}, "depends_on": ["1"]},
     ]
-    graph = conducting.carry_out(Hop("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
+    graph = handovers.carry_out(Hop("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
     assert kinds(graph) == {"2.ann/plan.4/1": "diskurs.tool", "2.ann/plan.4/2": "diskurs.tool", "2.ann/plan.4": "diskurs.gather"}
     assert ("2.ann/plan.4/1", "2.ann/plan.4/2") in {(edge.source, edge.target) for edge in graph.edges}
     assert graph.steps[1].params["needs"] == {"1": "2.ann/plan.4/1"}

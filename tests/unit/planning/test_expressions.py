@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.values import JsonValue
-from orchestrator.planning.evaluation import Meter
-from orchestrator.planning.expressions import ExpressionError, TooMuchError, parse
+from cantata.models.values import JsonValue
+from cantata.planning.evaluation import Meter
+from cantata.planning.expressions import ExpressionError, TooMuchError, parse
 from tests.examples import examples
 
 NAMES = frozenset(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.planning.graphs import Reachability, components, cycles, postorder, reach, reversed_graph, shortest_cycle
+from cantata.planning.graphs import Reachability, components, cycles, postorder, reach, reversed_graph, shortest_cycle
 
 NODES = [str(i) for i in range(7)]
 ROW = [str(i) for i in range(10_000)]

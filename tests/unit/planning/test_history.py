@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.definitions import History
-from orchestrator.models.wire import HistoryEntry
-from orchestrator.planning import history
+from cantata.models.definitions import History
+from cantata.models.wire import HistoryEntry
+from cantata.planning.turns import history
 
 ROLES = ("user", "assistant", "system_error")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.planning.memory_commands import Command, Get, List, Malformed, Store, failed, got, listed, parse, stored
+from cantata.planning.turns.memory_commands import Command, Get, List, Malformed, Store, failed, got, listed, parse, stored
 
 NO_VERB = "there is no verb; use STORE, GET or LIST"
 

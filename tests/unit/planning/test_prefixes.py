@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.models.values import JsonValue
-from orchestrator.planning.mentions import Mention, mention
-from orchestrator.planning.prefixes import prefix_of
+from cantata.models.values import JsonValue
+from cantata.planning.turns.mentions import Mention, mention
+from cantata.planning.turns.prefixes import prefix_of
 
 
 @pytest.mark.parametrize(

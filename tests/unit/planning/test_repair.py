@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.values import JsonValue
-from orchestrator.planning import repair
+from cantata.models.values import JsonValue
+from cantata.planning import json_repair
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -43,7 +43,7 @@ OBJECTS = st.dictionaries(st.text(), JSON, max_size=4)
     ],
 )
 def test_an_object_that_is_almost_json_is_mended(text: str, value: JsonValue) -> None:
-    assert repair.object_of(text) == value
+    assert json_repair.object_of(text) == value
 
 
 @pytest.mark.parametrize(
@@ -77,57 +77,57 @@ def test_an_object_that_is_almost_json_is_mended(text: str, value: JsonValue) ->
     ],
 )
 def test_what_is_no_object_or_breaks_off_is_none(text: str) -> None:
-    assert repair.object_of(text) is None
+    assert json_repair.object_of(text) is None
 
 
 def test_objects_are_found_among_words_in_their_order() -> None:
     text = 'First {"a": {"b": 1}}, see {x}; then\n```json\n{"c": [1,],}\n```\nand {d: 2}.'
 
-    assert [each.value for each in repair.objects_in(text)] == [{"a": {"b": 1}}, {"c": [1]}, {"d": 2}]
-    assert not any(each.is_all for each in repair.objects_in(text))
+    assert [each.value for each in json_repair.objects_in(text)] == [{"a": {"b": 1}}, {"c": [1]}, {"d": 2}]
+    assert not any(each.is_all for each in json_repair.objects_in(text))
 
 
 def test_braces_that_are_no_object_hide_none_behind_them() -> None:
     text = 'The set {"a", "b"}, {x: y} and {"c": d} are none. {"e": 1}'
 
-    assert [each.value for each in repair.objects_in(text)] == [{"e": 1}]
+    assert [each.value for each in json_repair.objects_in(text)] == [{"e": 1}]
 
 
 def test_texts_come_out_of_a_mended_object_as_they_were() -> None:
     content = "def f():\n\treturn {'a': \"b\"} # \f \\n 😀\n"
 
-    assert repair.object_of(json.dumps({"content": content})[:-1] + ",}") == {"content": content}
-    assert repair.object_of('{"path": "C:\\dir", "pattern": "\\d+\\u00"}') == {"path": "C:\\dir", "pattern": "\\d+\\u00"}
+    assert json_repair.object_of(json.dumps({"content": content})[:-1] + ",}") == {"content": content}
+    assert json_repair.object_of('{"path": "C:\\dir", "pattern": "\\d+\\u00"}') == {"path": "C:\\dir", "pattern": "\\d+\\u00"}
 
 
 def test_nothing_in_an_object_that_breaks_off_is_found() -> None:
-    assert list(repair.objects_in('{"mcp": [{"tool": "a"}, {"tool": "b", "par')) == []
+    assert list(json_repair.objects_in('{"mcp": [{"tool": "a"}, {"tool": "b", "par')) == []
 
 
 def test_nothing_in_a_list_is_found() -> None:
-    assert list(repair.objects_in('[{"mcp": {"tool": "a"}}]')) == []
+    assert list(json_repair.objects_in('[{"mcp": {"tool": "a"}}]')) == []
 
 
 @given(OBJECTS)
 def test_json_is_read_as_it_is_however_it_is_wrapped(value: dict[str, JsonValue]) -> None:
     text = json.dumps(value)
 
-    assert repair.object_of(text) == value
-    assert repair.object_of(f"```json\n{text}\n```") == value
-    assert [each.value for each in repair.objects_in(f"Here it is: {text} Done.")] == ([value])
+    assert json_repair.object_of(text) == value
+    assert json_repair.object_of(f"```json\n{text}\n```") == value
+    assert [each.value for each in json_repair.objects_in(f"Here it is: {text} Done.")] == ([value])
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), JSON, min_size=1, max_size=4))
 def test_a_trailing_comma_changes_nothing(value: dict[str, JsonValue]) -> None:
-    assert repair.object_of(json.dumps(value)[:-1] + ",}") == value
+    assert json_repair.object_of(json.dumps(value)[:-1] + ",}") == value
 
 
 @given(
     st.text() | st.text(alphabet="{}[]\"':,\\ \n`ab1“/#") | st.builds(lambda value, cut: json.dumps(value)[:cut], OBJECTS, st.integers())
 )
 def test_no_text_makes_it_raise_and_what_is_found_is_json(text: str) -> None:
-    for found in repair.objects_in(text):
-        assert repair.is_object(found.value)
+    for found in json_repair.objects_in(text):
+        assert json_repair.is_object(found.value)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_the_time_grows_with_the_length(head: str, unit: str) -> None:
     text = head + unit * (40_000 // len(unit)) + " end"
     began = time.process_time()
 
-    list(repair.objects_in(text))
+    list(json_repair.objects_in(text))
 
     assert time.process_time() - began < 4
 
 
 def test_a_text_made_of_beginnings_is_given_up_soon() -> None:
     begun = time.perf_counter()
-    list(repair.objects_in('{"a":1' * 150_000))
+    list(json_repair.objects_in('{"a":1' * 150_000))
     assert time.perf_counter() - begun < 20  # seconds, on a busy machine; it was minutes

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.values import JsonValue
-from orchestrator.planning.templates import TemplateError, check, fill, instruct, names, render
+from cantata.models.values import JsonValue
+from cantata.planning.templates import TemplateError, check, fill, instruct, names, render
 
 ROUTER_PROMPT = """Choose an agent for: {user_input}
 History: {history}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.planning.tool_calls import get_function_name_from_tool_call
+from cantata.planning.turns.tool_calls import get_function_name_from_tool_call
 
 
 class Dumped:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AgenticStepProcessor, ConfigError, PromptChain
-from orchestrator.functionnames import IN_WORKER
-from orchestrator.models.definitions import Agent, Model
-from orchestrator.models.instructions import AgenticStep, FunctionStep, Nested, Prompt
+from cantata import AgenticStepProcessor, ConfigError, PromptChain
+from cantata.config.user_code.function_names import IN_WORKER
+from cantata.models.definitions import Agent, Model
+from cantata.models.instructions import AgenticStep, FunctionStep, Nested, Prompt
 
 GPT = "openai/gpt-4o-mini"
 NAME = f"{__name__}:"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ConfigError, tool
-from orchestrator.models.definitions import McpServer, Tool
-from orchestrator.promptchain.toolbox import Toolbox
+from cantata import ConfigError, tool
+from cantata.frontends.promptchain.toolbox import Toolbox
+from cantata.models.definitions import McpServer, Tool
 
 NAME = f"{__name__}:"
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}

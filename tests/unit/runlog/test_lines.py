@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runlog.lines import LINE_BYTES, Line, text_of, told
-from orchestrator.runlog.secrets import LOOKED_THROUGH
+from cantata.observability.logs.lines import LINE_BYTES, Line, text_of, told
+from cantata.observability.logs.secrets import LOOKED_THROUGH
 
 
 def record(message: Any, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:

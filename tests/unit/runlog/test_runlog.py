@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from orchestrator import runlog
-from orchestrator.runlog import names
+from cantata.observability import logs
+from cantata.observability.logs import context
 
 
 class Kept:
@@ -41,9 +41,9 @@ def kept() -> Iterator[Kept]:
     root, before = logging.getLogger(), structlog.get_config()
     handlers, level = list(root.handlers), root.level
     kept = Kept()
-    runlog.keep_lines(kept)
+    logs.keep_lines(kept)
     yield kept
-    runlog.keep_lines(None)
+    logs.keep_lines(None)
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.configure(**before)
@@ -54,8 +54,8 @@ def logger() -> Any:
 
 
 def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    runlog.configure_logs(for_runs=True)
-    with names.bound({"run": "r", "step": "s"}):
+    logs.configure_logs(for_runs=True)
+    with context.bound({"run": "r", "step": "s"}):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING):
             logging.getLogger("theirs").log(level, "theirs %s", level)
         logger().debug("ours 10")
@@ -75,9 +75,9 @@ def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: 
 @pytest.mark.parametrize(("level", "events"), [("off", []), ("error", ["e"]), ("debug", ["d", "e"])])
 def test_the_level_of_runs_is_their_own(kept: Kept, monkeypatch: pytest.MonkeyPatch, level: str, events: list[str]) -> None:
     monkeypatch.setenv("CANTATA_RUN_LOG_LEVEL", level)
-    runlog.configure_logs(for_runs=True)
+    logs.configure_logs(for_runs=True)
 
-    with names.bound({"run": "r"}):
+    with context.bound({"run": "r"}):
         logger().debug("d")
         logging.getLogger("theirs").error("e")
 
@@ -85,17 +85,17 @@ def test_the_level_of_runs_is_their_own(kept: Kept, monkeypatch: pytest.MonkeyPa
 
 
 def test_other_processes_keep_nothing(kept: Kept) -> None:
-    runlog.configure_logs()
+    logs.configure_logs()
 
-    with names.bound({"run": "r"}):
+    with context.bound({"run": "r"}):
         logger().error("e")
 
     assert kept.events == []
 
 
 def test_names_go_with_tasks_and_end_with_the_block(kept: Kept) -> None:
-    runlog.configure_logs(for_runs=True)
-    with names.bound({"run": "r"}):
+    logs.configure_logs(for_runs=True)
+    with context.bound({"run": "r"}):
         inside = contextvars.copy_context()
         thread = threading.Thread(target=lambda: logger().warning("in a thread of its own"))
         thread.start()
@@ -107,11 +107,11 @@ def test_names_go_with_tasks_and_end_with_the_block(kept: Kept) -> None:
 
 
 def test_a_tool_cannot_speak_for_another_run(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    runlog.configure_logs(for_runs=True)
-    with names.bound({"run": "r", "step": "s"}):
+    logs.configure_logs(for_runs=True)
+    with context.bound({"run": "r", "step": "s"}):
         logger().warning("from a tool", run="q", step=7, other=1)
         logging.getLogger("theirs").warning({"run": "q", "n": 1})
-        structlog.get_logger("workers.runtime").info("ours", run="q", step="t")
+        structlog.get_logger("cantata.workers.runtime.process").info("ours", run="q", step="t")
     logging.getLogger("theirs").warning({"run": "q"})
 
     assert [(run_id, line["event"], line["step"]) for run_id, line in kept.lines] == [
@@ -122,11 +122,11 @@ def test_a_tool_cannot_speak_for_another_run(kept: Kept, capsys: pytest.CaptureF
 
 
 def test_a_wrong_message_harms_nobody(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    runlog.configure_logs(for_runs=True)
+    logs.configure_logs(for_runs=True)
     root = logging.getLogger()
-    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == runlog.__name__]  # pytest's would raise
+    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == logs.__name__]  # pytest's would raise
 
-    with names.bound({"run": "r"}):
+    with context.bound({"run": "r"}):
         logging.getLogger("theirs").warning("%d", "no number")
         logging.getLogger("theirs").warning("%d", 1)
 
@@ -139,8 +139,8 @@ def test_a_person_reads_plain_lines_without_secrets(
 ) -> None:
     monkeypatch.setenv("CANTATA_LOG_FORMAT", "human")
     monkeypatch.setenv("SOME_API_KEY", "hunter2hunter2")
-    monkeypatch.setattr(runlog, "_secrets_at", -100.0)
-    runlog.configure_logs()
+    monkeypatch.setattr(logs, "_secrets_at", -100.0)
+    logs.configure_logs()
     try:
         raise ValueError("with hunter2hunter2")
     except ValueError:
@@ -150,4 +150,4 @@ def test_a_person_reads_plain_lines_without_secrets(
     assert "broke" in said
     assert "ValueError: with ***" in said
     assert "hunter2" not in said
-    monkeypatch.setattr(runlog, "_secrets_at", -100.0)
+    monkeypatch.setattr(logs, "_secrets_at", -100.0)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config as configuration
-from orchestrator.errors import ConfigError, RunError
-from orchestrator.models.definitions import Chain, Definitions
-from orchestrator.models.values import ErrorInfo
-from orchestrator.models.wire import RunResult, RunStatus
-from orchestrator.runs.results import refused_turn
+from cantata.config import loading as configuration
+from cantata.errors import ConfigError, RunError
+from cantata.models.definitions import Chain, Definitions
+from cantata.models.values import ErrorInfo
+from cantata.models.wire import RunResult, RunStatus
+from cantata.runs.results import refused_turn
 
 NODES = [{"node_id": "a", "kind": "wait"}]
 DEFINITIONS = Definitions(chains={"report": Chain.model_validate({"nodes": NODES, "entry_node": "a", "inputs": {"n": "integer"}})})

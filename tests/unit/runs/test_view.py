@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
-from orchestrator.cli.live_view import paint
-from orchestrator.cli.plain_view import apply_and_describe
-from orchestrator.cli.run_tree import Row, rows
-from orchestrator.models.events import RunEvent, event_of
-from orchestrator.models.values import JsonValue
-from orchestrator.runs.view import RunView, StepProgress
+from cantata.cli.views.live_view import paint
+from cantata.cli.views.plain_view import apply_and_describe
+from cantata.cli.views.run_tree import Row, rows
+from cantata.models.events import RunEvent, event_of
+from cantata.models.values import JsonValue
+from cantata.runs.view import RunView, StepProgress
 
 BEGAN = 1_000_000
 

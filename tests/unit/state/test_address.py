@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.celeryapp import make_app
-from orchestrator.errors import ConfigError
-from orchestrator.state.address import celery_url, parse, shown, without_password
+from cantata.dispatch.celery_app import make_app
+from cantata.errors import ConfigError
+from cantata.state.redis.address import celery_url, parse, shown, without_password
 
 
 def test_one_server_is_left_to_redis_py() -> None:
@@ -84,7 +84,7 @@ def test_celery_is_told_of_sentinels_beside_its_url() -> None:
 
     assert celery_url(url) == "sentinel://user:p%2Fw@one:1/3"
     assert make_app(url).conf.broker_transport_options["address"] == parse(url)
-    assert make_app("redis://host", url).conf.broker_transport == "orchestrator.transport:SentinelTransport"
+    assert make_app("redis://host", url).conf.broker_transport == "cantata.dispatch.transport:SentinelTransport"
 
 
 def test_a_cluster_needs_a_broker_beside_it() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.state.address import celery_url, redis_url, without_password
-from orchestrator.state.connection import connect
+from cantata.errors import ConfigError
+from cantata.state.redis.address import celery_url, redis_url, without_password
+from cantata.state.redis.connection import connect
 
 
 @pytest.mark.parametrize(

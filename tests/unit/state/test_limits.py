@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats.documents import parse
-from orchestrator.formats.native import load_definitions
-from orchestrator.models.definitions import Budget, Budgets, Definitions, Limits, Rates
-from orchestrator.state.limits import Ask, Exhausted
+from cantata.config.documents import parse
+from cantata.config.native import load_definitions
+from cantata.errors import ConfigError
+from cantata.models.definitions import Budget, Budgets, Definitions, Limits, Rates
+from cantata.state.limits.limiter import Ask, Exhausted
 
 WHOLE = """
 version: 1

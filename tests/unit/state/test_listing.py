@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from orchestrator.errors import ConfigError
-from orchestrator.models.values import JsonValue
-from orchestrator.state import listing
-from orchestrator.state.listing import Wanted, wanted_in
-from orchestrator.state.summaries import RunSummary, title_of
+from cantata.errors import ConfigError
+from cantata.models.values import JsonValue
+from cantata.state.runs import listing
+from cantata.state.runs.listing import Wanted, wanted_in
+from cantata.state.runs.summaries import RunSummary, title_of
 
 CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}
 

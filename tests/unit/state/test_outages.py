@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import AuthenticationError, ClusterDownError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from orchestrator.state import outages
-from orchestrator.state.reasons import passes, reason
+from cantata.state.redis import outages
+from cantata.state.redis.redis_errors import passes, reason
 
 
 class Lines:
@@ -32,7 +32,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_is_said_once_in_a_few_seconds_and_anything_else_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     log, now = Lines(), [100.0]
-    monkeypatch.setattr("orchestrator.state.outages.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("cantata.state.redis.outages.time.monotonic", lambda: now[0])
     for _ in range(50):
         outages.tell(log, "heart_missed", AuthenticationError("invalid username-password pair"), worker="w")
         now[0] += 0.2

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.state import reasons
-from orchestrator.state.address import parse
+from cantata.state.redis import redis_errors
+from cantata.state.redis.address import parse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "redis.md").read_text("utf-8")
 URLS = re.findall(r"^(?:REDIS_URL|CANTATA_BROKER_URL)=(\S+)$", PAGE, re.MULTILINE)
 SENTENCES = re.findall(r"\| `([^`]+)` \|$", PAGE.partition("What is said")[2], re.MULTILINE)
-SOURCE = Path(reasons.__file__).read_text("utf-8")
+SOURCE = Path(redis_errors.__file__).read_text("utf-8")
 
 
 @pytest.mark.parametrize("url", URLS)

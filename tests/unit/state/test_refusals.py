@@ -8,9 +8,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from orchestrator.state.connection import connect
-from orchestrator.state.reasons import reason
-from orchestrator.state.refusals import patient
+from cantata.state.redis.broker_connection import patient
+from cantata.state.redis.connection import connect
+from cantata.state.redis.redis_errors import reason
 
 
 class Refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-LUA = files("orchestrator.state") / "lua"
+LUA = files("cantata.state") / "lua"
 
 
 def test_every_key_of_a_run_that_the_library_lists_is_measured_but_its_backlogs() -> None:

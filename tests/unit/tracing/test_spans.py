@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from structlog.testing import capture_logs
 
-from orchestrator import tracing
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import ToolCall, Usage
-from orchestrator.tracing import conventions, ids
-from orchestrator.tracing.spans import Spans
+from cantata.models.graph import Spec
+from cantata.models.values import ToolCall, Usage
+from cantata.observability import traces
+from cantata.observability.traces import conventions, trace_ids
+from cantata.observability.traces.spans import Spans
 
 RUN = dict.fromkeys(("error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd"))
 
@@ -33,21 +33,24 @@ def made(ratio: float = 1.0) -> tuple[Spans, InMemorySpanExporter]:
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
     """This process makes no spans before and after."""
-    tracing.stop()
+    traces.stop()
     yield
-    tracing.stop()
+    traces.stop()
 
 
 def test_ids_are_those_of_the_run_wherever_they_are_worked_out() -> None:
-    assert f"{ids.trace_id('1a2b'):032x}" == "4d49af7ec9d36a71aefb8546264e494c"
-    assert len({ids.run_span("r"), ids.step_span("r", "a", 1), ids.step_span("r", "a", 2), ids.step_span("r", "b", 1)}) == 4
+    assert f"{trace_ids.trace_id('1a2b'):032x}" == "4d49af7ec9d36a71aefb8546264e494c"
+    assert (
+        len({trace_ids.run_span("r"), trace_ids.step_span("r", "a", 1), trace_ids.step_span("r", "a", 2), trace_ids.step_span("r", "b", 1)})
+        == 4
+    )
 
 
 def test_two_processes_sample_the_same_runs_and_whole_ones() -> None:
     (one, first), (other, second) = made(0.5), made(0.5)
     for number in range(200):
         run_id = f"run{number}"
-        with one.step(run_id, "a", 1, ids.run_span(run_id), "step a", {}), one.call("chat m", {}):
+        with one.step(run_id, "a", 1, trace_ids.run_span(run_id), "step a", {}), one.call("chat m", {}):
             pass
         other.run(run_id, {**RUN, "kind": "turn", "status": "succeeded", "created_at": "1", "closed_at": "2", "count": "1"})
 
@@ -66,7 +69,7 @@ def test_spans_of_others_keep_ids_of_chance() -> None:
                 pass
 
     *calls, step = seen.get_finished_spans()
-    assert step.context.span_id == ids.step_span("r", "a", 1)
+    assert step.context.span_id == trace_ids.step_span("r", "a", 1)
     assert len({step.context.span_id, *(call.context.span_id for call in calls)}) == 3
 
 
@@ -121,29 +124,29 @@ def test_what_no_model_was_asked_for_costs_nothing() -> None:
 def test_the_environment_says_whether_runs_are_traced(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_wanted: bool
 ) -> None:
-    for name in (*tracing.ENDPOINTS, "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER"):
+    for name in (*traces.ENDPOINTS, "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert tracing.is_wanted() == is_wanted
+    assert traces.is_wanted() == is_wanted
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(tracing, "_is_missing", False)
-    monkeypatch.setattr(tracing, "log", structlog.get_logger())  # one that nobody has used yet
-    for name in [name for name in sys.modules if name.startswith(("opentelemetry", "orchestrator.tracing."))]:
+    monkeypatch.setattr(traces, "_is_missing", False)
+    monkeypatch.setattr(traces, "log", structlog.get_logger())  # one that nobody has used yet
+    for name in [name for name in sys.modules if name.startswith(("opentelemetry", "cantata.observability.traces."))]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.sdk.trace"):
         monkeypatch.setitem(sys.modules, name, None)
     for part in ("export", "spans"):
-        monkeypatch.delattr(tracing, part, raising=False)
+        monkeypatch.delattr(traces, part, raising=False)
 
     with capture_logs() as said:
-        tracing.prepare()
-        tracing.start("one", "1", joins=True)
-        assert tracing.for_client("1") is None
+        traces.prepare()
+        traces.start("one", "1", joins=True)
+        assert traces.for_client("1") is None
 
     assert [line["event"] for line in said] == ["traces_off"]
     assert "pip install 'cantata[otel]'" in said[0]["reason"]

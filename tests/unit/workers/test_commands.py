@@ -9,14 +9,14 @@ from typing import cast
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import Command, Definitions
-from orchestrator.models.graph import Outcome, Spec
-from orchestrator.models.values import JsonValue
-from orchestrator.state.records import Begun
-from workers.kinds import HANDLERS
-from workers.runtime import Process
-from workers.work import Work
+from cantata.errors import StepError
+from cantata.models.definitions import Command, Definitions
+from cantata.models.graph import Outcome, Spec
+from cantata.models.values import JsonValue
+from cantata.state.runs.records import Begun
+from cantata.workers.handlers import HANDLERS
+from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.step_context import Work
 
 PRINT_ALL = "import os; print(*os.environ, sep='\\n')"
 SECRET = "correct-horse-battery"

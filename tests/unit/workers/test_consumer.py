@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from workers import consumer
+from cantata.workers.runtime import consumer
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from orchestrator.models.graph import Spec
-from orchestrator.state.costs import Measured, Work
-from workers.costs import SAMPLES, Costs
+from cantata.models.graph import Spec
+from cantata.state.limits.step_costs import Measured, Work
+from cantata.workers.runtime.costs import SAMPLES, Costs
 
 ONE, OTHER = "a" * 64, "b" * 64
 SPEC = Spec(kind="tool.call", work="tools:x")

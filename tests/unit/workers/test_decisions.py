@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import Definitions, Limits
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import JsonValue
-from orchestrator.state.records import Begun
-from workers.decisions import chain_end
-from workers.runtime import Process
-from workers.work import Work
+from cantata.errors import StepError
+from cantata.models.definitions import Definitions, Limits
+from cantata.models.graph import Spec
+from cantata.models.values import JsonValue
+from cantata.state.runs.records import Begun
+from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.steps.decisions import chain_end
 
 BOMB = " | ".join(["[@,@]"] * 30)
 

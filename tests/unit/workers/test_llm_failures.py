@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator.runlog.secrets import redact, secrets_in
-from workers.llm.failures import Failure, Setting, explain, retry_after_s
+from cantata.observability.logs.secrets import redact, secrets_in
+from cantata.workers.models.llm.failures import Failure, Setting, explain, retry_after_s
 
 MODEL = "openai/gpt-4o-mini"
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -67,6 +67,6 @@ def test_what_is_no_secret_is_not_redacted() -> None:
 
 
 def test_litellm_is_not_imported_before_it_is_loaded() -> None:
-    code = "import sys, workers.llm; assert not {'litellm', 'httpx', 'openai', 'xllamacpp'} & set(sys.modules)"
+    code = "import sys, cantata.workers.models.llm; assert not {'litellm', 'httpx', 'openai', 'xllamacpp'} & set(sys.modules)"
 
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from orchestrator.errors import ModelError
-from orchestrator.models.definitions import Definitions, Model
-from orchestrator.models.values import Usage
-from workers import llm
+from cantata.errors import ModelError
+from cantata.models.definitions import Definitions, Model
+from cantata.models.values import Usage
+from cantata.workers.models import llm
 
 FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "second", "third"))
 

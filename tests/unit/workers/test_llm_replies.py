@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.models.values import ToolCall
-from workers.llm.names import LONGEST, ToolNames
-from workers.llm.replies import Draft
+from cantata.models.values import ToolCall
+from cantata.workers.models.llm.model_replies import Draft
+from cantata.workers.models.llm.wire_names import LONGEST, ToolNames
 
 NO_NAMES = ToolNames.of([])
 

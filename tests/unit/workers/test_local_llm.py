@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ModelError
-from orchestrator.models.values import JsonValue
-from workers.local_llm.fields import Field
-from workers.local_llm.labels import CONTENT_FREE, Chooser, Fork, Question, forks
-from workers.local_llm.provider import Provider
-from workers.local_llm.senses import Senses, sense_of
-from workers.local_llm.tools import Offer, bounded, told
+from cantata.errors import ModelError
+from cantata.models.values import JsonValue
+from cantata.workers.models.local.enum_fields import Field
+from cantata.workers.models.local.labels import CONTENT_FREE, Chooser, Fork, Question, forks
+from cantata.workers.models.local.provider import Provider
+from cantata.workers.models.local.similarity import Senses, sense_of
+from cantata.workers.models.local.tools import Offer, bounded, told
 
 MOOD = Field(("good", "bad"), "mood")
 

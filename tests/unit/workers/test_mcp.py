@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from orchestrator.models.values import JsonValue
-from workers.mcp.answers import output_of, text_of
+from cantata.models.values import JsonValue
+from cantata.workers.tools.mcp.tool_results import output_of, text_of
 
 PICTURE = base64.b64encode(b"1234567").decode()
 

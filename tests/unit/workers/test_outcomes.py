@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.graph import Outcome, Spec
-from orchestrator.models.values import JsonValue, Usage
-from orchestrator.runlog.secrets import secrets_in
-from orchestrator.state.records import Begun
-from workers import outcomes
+from cantata.errors import StepError
+from cantata.models.graph import Outcome, Spec
+from cantata.models.values import JsonValue, Usage
+from cantata.observability.logs.secrets import secrets_in
+from cantata.state.runs.records import Begun
+from cantata.workers.runtime import outcomes
 
 
 def begun(*, failures: int = 0, retries: int = 0, **params: JsonValue) -> Begun:

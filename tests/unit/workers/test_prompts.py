@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workers.dialects.messages import Message
-from workers.prompts import MOST_CHARACTERS, MOST_IN_ALL, recorded
+from cantata.workers.models.dialects.conversation import Message
+from cantata.workers.models.prompt_record import MOST_CHARACTERS, MOST_IN_ALL, recorded
 
 
 def test_a_usual_prompt_is_recorded_as_it_is() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import ToolContext
+from cantata import ToolContext
 
 
 def test_a_context_that_no_worker_gave_says_how_a_test_gives_it_a_memory() -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from orchestrator import ToolContext, tool
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import Tool
-from orchestrator.models.values import JsonValue
-from workers.schemas import bind, jsonable, schema_of
+from cantata import ToolContext, tool
+from cantata.errors import StepError
+from cantata.models.definitions import Tool
+from cantata.models.values import JsonValue
+from cantata.workers.tools.schemas import bind, jsonable, schema_of
 
 if TYPE_CHECKING:
     from decimal import Decimal

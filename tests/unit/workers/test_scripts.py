@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator import config
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import Definitions
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import JsonValue
-from orchestrator.state.records import Begun
-from workers import scripts
-from workers.folders import folder_here
-from workers.runtime import Process
-from workers.tools import tool_call
-from workers.work import Work
+from cantata.config import loading
+from cantata.errors import StepError
+from cantata.models.definitions import Definitions
+from cantata.models.graph import Spec
+from cantata.models.values import JsonValue
+from cantata.state.runs.records import Begun
+from cantata.workers.code.folders import folder_here
+from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tools import inline_scripts
+from cantata.workers.tools.functions import tool_call
 
 FLOW = """
 agents: []
@@ -34,7 +34,7 @@ TOOL = "loud@w.shout"
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CANTATA_CONFIG", raising=False)
     folder_here.cache_clear()
-    monkeypatch.setattr(scripts, "_functions", {})
+    monkeypatch.setattr(inline_scripts, "_functions", {})
     yield
     folder_here.cache_clear()
 
@@ -43,7 +43,7 @@ def written(folder: Path, end: str = "!") -> Definitions:
     """What a run of the workflow stores."""
     folder.mkdir(exist_ok=True)
     (folder / "flow.yaml").write_text(FLOW.format(end=end))
-    return Definitions.model_validate_json(config.load(folder / "flow.yaml").model_dump_json())
+    return Definitions.model_validate_json(loading.load(folder / "flow.yaml").model_dump_json())
 
 
 def work(definitions: Definitions, *, queue: str = "tools") -> Work:
@@ -63,7 +63,7 @@ def test_a_run_stores_the_digest_of_a_script_and_no_code(tmp_path: Path) -> None
 
 
 def test_code_that_is_stored_with_a_run_is_not_executed(tmp_path: Path) -> None:
-    stored: Any = {"function": "orchestrator.formats.langswarm.runtime:script", "values": {"script_": "def loud(text): return 1"}}
+    stored: Any = {"function": "cantata.frontends.langswarm.worker_functions:script", "values": {"script_": "def loud(text): return 1"}}
     definitions = Definitions.model_validate({"folder": str(tmp_path), "tools": {TOOL: stored}})
 
     with pytest.raises(StepError, match="has no function 'script'"):
@@ -74,25 +74,25 @@ def test_a_script_that_was_changed_since_is_refused_and_not_run(tmp_path: Path) 
     definitions = written(tmp_path)
     written(tmp_path, end="?")
 
-    why = scripts.refusal(work(definitions))
+    why = inline_scripts.refusal(work(definitions))
 
     assert "no script 'loud' with the digest" in why
     assert "'flow.yaml': give it the configuration" in why
     with pytest.raises(StepError):
         tool_call(work(definitions))
     written(tmp_path)
-    assert scripts.refusal(work(definitions)) == ""
+    assert inline_scripts.refusal(work(definitions)) == ""
 
 
 @pytest.mark.parametrize("own", ["flow.yaml", ""])
 def test_a_worker_elsewhere_reads_the_file_of_its_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str) -> None:
     definitions = written(tmp_path / "here").model_copy(update={"folder": "/nowhere/on/this/machine"})
-    assert scripts.refusal(work(definitions))
+    assert inline_scripts.refusal(work(definitions))
 
     folder_here.cache_clear()
     monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "here" / own))
 
-    assert scripts.refusal(work(definitions)) == ""
+    assert inline_scripts.refusal(work(definitions)) == ""
     assert tool_call(work(definitions)).output == "HI!"
 
 
@@ -103,7 +103,7 @@ def test_no_file_outside_the_folder_is_read(tmp_path: Path) -> None:
     assert tool.script
     outside = tool.model_copy(update={"script": tool.script.model_copy(update={"file": "../flow.yaml"})})
 
-    assert scripts.refusal(work(definitions.model_copy(update={"folder": str(tmp_path / "inner"), "tools": {TOOL: outside}})))
+    assert inline_scripts.refusal(work(definitions.model_copy(update={"folder": str(tmp_path / "inner"), "tools": {TOOL: outside}})))
 
 
 @pytest.mark.parametrize("queue", ["agents", "coordinator"])

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.graph import Outcome
-from workers.shown import Attempt, TriedAgain, own_attempt
+from cantata.errors import StepError
+from cantata.models.graph import Outcome
+from cantata.workers.runtime.task_events import Attempt, TriedAgain, own_attempt
 
 
 def attempt(step_id: str, status: str, reason: str = "bad") -> Attempt:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers import sources
+from cantata.workers.code import sources
 
 
 def write(folder: Path, texts: dict[str, str]) -> Path:
@@ -25,7 +25,7 @@ def write(folder: Path, texts: dict[str, str]) -> Path:
         ("if x: import a; import b\n", {"a", "b"}),
         ("importlib.import_module('a.b')\n__import__(\"c\")\n", {"a", "c"}),
         ("def broken(:\nimport a\n", {"a"}),
-        ("import orchestrator\nfrom workers.x import y\nimportant = 1\n", set()),
+        ("import cantata\nfrom cantata.x import y\nimportant = 1\n", set()),
     ],
 )
 def test_what_a_text_imports_is_found_by_its_lines(text: str, names: set[str]) -> None:

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.definitions import Definitions, Tool
-from orchestrator.models.graph import Spec
-from orchestrator.models.values import JsonValue
-from orchestrator.state.records import Begun
-from workers.folders import folder_here
-from workers.runtime import Process
-from workers.tools import load, tool_call
-from workers.work import Work
+from cantata.errors import StepError
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.graph import Spec
+from cantata.models.values import JsonValue
+from cantata.state.runs.records import Begun
+from cantata.workers.code.folders import folder_here
+from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tools.functions import load, tool_call
 
 BOOKING = """
 from datetime import date

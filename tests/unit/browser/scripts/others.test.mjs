@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { neighbour, overlap, pathOf } from "../../../../orchestrator/pages/static/core/geometry.js";
-import { filterOf, filterQuery, listAddress, pageOf, placeIn, runAddress } from "../../../../orchestrator/pages/static/core/route.js";
-import { reader } from "../../../../orchestrator/pages/static/core/sse.js";
-import { ofRun, ofStep, runIsOver } from "../../../../orchestrator/pages/static/core/states.js";
-import { marks, timesOf } from "../../../../orchestrator/pages/static/core/times.js";
+import { neighbour, overlap, pathOf } from "../../../../cantata/dashboard/pages/static/core/geometry.js";
+import { filterOf, filterQuery, listAddress, pageOf, placeIn, runAddress } from "../../../../cantata/dashboard/pages/static/core/route.js";
+import { reader } from "../../../../cantata/dashboard/pages/static/core/sse.js";
+import { ofRun, ofStep, runIsOver } from "../../../../cantata/dashboard/pages/static/core/states.js";
+import { marks, timesOf } from "../../../../cantata/dashboard/pages/static/core/times.js";
 
 test("messages are read whole, wherever the stream was cut", () => {
   const text = 'retry: 1000\n\n: still here\n\nid: 7\r\nevent: done\r\ndata: {"a":1}\r\n\r\nid: 8\ndata: one\ndata: two\n\n';

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import config
-from orchestrator.cli.main import submit
-from orchestrator.errors import ConfigError
-from orchestrator.formats.diskurs.folder import is_folder, load_folder
-from orchestrator.formats.documents import parse
-from orchestrator.formats.native import load_definitions
-from orchestrator.models.conductors import Code, Forum
-from orchestrator.planning import templates
+from cantata.cli.main import submit
+from cantata.config import loading
+from cantata.config.documents import parse
+from cantata.config.native import load_definitions
+from cantata.errors import ConfigError
+from cantata.frontends.diskurs.folder import is_folder, load_folder
+from cantata.models.conductors import Code, Forum
+from cantata.planning import templates
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
 
@@ -225,8 +225,8 @@ def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     write(tmp_path, CONCEPTS)
     for path in (tmp_path, tmp_path / "config.yml"):
-        assert config.load(path).diskurs is not None
-        assert config.check_file(path) == []
+        assert loading.load(path).diskurs is not None
+        assert loading.check_file(path) == []
         checked = CliRunner().invoke(submit, ["check", str(path)])
         assert (checked.exit_code, checked.stdout) == (0, f"{path}: all is well (2 agents, of a Diskurs folder)\n")
 

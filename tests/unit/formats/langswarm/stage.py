@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.errors import ConfigError
-from orchestrator.formats import langswarm
-from orchestrator.formats.documents import Document, parse
-from orchestrator.formats.langswarm import runtime
-from orchestrator.models.values import JsonValue
-from orchestrator.models.wire import ChainNode, ChainRequest
-from orchestrator.planning.chains import checks
+from cantata.config.documents import Document, parse
+from cantata.errors import ConfigError
+from cantata.frontends.langswarm import compile_files, worker_functions
+from cantata.frontends.langswarm.files import files_in
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode, ChainRequest
+from cantata.planning.chain_checks import checks
 from tests.unit.planning.interpreter import Run, Tool, ToolFailure
 
 AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"
@@ -19,14 +19,14 @@ AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann",
 Say = Callable[[str], JsonValue]
 
 
-def load(folder: Path, /, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> langswarm.Loaded:
+def load(folder: Path, /, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> compile_files.Loaded:
     """What files say: one text, or files by name; raises ConfigError."""
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text)
     for text in texts:
         (folder / "flow.yaml").write_text(text)
-    paths = langswarm.files_in(folder) if files else [folder / "flow.yaml"]
-    return langswarm.load(paths, folder=folder, read=_read, environment=environment or {})
+    paths = files_in(folder) if files else [folder / "flow.yaml"]
+    return compile_files.load(paths, folder=folder, read=_read, environment=environment or {})
 
 
 def faults(folder: Path, *texts: str, **files: str) -> list[str]:
@@ -38,7 +38,7 @@ def faults(folder: Path, *texts: str, **files: str) -> list[str]:
     return [str(fault) for fault in loaded.in_files(checks.check_chains(loaded.definitions))]
 
 
-def play(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> Run:
+def play(loaded: compile_files.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> Run:
     """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
     assert loaded.in_files(checks.check_chains(loaded.definitions)) == []
     definitions = loaded.definitions
@@ -50,7 +50,7 @@ def play(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: T
     return Run(ChainRequest(nodes=[node], entry_node="it"), definitions, tools).play()
 
 
-def answer(loaded: langswarm.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> JsonValue:
+def answer(loaded: compile_files.Loaded, workflow: str, text: str = "hello", **says: Tool | JsonValue) -> JsonValue:
     """What a workflow answers."""
     run = play(loaded, workflow, text, **says)
     assert run.status == "succeeded", run.story
@@ -64,7 +64,7 @@ def asked(run: Run) -> list[str]:
 
 def _check(given: dict[str, JsonValue]) -> JsonValue:
     try:
-        runtime.check(**given)  # type: ignore[arg-type]  # as JSON
+        worker_functions.check(**given)  # type: ignore[arg-type]  # as JSON
     except ValueError as error:
         raise ToolFailure(str(error)) from error
     return None

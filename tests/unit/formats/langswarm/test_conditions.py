@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.formats.langswarm.conditions import condition
-from orchestrator.formats.langswarm.references import Scope, Unreadable, step_value
-from orchestrator.models.values import JsonValue
-from orchestrator.planning.expressions import parse
+from cantata.frontends.langswarm.workflows.conditions import condition
+from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, step_value
+from cantata.models.values import JsonValue
+from cantata.planning.expressions import parse
 
 SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")})
 CHECK: JsonValue = {

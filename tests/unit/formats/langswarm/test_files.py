@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
-from orchestrator.formats.langswarm import is_langswarm
+from cantata.config import loading
+from cantata.frontends.langswarm.files import is_langswarm
 from tests.unit.formats.langswarm.stage import answer, load
 
 
@@ -22,7 +22,7 @@ def test_files_of_one_section_each_make_one_configuration(tmp_path: Path) -> Non
     assert answer(loaded, "w") == "ann<hello>"
     assert list(loaded.definitions.tools) == ["t"]
     for path in (tmp_path, tmp_path / "workflows.yaml"):
-        assert config.load(path) == loaded.definitions
+        assert loading.load(path) == loaded.definitions
 
 
 def test_a_file_includes_others(tmp_path: Path) -> None:

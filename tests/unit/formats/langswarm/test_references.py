@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.formats.langswarm.references import Scope, Unreadable, literal, reads, render, step_value
-from orchestrator.models.values import JsonValue
-from orchestrator.planning.expressions import parse
+from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, reads, render, step_value
+from cantata.models.values import JsonValue
+from cantata.planning.expressions import parse
 
 SCOPE = Scope(
     steps={

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.formats.langswarm import Loaded
-from orchestrator.models.values import JsonValue
+from cantata.frontends.langswarm.compile_files import Loaded
+from cantata.models.values import JsonValue
 from tests.unit.formats.langswarm.stage import AGENTS, answer, asked, load, play
 from tests.unit.planning.interpreter import Tool, ToolFailure
 

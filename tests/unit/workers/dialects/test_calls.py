@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.values import JsonValue, ToolCall
-from workers.dialects.calls import UNKNOWN_FUNCTION, Call, Said, calls_of
+from cantata.models.values import JsonValue, ToolCall
+from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, Call, Said, calls_of
 
 
 def spoken(text: str | JsonValue) -> tuple[Call, ...]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.models.values import JsonValue, Usage
-from workers.dialects.calls import Call
-from workers.dialects.messages import Message, conversation, exchange
-from workers.dialects.notes import nudge, rounds_over
-from workers.dialects.rounds import Answer, HistoryMode, Round
+from cantata.models.values import JsonValue, Usage
+from cantata.workers.models.dialects.call_parsing import Call
+from cantata.workers.models.dialects.conversation import Message, conversation, exchange
+from cantata.workers.models.dialects.notes import nudge, rounds_over
+from cantata.workers.models.dialects.rounds import Answer, HistoryMode, Round
 
 BASE: list[Message] = [{"role": "system", "content": "Be."}, {"role": "user", "content": "Go."}]
 ADD = Call(id="c1", name="add", arguments={"a": 1, "ä": "é"})

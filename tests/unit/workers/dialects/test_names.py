@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.dialects.calls import Call, Dialect
-from workers.dialects.names import resolve, unknown_tool
+from cantata.workers.models.dialects.call_parsing import Call, Dialect
+from cantata.workers.models.dialects.tool_lookup import resolve, unknown_tool
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.models.values import Usage
-from workers.dialects.calls import Call
-from workers.dialects.results import agentic_result
-from workers.dialects.rounds import Answer, Round
+from cantata.models.values import Usage
+from cantata.workers.models.dialects.agentic_results import agentic_result
+from cantata.workers.models.dialects.call_parsing import Call
+from cantata.workers.models.dialects.rounds import Answer, Round
 
 
 def test_a_result_counts_what_the_rounds_did() -> None:

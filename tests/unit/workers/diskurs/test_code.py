@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import StepError
-from orchestrator.models.conductors import Code
-from workers import tools
-from workers.diskurs import compatibility, entities, fields
-from workers.diskurs.code import Room, refusal_of
+from cantata.errors import StepError
+from cantata.models.conductors import Code
+from cantata.workers.frontends.diskurs.user_code import compatibility, entities, fields
+from cantata.workers.frontends.diskurs.user_code.code_loading import Room, refusal_of
+from cantata.workers.tools import functions
 
 
 def room(folder: Path, **files: str) -> Room:
@@ -86,10 +86,10 @@ def test_modules_of_a_configuration_without_diskurs_are_apart(tmp_path: Path) ->
     folder = str(tmp_path / "plain")
     loaded = room(tmp_path / "desk", a__prompt="import words\n", a__words="", tools__words="")
 
-    assert tools.load("words:who", folder)() == "plain"
+    assert functions.load("words:who", folder)() == "plain"
     assert loaded.module("a/prompt.py").words.__file__ == str(tmp_path / "desk" / "a" / "words.py")
     assert loaded.module("tools/words.py")
-    assert tools.load("words:again", folder)() == "plain"
+    assert functions.load("words:again", folder)() == "plain"
 
 
 def test_folders_without_init_are_apart(tmp_path: Path) -> None:

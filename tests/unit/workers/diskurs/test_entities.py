@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from workers.diskurs.agents import shortened
-from workers.diskurs.entities import ChatMessage, Conversation, LongtermMemory, MessageType, PromptArgument, Role, ToolDescription, tool
+from cantata.workers.frontends.diskurs.agents import shortened
+from cantata.workers.frontends.diskurs.user_code.entities import (
+    ChatMessage,
+    Conversation,
+    LongtermMemory,
+    MessageType,
+    PromptArgument,
+    Role,
+    ToolDescription,
+    tool,
+)
 
 
 @dataclass

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import StepError
-from workers.diskurs import fields
-from workers.diskurs.entities import InputField, LockedField, LongtermMemory, OutputField, PerTurnField, PromptArgument
+from cantata.errors import StepError
+from cantata.workers.frontends.diskurs.user_code import fields
+from cantata.workers.frontends.diskurs.user_code.entities import (
+    InputField,
+    LockedField,
+    LongtermMemory,
+    OutputField,
+    PerTurnField,
+    PromptArgument,
+)
 
 
 @dataclass

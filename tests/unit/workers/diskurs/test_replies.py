@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import StepError
-from workers.diskurs.entities import (
+from cantata.errors import StepError
+from cantata.workers.frontends.diskurs.replies import LONGEST, ReplyError, check_made, read_object, read_reply
+from cantata.workers.frontends.diskurs.user_code.entities import (
     AccessMode,
     InputField,
     LockedField,
@@ -23,7 +24,6 @@ from workers.diskurs.entities import (
     PromptValidationError,
     prompt_field,
 )
-from workers.diskurs.replies import LONGEST, ReplyError, check_made, read_object, read_reply
 
 
 class Colour(Enum):

@@ -1,0 +1,14 @@
+"""A chat on a terminal: reads lines, asks a door, shows its answers as they come.
+
+    run, run_async ──▶ loop ──▶ commands
+                            ──▶ telling ──▶ paper
+
+The door says what is asked. The loop takes lines and has them answered; `telling` makes of a turn's events what a reader is told of it.
+"""
+
+from __future__ import annotations
+
+from cantata.chat.conversation import ClientDoor, Door, unknown_agent
+from cantata.chat.loop import run, run_async
+
+__all__ = ["ClientDoor", "Door", "run", "run_async", "unknown_agent"]

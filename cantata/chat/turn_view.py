@@ -1,0 +1,223 @@
+"""TurnView: the events of a turn as a chat shows them, agent by agent. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from cantata import text_format
+from cantata.models.events import (
+    AttemptFailed,
+    LeaseLost,
+    QueueUnserved,
+    RateLimited,
+    ReplyDelta,
+    RunEvent,
+    RunWarning,
+    StepDone,
+    StepExpanded,
+    StepStarted,
+)
+from cantata.models.step_kinds import kind_named
+from cantata.models.values import JsonValue
+from cantata.runs.results import answer_text
+from cantata.state.runs.records import StepRecord
+
+FINAL, REROUTE = "[FINAL]", "[REROUTE]"
+MAX_VALUE = 100  # characters of a call's arguments or result
+
+
+class ChatItem(NamedTuple):
+    """An item to show: a speaker's name, a piece of the reply, that the reply is void, a note or a warning."""
+
+    type: Literal["speaker", "piece", "void", "note", "warning"]
+    text: str
+
+
+@dataclass
+class AgentReply:
+    """The reply of an agent in a turn, round by round; kept back while another agent speaks."""
+
+    name: str
+    open_steps: int = 1
+    reply: str = ""
+    """The reply of this round, as it comes."""
+    shown: int = 0
+    """How many characters of the visible reply are among the items."""
+    items: list[ChatItem] = field(default_factory=list)
+    """Items that were not taken yet."""
+    earlier: int = 0
+    """How many of them are of earlier rounds."""
+
+    def apply(self, event: RunEvent, step: StepRecord) -> None:
+        """Add an event of one of the agent's steps."""
+        if step.spec.role == "tool":
+            self._apply_call(event, step)
+        elif isinstance(event, ReplyDelta):
+            self._add(text_format.clean(event.text))
+        elif event.voids_attempt and not event.ends_step:
+            error = event.explanation if isinstance(event, AttemptFailed) else ""
+            self._void("; ".join(filter(None, (error, event.voids_attempt))))
+        elif isinstance(event, RateLimited):
+            self._note(f"{self.name} waits: {event.reason}")
+        if isinstance(event, StepExpanded):
+            self._end_round()
+            self.open_steps += event.steps - 1
+        elif event.ends_step:
+            self.open_steps -= 1
+            if self.open_steps == 0:
+                self._end(event, step)
+
+    def contains(self, answer: str) -> bool:
+        """Return whether an answer was shown."""
+        seen = visible(self.reply).strip() if self.shown < len(self.reply) else self.reply.strip()
+        return bool(seen) and answer.strip() in (seen, self.reply.strip())
+
+    def take(self) -> list[ChatItem]:
+        """Return the items that were not taken yet."""
+        taken, self.items, self.earlier = self.items, [], 0
+        return taken
+
+    def _add(self, text: str) -> None:
+        self.reply += text
+        seen = visible(self.reply)
+        if len(seen) > self.shown:
+            self.items.append(ChatItem("piece", seen[self.shown :]))
+            self.shown = len(seen)
+
+    def _note(self, text: str) -> None:
+        self.items.append(ChatItem("note", text))
+
+    def _void(self, why: str) -> None:
+        """Drop the pieces of this round; if some were taken already, add an item that takes them back."""
+        kept_back = "".join(item.text for item in self.items[self.earlier :] if item.type == "piece")
+        self.items[self.earlier :] = [item for item in self.items[self.earlier :] if item.type != "piece"]
+        if self.shown > len(kept_back):
+            self.items += [ChatItem("void", why), ChatItem("speaker", self.name)]
+        else:
+            self._note(f"{self.name}: {why}")
+        self.reply, self.shown = "", 0
+
+    def _end_round(self) -> None:
+        if self.shown:
+            self.items.append(ChatItem("piece", "\n"))
+        self.reply, self.shown, self.earlier = "", 0, len(self.items)
+
+    def _end(self, event: RunEvent, step: StepRecord) -> None:
+        if isinstance(event, StepDone):
+            self._conclude(text_format.clean(answer_text(step.output)))
+        elif isinstance(event, AttemptFailed) and step.spec.on_error == "skip":
+            self._note(f"{self.name} failed: {event.explanation}")
+
+    def _conclude(self, answer: str) -> None:
+        """Add the answer if it was not shown: it came in one piece, or something was made of the reply."""
+        if not self.contains(answer) and not answer.lstrip().startswith(REROUTE):
+            self._end_round()
+            self.items.append(ChatItem("piece", answer))
+            self.reply, self.shown = answer, len(answer)
+
+    def _apply_call(self, event: RunEvent, step: StepRecord) -> None:
+        name = step.spec.work_name
+        match event:
+            case StepStarted():
+                given = step.spec.params.get("input")
+                shown = ", ".join(f"{key}={_short(value)}" for key, value in given.items()) if isinstance(given, dict) else ""
+                self._note(f"⚙ {name}({text_format.line(shown, MAX_VALUE)})")
+            case StepDone():
+                self._note(f"⚙ {name} → {_short(step.output)}")
+            case AttemptFailed() | LeaseLost():
+                self._note(f"⚙ {name} {event.type}: {event.explanation}")
+
+
+class TurnView:
+    """Makes chat items of a turn's events. Agents that work at once are shown one after the other."""
+
+    def __init__(self) -> None:
+        self._replies: dict[str, AgentReply] = {}
+        self._waiting: list[AgentReply] = []
+        self._speaking: AgentReply | None = None
+        self._items: list[ChatItem] = []
+        self._is_over = False
+        self._is_collected = False
+
+    def apply(self, event: RunEvent, step: StepRecord | None) -> None:
+        """Add an event; `step` is the record of the step that it happened to."""
+        self._is_over |= event.ends_run
+        reply = step and self._reply_of(event, step)
+        if reply and step:
+            reply.apply(event, step)
+        elif items := _items_outside(event, step):
+            self._items += [*self._speak(), *items]
+        self._is_collected |= isinstance(event, StepDone) and step is not None and step.spec.role == "collection"
+
+    def take(self) -> list[ChatItem]:
+        """Return the items that can be shown and were not taken yet: none of attempts that are void already."""
+        taken, self._items = [*self._items, *self._speak()], []
+        return taken
+
+    def has_shown(self, answer: str) -> bool:
+        """Return whether the answer of the turn was shown last, or is made of nothing but replies that were shown."""
+        return self._is_collected or (self._speaking is not None and self._speaking.contains(answer))
+
+    def _reply_of(self, event: RunEvent, step: StepRecord) -> AgentReply | None:
+        """Return the reply of the agent that a step is, or that expanded to it."""
+        parts = step.step_id.split("/")
+        for end in range(len(parts)):
+            if known := self._replies.get("/".join(parts[: end + 1])):
+                return known
+        if not isinstance(event, StepStarted) or not kind_named(step.spec.kind).is_heard:
+            return None
+        reply = self._replies[step.step_id] = AgentReply(step.spec.work_name)
+        self._waiting.append(reply)
+        return reply
+
+    def _speak(self) -> Iterator[ChatItem]:
+        """Yield the items of the agent that speaks, and of those that follow since it is done."""
+        if self._speaking:
+            yield from self._speaking.take()
+        while self._waiting and (self._speaking is None or self._speaking.open_steps <= 0 or self._is_over):
+            self._speaking = self._waiting.pop(0)
+            yield ChatItem("speaker", self._speaking.name)
+            yield from self._speaking.take()
+
+
+def visible(reply: str) -> str:
+    """Return what a reader sees of a reply while it comes: no prefix that is for the router, no JSON object."""
+    head = reply.lstrip()
+    if any(mark.startswith(head) for mark in (FINAL, REROUTE)) or head.startswith((REROUTE, "{")):
+        return ""
+    return head.removeprefix(FINAL).lstrip() if head.startswith(FINAL) else reply
+
+
+def _items_outside(event: RunEvent, step: StepRecord | None) -> list[ChatItem]:
+    """Return the items of an event that belongs to no agent."""
+    if isinstance(event, RunWarning | QueueUnserved):
+        return [ChatItem("warning", event.message)]
+    is_decision = step is not None and step.spec.role in ("choice", "reply") and isinstance(event, StepDone | StepExpanded)
+    return list(_decision(step)) if step and is_decision else []
+
+
+def _decision(step: StepRecord) -> Iterator[ChatItem]:
+    """Yield what a team decided: who was chosen and why, or that an agent passes its text on."""
+    info = step.info
+    chosen, plan = info.get("chosen_agent"), info.get("plan")
+    if isinstance(plan, list):
+        yield ChatItem("note", f"plan: {' → '.join(map(str, plan))}")
+    elif chosen:
+        refined = f", asked: {_short(step.output)}" if info.get("refined") else ""
+        by = "default" if info.get("source") == "default" else kind_named(step.spec.kind).chosen_by
+        yield ChatItem("note", f"→ {chosen} ({_CHOSEN_BY.get(by, 'the router')}{refined})")
+    elif fault := info.get("fault"):
+        yield ChatItem("note", f"the router is asked again: {_short(fault)}")
+    if info.get("prefix") == "reroute":
+        agent, text = step.spec.params.get("agent", "the agent"), f": {_short(step.output)}" if step.output else ""
+        yield ChatItem("note", f"↪ {agent} passes on{text}")
+
+
+_CHOSEN_BY: Mapping[str, str] = {"rules": "a rule", "turn": "in turn", "default": "by default"}
+
+
+def _short(value: JsonValue) -> str:
+    return text_format.line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_VALUE)

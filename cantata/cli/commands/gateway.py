@@ -1,0 +1,74 @@
+"""`submit gateway`: serves turns, chains, sessions and memory over HTTP and WebSockets."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from cantata import embedded
+from cantata.cli.options import as_json, configured, metrics_port
+from cantata.client.client import Client
+from cantata.errors import CantataError
+from cantata.gateway import access, serve
+from cantata.gateway.app import PER_S, REQUEST_BYTES, create_app
+from cantata.observability.logs import configure_logs
+from cantata.observability.metrics.scrape_address import place
+from cantata.settings import settings
+
+TOKENS, TOKENS_FILE = "CANTATA_GATEWAY_TOKENS", "CANTATA_GATEWAY_TOKENS_FILE"
+PACE = click.FloatRange(0.001, 1e6)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen; elsewhere only with tokens.")
+@click.option("--port", type=click.IntRange(0, 65535), default=embedded.GATEWAY_PORT, show_default=True, help="0 for any that is free.")
+@click.option("--url-prefix", default="", metavar="PATH", help="What stands before every path, behind a proxy.")
+@click.option(
+    "--tokens-file", metavar="FILE", help=f"JSON or YAML: token → tenant or rights; else {TOKENS_FILE}, else what {TOKENS} holds."
+)
+@click.option("--rate", type=PACE, default=PER_S, show_default=True, help="Requests a second of one tenant.")
+@click.option("--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="Size of one request or message.")
+@metrics_port
+@configured
+@as_json
+def gateway(
+    host: str, port: int, url_prefix: str, tokens_file: str | None, rate: float, max_bytes: int, metrics_port: int | None,
+    config: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
+    configure_logs()
+    tokens = _tokens(tokens_file)
+    serve.check_address(host, has_tokens=tokens is not None, is_published_on_loopback=settings().published_on_loopback)
+    with Client(config=config) as client:
+        client.definitions  # noqa: B018  # a fault in it is told now, not to the first who asks
+        for warning in client.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        with serve.bind(host, port) as listening:
+            url = serve.address_of(listening)
+
+            app = create_app(
+                client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
+            )
+            shown = place(metrics_port)
+            told = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
+
+            def ready() -> None:
+                click.echo(json.dumps(told) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
+                embedded.announce_ready()
+
+            server = serve.Server(app, ready=ready, most_bytes=max_bytes)
+            server.run(sockets=[listening])
+    if not server.started:
+        raise CantataError("the gateway did not start")
+    return 0
+
+
+def _tokens(file: str | None) -> access.Tokens | None:
+    path = file or os.environ.get(TOKENS_FILE)
+    if path:
+        return access.read_tokens_file(Path(path))
+    text = os.environ.get(TOKENS)
+    return access.read_tokens(text, TOKENS) if text else None

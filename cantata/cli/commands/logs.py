@@ -1,0 +1,51 @@
+"""`submit logs`: what was logged for a run, on all machines."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import click
+
+from cantata import text_format
+from cantata.cli.connect import opened_for_reading
+from cantata.cli.options import as_json
+from cantata.models.values import JsonValue
+from cantata.observability.logs.lines import Line
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+MOST_SHOWN = 400  # characters of one value on a terminal; --json has it as it was kept
+
+
+@click.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--step", metavar="STEP", help="Only the lines of this step, and of those that it grew.")
+@click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), help="Only lines of this level or above.")
+@as_json
+def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
+    """Show what workers and tools logged for a run, on all machines. With --json: one line of JSON for each."""
+    with opened_for_reading(workers=follow, as_json=as_json) as shelf:
+        return shelf.logs(run_id, follow=follow, step=step, level=level)
+
+
+def shown(line: Line) -> str:
+    """A line as a person reads it."""
+    at = datetime.fromtimestamp(line.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    of = f"{line.step}#{line.attempt}" if line.step and line.attempt else line.step or "-"
+    said = text_format.clean(line.event) if line.logger else text_format.line(line.event, MOST_SHOWN)
+    rest = [f"{name}={_value(value)}" for name, value in line.fields.items() if name != "exception"]
+    head = " ".join([at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), said, *rest])
+    trace = line.fields.get("exception")
+    return head + ("" if trace is None else "\n" + "\n".join(f"    {each}" for each in text_format.clean(str(trace)).rstrip().splitlines()))
+
+
+def as_text(line: Line) -> str:
+    """A line as a program reads it."""
+    return line.model_dump_json(exclude_none=True)
+
+
+def _value(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    flat = text_format.line(text, MOST_SHOWN)
+    return json.dumps(flat, ensure_ascii=False) if " " in flat or not flat else flat

@@ -1,0 +1,91 @@
+"""`submit sessions`: conversations that are kept."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from cantata import text_format
+from cantata.cli.connect import opened_for_reading
+from cantata.cli.options import as_json
+from cantata.errors import ConfigError
+from cantata.state.sessions.conversations import fault_of
+
+if TYPE_CHECKING:
+    from cantata.models.wire import HistoryEntry, SessionInfo
+
+
+@click.group()
+def sessions() -> None:
+    """List, show and clear conversations."""
+
+
+def _sound(ctx: click.Context, option: click.Parameter, name: str) -> str:
+    if fault := fault_of(name):
+        raise click.BadParameter(fault)
+    return name
+
+
+name = click.argument("name", callback=_sound)
+tenant = click.option("--tenant", metavar="NAME", default="", help="Whose it is: the label `tenant` of its turns; nobody's if absent.")
+
+
+@sessions.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, those used last first.")
+@tenant
+@as_json
+def list_(limit: int, tenant: str, as_json: bool) -> int:
+    """List the conversations that were used last."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        found = shelf.client.sessions.of(tenant).list(limit)
+    if as_json:
+        click.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
+    elif not found:
+        click.echo("no conversations are kept here", err=True)
+    for each in () if as_json else found:
+        click.echo(_row(each))
+    return 0
+
+
+@sessions.command()
+@name
+@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="How many entries, the newest; all if absent.")
+@tenant
+@as_json
+def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
+    """Show what was said in a conversation, the oldest first. With --json: one entry a line."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        kept = shelf.client.sessions.of(tenant)
+        entries, waiting = kept.history(name, limit), kept.waiting(name)
+    if not entries and not waiting:
+        raise ConfigError(f"no conversation {name!r} is kept here; `submit sessions list` shows those kept")
+    for entry in entries:
+        click.echo(entry.model_dump_json() if as_json else _said(entry))
+    for run_id in () if as_json else waiting:
+        click.echo(f"under way: submit runs follow {run_id}", err=True)
+    return 0
+
+
+@sessions.command()
+@name
+@tenant
+@as_json
+def clear(name: str, tenant: str, as_json: bool) -> int:
+    """Forget what was said in a conversation. Its turns are kept as runs."""
+    with opened_for_reading(workers=False, as_json=as_json) as shelf:
+        count = shelf.client.sessions.of(tenant).clear(name)
+    click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"{count} entries forgotten", err=not as_json)
+    return 0
+
+
+def _row(each: SessionInfo) -> str:
+    used = datetime.fromtimestamp(each.last_used_at).astimezone().strftime("%m-%d %H:%M:%S")
+    under_way = f"  {each.waiting} under way" if each.waiting else ""
+    return f"{text_format.line(each.session, 60):30}  {used}  {each.entries:>5} entries{under_way}"
+
+
+def _said(entry: HistoryEntry) -> str:
+    return f"{text_format.clock(int(entry.ts * 1000))} {text_format.speaker(entry.role, entry.agent)}: {text_format.clean(entry.content)}"

@@ -1,0 +1,130 @@
+"""`submit up`, `status` and `down`: the processes that do the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import click
+
+from cantata import __version__, embedded, health, text_format
+from cantata.cli.main import FAILED
+from cantata.cli.options import as_json, configured
+from cantata.errors import UnavailableError
+from cantata.health.facts import Missing
+from cantata.settings import settings
+from cantata.state.fleet import registry
+
+
+@click.command()
+@configured
+@click.option("--no-flower", is_flag=True, help="Start no Flower, which shows the tasks in a browser.")
+@click.option("--no-gateway", is_flag=True, help="Start no gateway, which answers over HTTP and WebSockets.")
+@click.option("--agents", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Processes for model turns.")
+@click.option("--tools", type=click.IntRange(1), metavar="N", help="Processes for tools; one a processor if absent.")
+@as_json
+def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools: int | None, as_json: bool) -> int:
+    """Start a stack in this folder and keep it running."""
+    stack = embedded.attach()
+    if stack is None:
+        stack = embedded.Stack.start(
+            agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True
+        )  # fmt: skip
+        said = "the stack runs"
+    else:
+        said = "a stack runs already"
+    if as_json:
+        click.echo(json.dumps(embedded.status().to_json()))
+        return 0
+    click.echo(f"{said} in {stack.home.path}; submit down stops it")
+    if stack.flower_url:
+        click.echo(f"Flower: {stack.flower_url}")
+    if stack.gateway_url:
+        click.echo(f"gateway and run pages: {stack.gateway_url}")
+    for name, port in stack.moved.items():
+        click.echo(f"the usual port {port} was taken, so the {name} of this folder has another, which it keeps", err=True)
+    if fault := stack.code_fault:
+        click.echo(f"warning: the stack still serves the code of before: {fault}", err=True)
+    if os.environ.get("REDIS_URL"):
+        click.echo("REDIS_URL is set, so commands here talk to that Redis, not to this stack", err=True)
+    return 0
+
+
+@click.command()
+@as_json
+def down(as_json: bool) -> int:
+    """Stop the stack of this folder."""
+    stopped = embedded.down()
+    if as_json:
+        click.echo(json.dumps({"stopped": stopped}))
+    else:
+        click.echo("the stack is stopped" if stopped else "no stack runs in this folder")
+    return 0
+
+
+@click.command()
+@click.option("--gateway", metavar="URL", help="A gateway to ask too; that of the stack here if absent.")
+@click.option("--flower", metavar="URL", help="The same of Flower.")
+@as_json
+def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
+    """Show whether all is well, what to do where it is not, and what runs.
+
+    Each matter is green, yellow (it works, but look) or red (it does not work). If any is red the exit status is 1.
+    """
+    stack = embedded.status()
+    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if that gives no answer: then this is what to tell
+    if url is None:
+        _tell(stack, None, [], as_json)
+        raise UnavailableError("no REDIS_URL, and no stack of `submit up` here")
+    own = stack if stack.url == url else None
+    gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
+    facts = health.gather(
+        url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower
+    )  # fmt: skip
+    found = health.judged(facts)
+    _tell(stack, found, [] if isinstance(facts.fleet, Missing) else list(facts.fleet.workers), as_json)
+    if isinstance(facts.store, Missing):
+        raise UnavailableError(facts.store.why)
+    return FAILED if found.colour == "red" else 0
+
+
+def _tell(stack: embedded.StackStatus, found: health.Report | None, workers: list[registry.Worker], as_json: bool) -> None:
+    if as_json:
+        shown = [worker.model_dump(mode="json") for worker in workers]
+        click.echo(json.dumps({**stack.to_json(), "workers": shown, "health": found.model_dump() if found else None}))
+        return
+    if found:
+        _show_health(found)
+        click.echo()
+    _show(stack, workers)
+
+
+def _show_health(found: health.Report) -> None:
+    width = max(len(line.matter) for line in found.lines)
+    for line in found.lines:
+        click.echo(f"{click.style(f'{line.colour:6}', fg=line.colour)}  {line.matter:{width}}  {text_format.clean(line.said)}")
+        if line.todo:
+            click.echo(f"{'':8}{'':{width}}  → {text_format.clean(line.todo)}")
+
+
+def _show(stack: embedded.StackStatus, workers: list[registry.Worker]) -> None:
+    kind = "kept until `submit down`" if stack.kept else "of a command that runs now"
+    click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no stack runs'}")
+    for process in stack.processes:
+        lasted = text_format.duration((time.time() - process.started_s) * 1000) if process.alive else "dead"
+        click.echo(f"  {process.name:17}  pid {process.pid:<8}  {lasted:>12}  {', '.join(process.queues)}".rstrip())
+    if stack.flower_url:
+        click.echo(f"Flower: {stack.flower_url}")
+    if stack.gateway_url:
+        click.echo(f"gateway and run pages: {stack.gateway_url}")
+    if workers:
+        click.echo("workers that take work now:")
+    for worker in workers:
+        click.echo(f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_beside(worker)}")
+
+
+def _beside(worker: registry.Worker) -> str:
+    shown = f"  metrics: {worker.metrics_url}" if worker.metrics_url else ""
+    off = abs(worker.clock_off_s) > registry.CLOCK_OFF_S
+    return f"{shown}  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if off else shown

@@ -1,0 +1,214 @@
+"""Reads runs that were submitted before, ends them, and gives them signals."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+
+import click
+from rich.console import Console
+
+from cantata import text_format
+from cantata.cli.commands import logs as log_lines
+from cantata.cli.main import FAILED, INTERRUPTED, WRONG
+from cantata.cli.submission import Desk, has_succeeded, result_of, tell
+from cantata.cli.views import live_view
+from cantata.client.client import ChainRun, TurnRun
+from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
+from cantata.runs.results import describe_turn
+from cantata.state.fleet import code_versions
+from cantata.state.runs import event_log, listing, log_store
+from cantata.state.runs.listing import Wanted
+from cantata.state.runs.records import RunRecord, StepRecord
+from cantata.state.runs.summaries import RunSummary, shown_state, state_of
+
+MOST_ROWS = 1000  # of a tree that is painted once
+WIDTH = 160  # where no terminal says how wide it is
+SIGNALS = {
+    "taken": (0, "step {step!r} has taken it and goes on"),
+    "kept": (0, "kept for step {step!r}, which does not wait for it yet"),
+    "over": (FAILED, "step {step!r} has its value already"),
+    "closed": (FAILED, "the run is over"),
+    "unclear": (WRONG, "step {step!r} may be any of several of this run; say which"),
+    "full": (FAILED, "the run keeps as many signals for steps that do not wait yet as it may; send it when {step!r} waits"),
+    "unknown": (WRONG, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
+}
+"""What the ledger answers to a signal → the exit status, and what to say."""
+
+
+class Shelf(Desk):
+    """Where runs are found again."""
+
+    def list(self, most: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
+        """Print runs, newest first, from behind one of them."""
+        wanted = Wanted(statuses=tuple(statuses), kind=kind, text=text)
+        found = [*islice(listing.every(self.client.ledger, wanted, behind=behind), most)]
+        if self._as_json:
+            click.echo(json.dumps([_summary(run) for run in found], ensure_ascii=False))
+        elif not found:
+            tell("no runs are kept here" if wanted == Wanted() and behind is None else "no such runs are kept here")
+        for run in () if self._as_json else found:
+            began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
+            took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
+            asked = text_format.line(run.title, 60)
+            click.echo(
+                f"{run.run_id:19}  {text_format.spoken(run.state):9}  {began}  {took:>8}  {asked}  {text_format.usage(run.usage)}".rstrip()
+            )
+        return 0
+
+    def show(self, run_id: str) -> int:
+        """Print a run with its steps, as it stands now."""
+        run = self.client.run(run_id)
+        record = run.record()
+        if self._as_json:
+            steps = [_step(step) for step in record.steps.values()]
+            shown = {**_listed(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
+            click.echo(json.dumps({**shown, "result": result_of(run).model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
+            return 0
+        view, _ = self.view_of(run)
+        while batch := event_log.read(self.client.redis, run_id, after=view.seq):
+            view = view.apply(*batch)
+        ended = view.without_usage(MOST_ROWS)
+        if ended:
+            view = view.with_usage(self.infos(run_id, ended))
+        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(live_view.paint(view, record.now_ms, most=MOST_ROWS))
+        if origin := record.labels.get(FORKED_FROM):
+            step = record.labels.get(FORKED_AT)
+            tell(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
+        if mixed := code_versions.told(record.code):
+            tell(f"its steps ran with different versions of the code: {mixed}")
+        if record.error:
+            tell(f"error: {text_format.clean(record.error.message)} ({record.error.code})")
+        if record.status in RUN_OVER:
+            tell(f"its answer: submit runs result {run_id}")
+        return 0
+
+    def follow(self, run_id: str, since: int | None) -> int:
+        """Show what happens in a run until it is over; the exit status is the run's."""
+        run = self.client.run(run_id)
+        if not self._as_json:
+            return self.attend(run, since=since)
+        try:
+            for event in run.log(since):
+                click.echo(event.model_dump_json())
+        except KeyboardInterrupt:
+            self._leave(run_id, "interrupted")
+            return INTERRUPTED
+        return 0 if has_succeeded(result_of(run)) else FAILED
+
+    def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
+        """Print what was logged for a run."""
+        self.client.run(run_id)
+        kept = log_store.Logs(self.client.redis, run_id)
+        lines = found = 0
+        try:
+            for line in kept.follow() if follow else kept.read():
+                lines += 1
+                if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
+                    found += 1
+                    click.echo(log_lines.as_text(line) if self._as_json else log_lines.shown(line))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        if dropped := kept.dropped():
+            tell(f"{dropped} older lines are not kept any more")
+        elif lines and not found:
+            tell(f"none of the {lines} lines kept of run {run_id} is of this step and level; without --step and --level all are shown")
+        elif not lines:
+            tell(f"no line was kept of run {run_id}; `submit runs follow {run_id}` tells what happened in it")
+        return 0
+
+    def result(self, run_id: str, timeout_s: float | None) -> int:
+        """Print a run's answer when it is over, or how far it is after `timeout_s`."""
+        run = self.client.run(run_id)
+        try:
+            return self.conclude(run, timeout_s)
+        except KeyboardInterrupt:
+            self._leave(run_id, "interrupted")
+            return INTERRUPTED
+
+    def cancel(self, run_id: str) -> int:
+        """End a run."""
+        status = self.client.run(run_id).cancel()
+        if self._as_json:
+            click.echo(json.dumps({"run_id": run_id, "status": status}))
+        else:
+            tell(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} had ended before: {status}")
+        return 0 if status == "cancelled" else FAILED
+
+    def fork(self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
+        """Do a run anew from a step on; without one, what it left unfinished."""
+        if from_step is None:
+            return self.client.retry(run_id)
+        return self.client.fork(run_id, from_step, changes=changes)
+
+    def signal(self, run_id: str, step: str, value: JsonValue) -> int:
+        """Give a waiting step its value."""
+        run = self.client.run(run_id)
+        word = run.signal(step, value)
+        exit_status, said = SIGNALS[word]
+        if word == "kept" and run.record().answering(step) is None:
+            said += "; so far the run has no such step{nearest}"
+        elif word == "unclear":
+            said += f": {', '.join(repr(each) for each in run.record().steps if each.endswith(f'/{step}'))}"
+        if self._as_json:
+            click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
+        else:
+            near = run.nearest_step(step) if word in ("unknown", "kept") else None
+            tell(said.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
+        return exit_status
+
+
+def _summary(run: RunSummary) -> dict[str, JsonValue]:
+    created_at_ms = round(run.created_at * 1000)
+    return {
+        "run_id": run.run_id,
+        "status": run.status,
+        "state": run.state,
+        "failures": run.failures,
+        "kind": run.kind,
+        "asked": run.title,
+        "created_at_ms": created_at_ms,
+        "duration_ms": round((run.closed_at or run.now) * 1000) - created_at_ms,
+        "usage": run.usage.model_dump(),
+        "labels": dict(run.labels),
+    }
+
+
+def _listed(record: RunRecord) -> dict[str, JsonValue]:
+    return {
+        "run_id": record.run_id,
+        "status": record.status,
+        "state": state_of(record.status, record.failures),
+        "failures": record.failures,
+        "kind": record.kind,
+        "asked": describe_turn(record),
+        "created_at_ms": record.created_at_ms,
+        "duration_ms": _took_ms(record),
+        "usage": record.usage.model_dump(),
+        "labels": dict(record.labels),
+        "code": [*record.code],
+    }
+
+
+def _step(step: StepRecord) -> dict[str, JsonValue]:
+    return {
+        **step.info,
+        "step": step.step_id,
+        "state": shown_state(step.state, step.info),
+        "kind": step.spec.kind,
+        "work": step.spec.work,
+        "queue": step.spec.queue,
+        "attempt": step.attempt,
+        "failures": step.failures,
+        "crashes": step.crashes,
+        "output": step.output,
+    }
+
+
+def _took_ms(record: RunRecord) -> int:
+    return (record.closed_at_ms or record.now_ms) - record.created_at_ms

@@ -1,0 +1,210 @@
+"""Submits runs, attends them to their end, and shows how they ended; on Ctrl-C it lets them go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+import click
+
+from cantata import text_format
+from cantata.cli.main import FAILED, INTERRUPTED
+from cantata.cli.requests import definitions_of, request_of
+from cantata.cli.views import live_view, plain_view
+from cantata.client.client import ChainRun, Client, TurnRun
+from cantata.coordinator.sweeper import definitions_from, start
+from cantata.embedded import Stack
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions
+from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.models.wire import ChainError, ChainResponse, RunResult, Turn
+from cantata.observability.logs import configure_logs
+from cantata.planning.turns import turn_plan
+from cantata.runs.results import answer_text
+from cantata.runs.view import RunView
+
+REFRESH_S = 0.1
+
+
+class Desk:
+    """Where a command meets its runs."""
+
+    def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
+        configure_logs()
+        self._url = url
+        self._stack = stack
+        self._config = config
+        self._as_json = as_json
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """What runs may name; known before there is a service."""
+        return self._config if isinstance(self._config, Definitions) else definitions_of(self._config)
+
+    @cached_property
+    def client(self) -> Client:
+        """The client, once the service is there."""
+        if self._stack:
+            tell(f"no REDIS_URL and no stack of `submit up` here: starting one in {self._stack.home.path} for this command")
+            self._stack.wait_ready()
+        known = self.__dict__.get("definitions", self._config)  # the configuration is read once
+        client = Client(self._stack.url if self._stack else self._url, config=known)
+        for warning in client.warnings:
+            tell(f"warning: {warning}")
+        return client
+
+    # --- submitting ---------------------------------------------------------------------------------------------------------
+
+    def check(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
+        """Raise ConfigError for the faults of a turn, before anything is waited for."""
+        faults = turn_plan.check(Turn(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
+        if faults:
+            raise ConfigError(faults, source="turn")
+
+    def submit_turn(
+        self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None, session: str | None = None,
+        send_history: bool = False, timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
+    ) -> TurnRun:  # fmt: skip
+        """Submit a turn. Its faults are told before anything is waited for."""
+        self.check(text, team=team, agent=agent, workflow=workflow)
+        self.warn_of_queues()
+        return self.client.submit_turn(
+            text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
+        )
+
+    def submit_chain(
+        self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
+    ) -> ChainRun:
+        """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
+        request = request_of(file, self.definitions, given=given, timeout_s=timeout_s)
+        self.warn_of_queues()
+        return self.client.submit_checked(request, labels=labels)
+
+    def detach(self, run: TurnRun | ChainRun) -> int:
+        """Leave a run to itself; print its id."""
+        click.echo(json.dumps({"run_id": run.run_id}) if self._as_json else run.run_id)
+        self._leave(run.run_id, "accepted")
+        return 0
+
+    # --- attending ----------------------------------------------------------------------------------------------------------
+
+    def attend(self, run: TurnRun | ChainRun, *, events: bool = False, since: int | None = None) -> int:
+        """Show a run until it is over, and its answer then; the exit status. Ctrl-C leaves the run to itself."""
+        try:
+            if events and isinstance(run, ChainRun) and run.request.streaming:
+                for event in run.events(since):
+                    click.echo(event.model_dump_json())
+            elif not self._as_json:
+                self._watch(run, since)
+            return self.conclude(run)
+        except KeyboardInterrupt:
+            self._leave(run.run_id, "interrupted")
+            return INTERRUPTED
+
+    def conclude(self, run: TurnRun | ChainRun, timeout_s: float | None = None) -> int:
+        """Print how a run ended, or after `timeout_s` how far it is; the exit status."""
+        try:
+            result: RunResult | ChainResponse = run.result(timeout_s)
+        except TimeoutError as error:
+            tell(str(error))
+            result = result_of(run)
+        if self._as_json:
+            click.echo(result.model_dump_json())
+        else:
+            _show(result)
+        return 0 if has_succeeded(result) else FAILED
+
+    def view_of(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
+        """A run as planned, with nothing that happened since; and how far Redis's clock is ahead of ours, in milliseconds."""
+        record = run.record()
+        definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
+        fragment = start(record.kind, json.loads(record.request), definitions).fragment
+        steps = fragment.steps if fragment else ()
+        return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
+
+    def infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
+        """How steps ended."""
+        return dict(zip(steps, self.client.ledger.infos(run_id, steps), strict=True))
+
+    # ------------------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+
+    def warn_of_queues(self) -> None:
+        """Tell of queues that no worker serves, if the workers are not our own."""
+        if self._stack is None:  # the workers of our own are there, but may not have said so yet
+            for message in self.client.fleet_warnings():
+                tell(f"warning: {message}")
+
+    def _watch(self, run: TurnRun | ChainRun, since: int | None) -> None:
+        if since is None and is_terminal():
+            view, ahead_ms = self.view_of(run)
+            live_view.watch(
+                view,
+                lambda after: list(run.log(after, timeout_s=REFRESH_S)),
+                lambda steps: self.infos(run.run_id, steps),
+                ahead_ms=ahead_ms,
+            )
+            return
+        view, _ = self.view_of(run)
+        for event in run.log(since):
+            view, line = plain_view.apply_and_describe(view, event)
+            if line:
+                tell(line)
+
+    def _leave(self, run_id: str, said: str) -> None:
+        where = ""
+        if self._stack:
+            self._stack.keep()
+            where = "; the stack of this command stays up for it, until `submit down`"
+        tell(f"{said}: the run goes on{where}; follow it with: submit runs follow {run_id}")
+
+
+def tell(line: str) -> None:
+    """Say something to the person at the terminal; never a result."""
+    click.echo(line, err=True)
+
+
+def is_terminal() -> bool:
+    """Whether a person watches, on a terminal that can be painted on."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def result_of(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
+    """How a run ended, or how far it is, without waiting."""
+    return run.so_far()
+
+
+def has_succeeded(result: RunResult | ChainResponse) -> bool:
+    """Whether all went well."""
+    return result.success if isinstance(result, ChainResponse) else result.status == "succeeded"
+
+
+def _show(result: RunResult | ChainResponse) -> None:
+    answer = result.final_output if isinstance(result, ChainResponse) else result.output
+    if answer is not None:
+        click.echo(text_format.clean(answer_text(answer)))
+    if result.error:
+        tell(f"error: {_why(result.error)}")
+    if isinstance(result, ChainResponse) and result.failed:
+        tell(f"failed: {', '.join(result.failed)}")
+    tell(_footer(result.run_id, text_format.spoken(result.state), result.duration_ms, result.usage))
+
+
+def _why(error: ErrorInfo | ChainError) -> str:
+    return f"{text_format.clean(error.message)} ({error.code})"
+
+
+def _footer(run_id: str, state: str, duration_ms: int, usage: Usage) -> str:
+    return " · ".join(part for part in (f"run {run_id}", state, text_format.duration(duration_ms), text_format.usage(usage)) if part)

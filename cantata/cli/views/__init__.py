@@ -1,0 +1,1 @@
+"""Runs and plans as text."""

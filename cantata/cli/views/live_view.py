@@ -1,0 +1,130 @@
+"""A run on a terminal: its tree, painted anew ten times a second while it works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cantata import text_format
+from cantata.cli.views.run_tree import Row, rows
+from cantata.models.events import RunEvent
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
+from cantata.runs.view import MapProgress, RunView, StepProgress
+
+MAX_ROWS = 30
+MAX_WARNINGS = 3
+MAX_TAIL = 80  # characters of a reply that is coming
+AROUND = 5  # lines of the terminal that are not for the tree: title, warnings, prompt
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+SIGNS: Mapping[str, tuple[str, str]] = {
+    "waiting": ("·", "dim"),
+    "ready": ("·", "dim"),
+    "sent": ("·", "dim"),
+    "expanded": ("▸", "dim"),
+    "waiting_signal": ("?", "magenta"),
+    "done": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "skipped": ("-", "dim"),
+    "timed_out": ("✗", "yellow"),
+    "stopped": ("-", "dim"),
+}
+"""State of a step → its sign and style; one that runs turns."""
+RETRIED = ("↻", "yellow")
+
+Events = Callable[[int], list[RunEvent]]
+"""Offset → the events after it that come within a tenth of a second."""
+
+Infos = Callable[[list[str]], Mapping[str, Mapping[str, JsonValue]]]
+"""Ids of steps → what the ledger recorded of their ends."""
+
+
+def watch(view: RunView, events: Events, infos: Infos, *, ahead_ms: float = 0.0) -> RunView:
+    """Show a run until it is over; `ahead_ms` is how far Redis's clock is ahead of ours."""
+    console = Console(stderr=True, highlight=False)
+    most = max(5, min(MAX_ROWS, console.height - AROUND))
+    with Live(console=console, auto_refresh=False) as live:
+        while view.status not in RUN_OVER:
+            view = view.apply(*events(view.seq))
+            ended = view.without_usage()
+            view = view.with_usage(infos(ended)) if ended else view
+            live.update(paint(view, time.time() * 1000 + ahead_ms, most=most), refresh=True)
+    return view
+
+
+def paint(view: RunView, now_ms: float, *, most: int = MAX_ROWS) -> RenderableType:
+    """Return the tree as it is at this moment."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
+    table.add_column(no_wrap=True, justify="right", min_width=8)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for row in rows(view, most=most):
+        table.add_row(*_cells(row, view, now_ms))
+    warnings = [Text(f"! {text_format.line(warning, 300)}", style="yellow") for warning in view.warnings[-MAX_WARNINGS:]]
+    return Group(_title(view, now_ms), table, *warnings)
+
+
+def _title(view: RunView, now_ms: float) -> Text:
+    end_ms = view.at_ms if view.status in RUN_OVER else now_ms
+    took = text_format.duration(max(0.0, end_ms - view.began_ms)) if view.began_ms else ""
+    return Text(" · ".join(part for part in (f"run {view.run_id}", text_format.spoken(view.state), took) if part), style="bold")
+
+
+def _cells(row: Row, view: RunView, now_ms: float) -> tuple[RenderableType, RenderableType, RenderableType]:
+    if row.folded:
+        return Text(f"… {row.folded:,} {row.name}", style="dim"), Text(""), Text("")
+    step = row.step
+    is_running = step.state == "running" or (step.items is not None and step.state == "expanded")
+    sign, style = (FRAMES[int(now_ms / 100) % len(FRAMES)], "cyan") if is_running else RETRIED if _is_retried(step) else SIGNS[step.state]
+    name = Text.assemble("  " * row.depth, (sign, style), " ", (text_format.line(row.name, 60), "dim" if style == "dim" else ""))
+    return name, Text(_time(step, now_ms), style="dim"), _progress(step.items, step.note) if step.items else _note(step)
+
+
+def _is_retried(step: StepProgress) -> bool:
+    return step.attempt > 0 and step.state in ("waiting", "ready")
+
+
+def _time(step: StepProgress, now_ms: float) -> str:
+    if step.took_ms is not None:
+        return text_format.duration(step.took_ms)
+    is_open = step.since_ms and step.state in ("running", "expanded", "waiting_signal")
+    return text_format.duration(max(0.0, now_ms - step.since_ms)) if is_open else ""
+
+
+def _note(step: StepProgress) -> Text:
+    parts = [f"attempt {step.attempt}" if step.attempt > 1 else "", step.model, text_format.tokens(step.tokens_in, step.tokens_out)]
+    fixed = {"waiting_signal": "waiting for a signal", "stopped": "stopped", "timed_out": "timed out"}
+    note = fixed.get(step.state, text_format.line(step.note, 200))
+    if step.state == "running" and step.reply:
+        note = _tail(step.reply)
+    style = "red" if step.state == "failed" else "yellow" if _is_retried(step) else "dim"
+    return Text("  ").join(
+        [*(Text(text_format.line(part), style="dim") for part in parts if part), *([Text(note, style=style)] if note else [])]
+    )
+
+
+def _tail(reply: str) -> str:
+    """Return the end of a reply that is coming, as far as a line has room."""
+    text = text_format.line(reply, len(reply))
+    return text if len(text) <= MAX_TAIL else f"…{text[1 - MAX_TAIL :]}"
+
+
+def _progress(items: MapProgress, note: str) -> RenderableType:
+    counts = Table.grid(padding=(0, 2, 0, 0))
+    counts.add_column(width=24)
+    counts.add_column(no_wrap=True, overflow="ellipsis")
+    text = Text(f"{items.over:,}/{items.total:,}")
+    if items.running:
+        text.append(f"  {len(items.running):,} running", style="dim")
+    if items.failed:
+        text.append(f"  {items.failed:,} failed", style="red")
+        text.append(f"  {text_format.line(note, 120)}", style="dim")
+    counts.add_row(ProgressBar(total=max(1, items.total), completed=items.over, width=24), text)
+    return counts

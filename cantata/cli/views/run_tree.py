@@ -1,0 +1,66 @@
+"""The tree of a run, line by line: steps that run or failed are shown, the rest is folded where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cantata.runs.view import VIEW_OVER, RunView, StepProgress, ancestors
+
+UNSEEN = StepProgress()
+KEPT_NEXT = 3  # waiting steps that are kept beside those that work
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the tree: a step, or a count of steps that are folded into one line."""
+
+    name: str
+    depth: int = 0
+    step: StepProgress = UNSEEN
+    folded: int = 0
+
+
+def rows(view: RunView, *, most: int = 30) -> list[Row]:
+    """Return the tree, line by line: steps under the one that expanded to them, and not more than `most` lines.
+
+    Those that run or failed are kept, and the next that wait; older finished steps and later waiting ones are folded into a count.
+    """
+    tree = list(_tree(view.steps))
+    if len(tree) <= most:
+        return tree
+    next_ones = [i for i, row in enumerate(tree) if row.step.state == "waiting"][:KEPT_NEXT]
+    order = sorted(range(len(tree)), key=lambda i: (1 if i in next_ones else _rank(tree[i]), _closeness(tree[i], i)))
+    kept = set(order[: most - 2])
+    folded = [row for i, row in enumerate(tree) if i not in kept]
+    over = sum(row.step.state in VIEW_OVER for row in folded)
+    shown = [row for i, row in enumerate(tree) if i in kept]
+    first = [Row("steps are over", folded=over)] if over else []
+    last = [Row("more steps", folded=len(folded) - over)] if len(folded) > over else []
+    return [*first, *shown, *last]
+
+
+def _tree(steps: Mapping[str, StepProgress]) -> Iterator[Row]:
+    """Yield the steps depth first, each under the nearest step that its id begins with."""
+    under: dict[str, list[str]] = {}
+    for step_id in steps:
+        parent = next((name for name in ancestors(step_id) if name in steps), "")
+        under.setdefault(parent, []).append(step_id)
+    pending = [(name, "", 0) for name in reversed(under.get("", []))]
+    while pending:
+        step_id, parent, depth = pending.pop()
+        yield Row(step_id.removeprefix(f"{parent}/") if parent else step_id, depth, steps[step_id])
+        pending += [(name, step_id, depth + 1) for name in reversed(under.get(step_id, []))]
+
+
+def _rank(row: Row) -> int:
+    """Rank a row by how soon it is kept where not all fit: 0 first."""
+    is_retried = row.step.attempt > 0 and row.step.state in ("waiting", "ready")
+    if is_retried or row.step.state in ("running", "waiting_signal") or (row.step.items and row.step.state not in VIEW_OVER):
+        return 0
+    return {"failed": 1, "expanded": 2, "waiting": 4}.get(row.step.state, 3)
+
+
+def _closeness(row: Row, place: int) -> int:
+    """Prefer the latest of the steps that are over, the next of those that wait."""
+    return place if row.step.state == "waiting" else -place

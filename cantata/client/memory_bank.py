@@ -1,0 +1,37 @@
+"""The memory bank for programs: it finds its Redis as the client does."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from cantata.embedded import url_here
+from cantata.settings import settings
+from cantata.state.memory import bank
+from cantata.state.redis.connection import check, connect
+from cantata.state.runs.ledger import Ledger
+
+PATIENCE_S = 5.0
+
+
+class MemoryBank(bank.MemoryBank):
+    """Values by key and namespace, kept in Redis: of one tenant, or of one of its sessions.
+
+    `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. Raises UnavailableError if there is none.
+    """
+
+    def __init__(self, redis_url: str | None = None, *, tenant: str = "", session: str | None = None) -> None:
+        url = redis_url or settings().redis_url or url_here()
+        self._redis = connect(url)
+        self.warnings = check(self._redis, url=url).warnings
+        super().__init__(Ledger(self._redis, patience_s=PATIENCE_S), tenant=tenant, session=session)
+
+    def close(self) -> None:
+        """Let go of connections, of those too that `of` gave; what is stored stays."""
+        self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,225 @@
+"""Reads YAML or JSON text with the line of every value.
+
+JSON is read by the json library, and its lines are looked up only when a fault is told. YAML is read as its version 1.2 means it, less its
+surprises: only null, true, false and numbers written as in JSON are not text, so `on`, `yes`, `2026-01-01`, `1:30` and `010` are texts.
+Keys are texts, each stands once; tags other than `!!str` are refused; anchors, aliases and `<<` work, up to a size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+import yaml
+
+from cantata.config.source_map import DEEPEST, MOST_VALUES, KeyPath, Mark, Marker, is_text, number, place
+from cantata.errors import ConfigError, Fault
+from cantata.models.values import JsonValue
+
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast, but not in every build of PyYAML
+_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+_JSON_START = re.compile(r'\s*[{\["]')
+_JSON_TOKEN = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}\[\]:,"]+')
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a text says. A document made of `data` alone, such as a request from Python, has no lines."""
+
+    data: JsonValue
+    source: str = ""
+    """The name of the file, for messages."""
+    marks: Callable[[], Mark] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _root(self) -> Mark | None:
+        return self.marks() if self.marks else None
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of the key or list item at `path`, or of the nearest thing round it that is there."""
+        mark = self._root
+        if mark is None:
+            return None
+        line = mark.line
+        for part in path:
+            line = mark.lines.get(part, line)
+            if part not in mark.inside:
+                break
+            mark = mark.inside[part]
+        return line
+
+    def fault(self, path: KeyPath, message: str) -> Fault:
+        """A fault of the value at `path`."""
+        return Fault(message, where=place(path, self.data), line=self.line(path))
+
+
+def parse(text: str, *, source: str = "") -> Document:
+    """Read the text; a ConfigError lists what makes it no document."""
+    text = text.removeprefix("\ufeff")
+    if not _JSON_START.match(text):
+        return _parse_yaml(text, source)
+    try:
+        return _parse_json(text, source)
+    except json.JSONDecodeError as error:
+        return _parse_as_yaml_after_all(text, source, error)
+
+
+def parse_json(text: str, *, source: str = "") -> Document:
+    """Read text that is JSON, and not YAML, as bodies of requests are; a ConfigError has the code `no_json` if it is none."""
+    try:
+        return _parse_json(text.removeprefix("\ufeff"), source)
+    except json.JSONDecodeError as error:
+        raise ConfigError([_json_fault(error)], source=source, code="no_json") from error
+
+
+# JSON
+
+
+def _json_fault(error: json.JSONDecodeError) -> Fault:
+    return Fault(f"this is no JSON: {error.msg} (column {error.colno})", line=error.lineno)
+
+
+def _parse_json(text: str, source: str) -> Document:
+    _check_size(text, source)
+    odd = []  # what the json library takes and we do not; the slow reading says where it is
+
+    def pairs(entries: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+        mapping = dict(entries)
+        if len(mapping) != len(entries):
+            odd.append("a key twice")
+        return mapping
+
+    def digits(text: str) -> int | float | None:
+        try:
+            return number(text)
+        except ValueError:
+            odd.append(text)
+            return None
+
+    try:
+        data: JsonValue = json.loads(text, object_pairs_hook=pairs, parse_float=digits, parse_int=digits, parse_constant=odd.append)
+    except RecursionError:
+        raise ConfigError([Fault(_TOO_DEEP)], source=source) from None
+    if odd or _is_deep(data) or (_SURROGATE.search(text) and not is_text(json.dumps(data, ensure_ascii=False))):
+        _mark_json(text, source)
+    return Document(data, source, partial(_mark_json, text, source))
+
+
+def _check_size(text: str, source: str) -> None:
+    """Refuse JSON with very many values before any is made: `[[],[],...]` takes fifty times its size in memory. Raises ConfigError."""
+    if _values_in(text) > MOST_VALUES and _values_in(_STRING.sub('""', text)) > MOST_VALUES:
+        raise ConfigError(f"it has more than {MOST_VALUES:,} values", source=source)
+
+
+def _values_in(text: str) -> int:
+    """At least how many values there are, if there are no texts with commas or brackets in it."""
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def _mark_json(text: str, source: str) -> Mark:
+    """The slow reading of a text that the json library has read, so that its grammar is sound."""
+    marker = Marker(source)
+    line, last = 1, 0
+    for match in _JSON_TOKEN.finditer(text):
+        line += text.count("\n", last, match.start())
+        last = match.start()
+        match match.group():
+            case "{":
+                marker.open({}, line)
+            case "[":
+                marker.open([], line)
+            case "}" | "]":
+                marker.close()
+            case ":" | ",":
+                pass
+            case "NaN" | "Infinity" | "-Infinity" as word:
+                marker.fault(f"{word} is no JSON value; write null or a number", line)
+                marker.plain("null", line)
+            case token if token.startswith('"'):
+                marker.text(json.loads(token), line)
+            case word:
+                marker.plain(word, line)
+    return marker.finish()
+
+
+# YAML
+
+
+def _parse_as_yaml_after_all(text: str, source: str, error: json.JSONDecodeError) -> Document:
+    """YAML may begin with a brace or quote too. If it is neither, the reading that came further has the fault to tell."""
+    try:
+        return _parse_yaml(text, source)
+    except ConfigError as yaml_error:
+        if error.pos < len(text.rstrip()) and (yaml_error.faults[0].line or 0) > error.lineno:
+            raise
+        raise ConfigError([_json_fault(error)], source=source) from error
+
+
+def _parse_yaml(text: str, source: str) -> Document:
+    try:
+        root = _mark_yaml(text, source)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError([_syntax_fault(error, text)], source=source) from error
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        raise ConfigError("there is a character in the text that YAML does not know, such as a control character", source=source) from error
+    if _is_deep(root.value):
+        raise ConfigError(_TOO_DEEP, source=source)
+    return Document(root.value, source, lambda: root)
+
+
+def _mark_yaml(text: str, source: str) -> Mark:
+    marker = Marker(source)
+    begun = False
+    for event in yaml.parse(text, Loader=_YAML):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        match event:
+            case yaml.ScalarEvent():
+                _check_tag(event.tag, marker, line)
+                (marker.plain if event.implicit[0] and not event.tag else marker.text)(event.value, line, anchor=event.anchor)
+            case yaml.MappingStartEvent():
+                _check_tag(event.tag, marker, line)
+                marker.open({}, line, anchor=event.anchor)
+            case yaml.SequenceStartEvent():
+                _check_tag(event.tag, marker, line)
+                marker.open([], line, anchor=event.anchor)
+            case yaml.CollectionEndEvent():
+                marker.close()
+            case yaml.AliasEvent():
+                marker.alias(str(event.anchor), line)
+            case yaml.DocumentStartEvent() if begun:
+                marker.stop("a second document begins here; a file holds one", line)
+            case yaml.DocumentStartEvent():
+                begun = True
+    return marker.finish()
+
+
+def _check_tag(tag: str | None, marker: Marker, line: int) -> None:
+    if tag is not None and tag not in _TEXT_TAGS:
+        marker.fault(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not known here; leave it out", line)
+
+
+def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:
+    problem, mark = error.problem or error.context, error.problem_mark or error.context_mark
+    if mark is None:
+        return Fault(f"this is no YAML: {problem}")
+    details = f"column {mark.column + 1}"
+    if error.context and error.context_mark and error.context != problem:
+        details += f", {error.context} that begins on line {error.context_mark.line + 1}"
+    line = "".join(text.split("\n")[mark.line : mark.line + 1])
+    hint = "; indent with spaces, not tabs" if "\t" in line[: mark.column + 1] else ""
+    return Fault(f"this is no YAML: {problem} ({details}){hint}", line=mark.line + 1)
+
+
+def _is_deep(data: JsonValue) -> bool:
+    level: list[JsonValue] = [data]
+    for _ in range(DEEPEST):
+        level = [
+            child for value in level if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
+        ]
+    return any(isinstance(value, (dict, list)) for value in level)

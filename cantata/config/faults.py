@@ -1,0 +1,189 @@
+"""Says what a model finds wrong with a document in the words of its writer."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+from types import UnionType
+from typing import Annotated, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from cantata.config.documents import Document
+from cantata.config.source_map import KeyPath, step
+from cantata.errors import Fault
+from cantata.models.values import JsonValue
+
+_LONGEST_GUESSED = 200  # characters of a word that is compared with those that are known
+_MOST_ERRORS = 1000  # that are told apart; a request of 16 MB may have a million, each of which takes 1 kB as Python has it
+_SAMPLE = 50  # keys of a mapping, and items of a list, that are looked at where there are more errors
+_LONGEST_SHOWN = 60  # characters of a value in a message
+
+_EXPECTED: Mapping[str, str] = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "invalid-json-value": "a JSON value",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "a list with at least {min_length} in it",
+}
+
+
+def faults_of(error: ValidationError, document: Document, model: type[BaseModel], *, hidden: Collection[str] = ()) -> list[Fault]:
+    """One fault for each thing that `model` finds wrong with the document, in the order of its lines.
+
+    Fields of the model that are `hidden` are not named to people, since no document may set them.
+    """
+    if error.error_count() > _MOST_ERRORS:
+        return _of_sample(error.error_count(), document, model, hidden)
+    details = (
+        detail for detail in error.errors(include_url=False) if detail["type"] != "default_factory_not_called"
+    )  # follows from others
+    found = [(_path(detail, document.data), detail) for detail in details]
+    unknown = {path: _keys_at(model, path[:-1], hidden) for path, detail in found if detail["type"] == "extra_forbidden"}
+    meant = {(*path[:-1], nearest(str(path[-1]), keys)) for path, keys in unknown.items()}
+    faults = []
+    for path, detail in found:
+        if path in unknown and detail["type"] == "extra_forbidden":
+            faults.append(document.fault(path, f"unknown key {path[-1]!r}{did_you_mean(str(path[-1]), unknown[path])}"))
+        elif detail["type"] == "missing":
+            if path not in meant:  # else it is there, misspelt
+                faults.append(document.fault(path[:-1], f"{path[-1]!r} is missing"))
+        else:
+            faults.append(document.fault(path, _message(detail, _field_at(model, path))))
+    return in_order(faults)
+
+
+def _of_sample(count: int, document: Document, model: type[BaseModel], hidden: Collection[str]) -> list[Fault]:
+    """The faults of a document's beginning, where there are too many for all to be told."""
+    sample = Document(_beginning(document.data), document.source)
+    found: list[Fault] = []
+    try:
+        model.model_validate(sample.data)
+    except ValidationError as error:
+        found = [fault for fault in faults_of(error, sample, model, hidden=hidden) if not fault.message.endswith("is missing")]
+    return [Fault(f"there are {count:,} faults; those at its beginning are told"), *found]
+
+
+def _beginning(value: JsonValue, most: int = _SAMPLE) -> JsonValue:
+    """A value without what comes late in it; what is nested is cut shorter, so that it stays small."""
+    if isinstance(value, list):
+        return [_beginning(each, most // 2) for each in value[:most]]
+    if isinstance(value, dict):
+        return {key: _beginning(each, most // 2) for key, each in islice(value.items(), most)}
+    return value
+
+
+def in_order(faults: Iterable[Fault]) -> list[Fault]:
+    """By line; those without a line first, as they came."""
+    return sorted(faults, key=lambda fault: fault.line or 0)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like this one, if one is like it at all."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None) if len(word) <= _LONGEST_GUESSED else None
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """What follows on an unknown word: the question whether the nearest known one is meant, else all that are known."""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else f"; known are {', '.join(map(repr, known))}" if known else ""
+
+
+def shown(value: object) -> str:
+    """A value for a message, cut where it is long; of what has parts, only what it is."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    if isinstance(value, (str, int, float)):
+        text = repr(value)
+        return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    if isinstance(value, (dict, list)):
+        return f"{'a' if value else 'an empty'} {'list' if isinstance(value, list) else 'mapping'}"
+    return f"a {type(value).__name__}"
+
+
+def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "value_error":  # from a validator of ours, whose words are the message
+        return str(context["error"])
+    if kind == "string_pattern_mismatch" and field and field.description:
+        return f"expected {field.description}; found {shown(value)}"
+    if not detail["loc"] and value is None:
+        return "there is nothing in it"
+    if kind not in _EXPECTED:
+        return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, found {shown(value)}"
+    return f"expected {_EXPECTED[kind].format(**context)}, found {shown(value)}{_hint(detail)}"
+
+
+def _hint(detail: ErrorDetails) -> str:
+    value = detail["input"]
+    if detail["type"] == "literal_error" and isinstance(value, str):
+        near = nearest(value, re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
+        return f"; did you mean {near!r}?" if near else ""
+    if detail["type"] == "string_type" and isinstance(value, dict):
+        return "; a text with braces or with ': ' in it needs quotes"
+    if detail["type"] == "string_type" and isinstance(value, (bool, int, float)):
+        return "; put it in quotes"
+    return ""
+
+
+def _path(detail: ErrorDetails, data: JsonValue) -> KeyPath:
+    """Where in the document it is: pydantic's own path also names the types it tried."""
+    path: list[str | int] = []
+    for part in detail["loc"]:
+        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
+            path.append(part)
+            data = step(data, part)
+    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
+
+
+def _keys_at(model: type[BaseModel], path: KeyPath, hidden: Collection[str]) -> list[str]:
+    """The keys that the model at this path knows."""
+    keys = [field.alias or name for inner in _models(_annotation_at(model, path)) for name, field in inner.model_fields.items()]
+    return keys if path else [key for key in keys if key not in hidden]
+
+
+def _annotation_at(annotation: object, path: KeyPath) -> object:
+    for part in path:
+        field = _field_in(annotation, part)
+        containers = [option for option in _options(annotation) if get_origin(option) in (dict, list)]
+        annotation = field.annotation if field else get_args(containers[0])[-1] if containers else None
+    return annotation
+
+
+def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
+    return _field_in(_annotation_at(model, path[:-1]), path[-1]) if path else None
+
+
+def _field_in(annotation: object, part: str | int) -> FieldInfo | None:
+    fields = (item for model in _models(annotation) for item in model.model_fields.items())
+    return next((field for name, field in fields if part in (name, field.alias)), None)
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
+    return [option for option in _options(annotation) if isinstance(option, type) and issubclass(option, BaseModel)]
+
+
+def _options(annotation: object) -> tuple[object, ...]:
+    """What an annotation allows, without what only marks it."""
+    if get_origin(annotation) is Annotated:
+        return _options(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(option for inner in get_args(annotation) for option in _options(inner))
+    return (annotation,)

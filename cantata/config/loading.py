@@ -1,0 +1,130 @@
+"""Finds, loads and checks configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cantata.config.chain_requests import is_request, kind_faults, load_request, with_lines
+from cantata.config.documents import Document, parse
+from cantata.config.faults import did_you_mean
+from cantata.config.formats import Configuration, formats
+from cantata.config.native import load_definitions
+from cantata.errors import ConfigError, Fault
+from cantata.models.definitions import Agent, Defaults, Definitions
+from cantata.models.wire import ChainRequest
+from cantata.settings import settings
+
+DEFAULT_FILE = Path("configs/default.yaml")
+FOLDERS_FILES = ("config.yml", "config.yaml")
+BUILT_IN = Definitions(
+    agents={"assistant": Agent(description="Answers any text with the default model.")}, defaults=Defaults(agent="assistant")
+)
+
+
+def find(explicit: str | None = None) -> Path | None:
+    """The configuration file: the one named, else that of CANTATA_CONFIG, else configs/default.yaml here; None for the built-in one."""
+    if explicit:
+        return Path(explicit)
+    named = settings().config
+    if named and not named.exists():
+        raise ConfigError("CANTATA_CONFIG names this file, but it does not exist; correct the variable or unset it", source=str(named))
+    return named or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+
+
+def load(path: Path | None) -> Definitions:
+    """Return the definitions in this file, or the built-in ones; a ConfigError lists every fault."""
+    return configuration_in(path).definitions
+
+
+def load_sound(path: Path | None) -> Definitions:
+    """Return the same, sound in all that their chains name too."""
+    from cantata.planning.chain_checks import checks  # noqa: PLC0415  # who only loads, such as a supervisor, needs no jmespath
+
+    found = configuration_in(path)
+    faults = checks.check_chains(found.definitions)
+    if faults:
+        raise ConfigError([*found.locate(faults)], source=str(path))
+    return found.definitions
+
+
+def configuration_in(path: Path | None) -> Configuration:
+    """Return what a file or folder declares, or what is built in. Raises ConfigError with every fault, and for a chain request."""
+    if path is None:
+        return Configuration(BUILT_IN)
+    found = opened(path)
+    if isinstance(found, Configuration):
+        return found
+    if is_request(found):
+        raise ConfigError("this is a chain request, not a configuration; `submit chain` runs it", source=found.source)
+    return native(found, path)
+
+
+def native(document: Document, path: Path) -> Configuration:
+    """Return what a document of our own format declares. Raises ConfigError with every fault."""
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    return Configuration(load_definitions(document, folder=folder), lambda faults: with_lines(faults, document))
+
+
+def opened(path: Path) -> Configuration | Document:
+    """Return the configuration, if another format detects it, else the document. Raises ConfigError with every fault."""
+    document = None if path.is_dir() and not any((path / name).is_file() for name in FOLDERS_FILES) else read(path)
+    for each in formats():
+        if each.detects(path, document):
+            return each.load(path, document, read=read, environment=os.environ)
+    return document or read(path)
+
+
+def read(path: Path) -> Document:
+    """The document in this file, or in the config.yml of this folder; a ConfigError if it cannot be read, or is no YAML or JSON."""
+    if path.is_dir():
+        path = next((file for name in FOLDERS_FILES if (file := path / name).is_file()), path)
+        if path.is_dir():
+            names = ", ".join([*FOLDERS_FILES, *(name for each in formats() for name in each.files)])
+            raise ConfigError(f"this folder has none of the files that are looked for: {names}", source=str(path))
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise ConfigError("this file does not exist", source=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"this file is no text in UTF-8: byte {error.start} is wrong", source=str(path)) from error
+    except OSError as error:
+        raise ConfigError(f"this file cannot be read: {error.strerror}", source=str(path)) from error
+    return parse(text, source=str(path))
+
+
+def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Document]:
+    """The chain request in the file of this name, or the chain of the configuration that is called so, and the document it stands in.
+
+    Raises ConfigError.
+    """
+    if _is_file(name):
+        document = read(Path(name))
+        return load_request(document), document
+    chain = definitions.chains.get(name)
+    if chain is None:
+        known = did_you_mean(name, definitions.chains)
+        raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
+    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs), Document(None, name)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long, or what no path can hold: a text that is no name of a file
+        return False
+
+
+def check_file(path: Path) -> list[Fault]:
+    """Return all that is wrong with a configuration, or with the form of a chain request, whichever the file is."""
+    try:
+        document = opened(path)
+        if isinstance(document, Configuration):
+            return []
+        if is_request(document):
+            load_request(document)
+            return list(kind_faults(document, "nodes.*.kind"))
+        native(document, path)
+    except ConfigError as error:
+        return list(error.faults)
+    return []

@@ -1,0 +1,234 @@
+"""Puts the values of a text together as they are read, and marks each with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from cantata.errors import ConfigError, Fault
+from cantata.models.values import JsonValue
+
+KeyPath = tuple[str | int, ...]
+"""The keys and indexes that lead to a value."""
+
+DEEPEST = 100  # levels; pydantic gives up at 255
+TEXT_VALUE = 64  # characters of a text that count as one value
+MOST_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
+
+_CONSTANTS: dict[str, JsonValue] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_PLAIN_KEY = re.compile(r"[^\s.'\"\[\]]+")
+
+
+@dataclass(slots=True)
+class Mark:
+    """A mapping, a list or the whole text, with the line it begins on and those of its entries."""
+
+    value: JsonValue
+    line: int
+    lines: dict[str | int, int] = field(default_factory=dict)
+    inside: dict[str | int, Mark] = field(default_factory=dict)
+    """Of those entries that are mappings and lists themselves."""
+    size: int = 1
+    """How many values it is made of."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A mapping or list that is being read."""
+
+    mark: Mark
+    anchor: str | None
+    key: str | None = None
+    key_line: int = 0
+    key_merges: bool = False
+    merged: list[Mark] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Marker:
+    """What a text's reader tells of what it meets, in order; `finish` gives the whole, or a ConfigError with every fault met."""
+
+    source: str
+    faults: list[Fault] = field(default_factory=list)
+    _root: Mark | None = None
+    _stack: list[_Open] = field(default_factory=list)
+    _anchors: dict[str, tuple[JsonValue, Mark | None]] = field(default_factory=dict)
+
+    def open(self, empty: dict[str, JsonValue] | list[JsonValue], line: int, *, anchor: str | None = None) -> None:
+        """A mapping or list begins."""
+        if len(self._stack) == DEEPEST:
+            self.stop(f"it is nested more than {DEEPEST} levels deep", line)
+        self._stack.append(_Open(Mark(empty, line), anchor))
+
+    def close(self) -> None:
+        """The mapping or list begun last ends."""
+        done = self._stack.pop()
+        for merged in done.merged:
+            for key, line in merged.lines.items():
+                if key not in done.mark.lines:
+                    self._put(done.mark, key, step(merged.value, key), merged.inside.get(key), line)
+        self._add(done.mark.value, done.mark, done.mark.line, done.anchor)
+
+    def plain(self, text: str, line: int, *, anchor: str | None = None) -> None:
+        """A text without quotes: null, true, false, a number, or a text after all."""
+        value: JsonValue = text
+        if text in _CONSTANTS:
+            value = _CONSTANTS[text]
+        elif text == "<<" and self._wants_key():
+            self._stack[-1].key_merges = True
+        elif _NUMBER.fullmatch(text):
+            try:
+                value = number(text)
+            except ValueError as error:
+                self.fault(str(error), line)
+        self._add(value, None, line, anchor)
+
+    def text(self, value: str, line: int, *, anchor: str | None = None) -> None:
+        """A text in quotes."""
+        if not is_text(value):
+            self.fault("the text has half of a surrogate pair, which is no character", line)
+        self._add(value, None, line, anchor)
+
+    def alias(self, name: str, line: int) -> None:
+        """A value that stands elsewhere."""
+        if name not in self._anchors:
+            self.fault(f"the alias *{name} has no anchor &{name} that ends before it", line)
+        value, mark = self._anchors.get(name, (None, None))
+        self._add(value, mark, line, None)
+
+    def fault(self, message: str, line: int) -> None:
+        """Something is wrong with what comes next."""
+        parts = (len(top.mark.value) if isinstance(top.mark.value, list) else top.key for top in self._stack)
+        self.faults.append(Fault(message, where=place(tuple(part for part in parts if part is not None)), line=line))
+
+    def stop(self, message: str, line: int) -> NoReturn:
+        """Something is wrong with what comes next, and the rest is not worth reading."""
+        self.fault(message, line)
+        raise ConfigError(self.faults, source=self.source)
+
+    def finish(self) -> Mark:
+        """The value of the whole text; null if it is empty."""
+        if self.faults:
+            raise ConfigError(self.faults, source=self.source)
+        return self._root or Mark(None, 1)
+
+    def _wants_key(self) -> bool:
+        return bool(self._stack) and isinstance(self._stack[-1].mark.value, dict) and self._stack[-1].key is None
+
+    def _add(self, value: JsonValue, mark: Mark | None, line: int, anchor: str | None) -> None:
+        """A value is whole: it is the document, a list's next item, a mapping's next key, or the value of the key before."""
+        if anchor is not None:
+            self._anchors[anchor] = (value, mark)
+        if not self._stack:
+            self._root = mark or Mark(value, line)
+            return
+        top = self._stack[-1]
+        if isinstance(top.mark.value, list):
+            self._put(top.mark, len(top.mark.value), value, mark, line)
+        elif top.key is None:
+            top.key, top.key_line = self._key(value, line), line
+            if top.key in top.mark.lines:
+                self.fault(f"the key {top.key!r} is here twice; it is on line {top.mark.lines[top.key]} too", line)
+        else:
+            if top.key_merges:
+                top.merged += self._mergeable(value, mark, line)
+            else:
+                self._put(top.mark, top.key, value, mark, top.key_line)
+            top.key, top.key_merges = None, False
+
+    def _put(self, into: Mark, key: str | int, value: JsonValue, mark: Mark | None, line: int) -> None:
+        if isinstance(into.value, list):
+            into.value.append(value)
+        elif isinstance(into.value, dict) and isinstance(key, str):
+            into.value[key] = value
+        into.lines[key] = line
+        into.size += 1 + (len(value) // TEXT_VALUE if isinstance(value, str) else 0)
+        if mark is not None:
+            into.inside[key] = mark
+            into.size += mark.size
+        if into.size > MOST_VALUES:
+            self.stop(f"it has more than {MOST_VALUES:,} values, aliases counted as what they stand for", line)
+
+    def _key(self, key: JsonValue, line: int) -> str:
+        if isinstance(key, str):
+            return key
+        shown = "a mapping or list" if isinstance(key, (dict, list)) else json.dumps(key)
+        self.fault(f"a key must be a text, not {shown}; put it in quotes", line)
+        return json.dumps(key)
+
+    def _mergeable(self, value: JsonValue, mark: Mark | None, line: int) -> list[Mark]:
+        if mark is not None and isinstance(value, dict):
+            return [mark]
+        marks = list(mark.inside.values()) if mark else []
+        if mark is None or len(marks) != len(mark.lines) or not all(isinstance(entry.value, dict) for entry in marks):
+            self.fault("'<<' takes a mapping or a list of mappings", line)
+            return []
+        return marks
+
+
+def place(path: KeyPath, data: JsonValue = None) -> str:
+    """Where a path leads, for people: `agents.analyst.instructions[0]`; what has an id in a list has it too: `nodes[3] 'fetch'.kind`."""
+    words = ""
+    for part in path:
+        data = step(data, part)
+        if isinstance(part, str):
+            words += ("." if words else "") + (part if _PLAIN_KEY.fullmatch(part) else repr(part))
+            continue
+        words += f"[{part}]"
+        own_id = step(data, "node_id") or step(data, "id")
+        if own_id and isinstance(own_id, str):
+            words += f" {own_id!r}"
+    return words
+
+
+def step(data: JsonValue, part: str | int) -> JsonValue:
+    """What is under this key or index; null if nothing is."""
+    if isinstance(data, dict) and isinstance(part, str):
+        return data.get(part)
+    if isinstance(data, list) and isinstance(part, int) and part < len(data):
+        return data[part]
+    return None
+
+
+def find(data: JsonValue, pattern: str) -> Iterator[tuple[KeyPath, JsonValue]]:
+    """The values whose path fits a pattern such as `agents.*.instructions.*`, each with its path."""
+    found: list[tuple[KeyPath, JsonValue]] = [((), data)]
+    for part in pattern.split("."):
+        found = [((*path, key), value) for path, data in found for key, value in _entries(data) if part in ("*", key)]
+    return iter(found)
+
+
+def _entries(data: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:
+    if isinstance(data, dict):
+        return ((key, value) for key, value in data.items())
+    return enumerate(data) if isinstance(data, list) else ()
+
+
+def number(digits: str) -> int | float:
+    """The number written so in JSON; a ValueError if none is as large."""
+    try:
+        value = int(digits) if digits.lstrip("-").isdecimal() else float(digits)
+    except ValueError:  # Python reads no whole number of more than 4,300 digits
+        value = float("inf")
+    if abs(value) == float("inf"):
+        raise ValueError(f"the number {digits[:20]}{'...' * (len(digits) > 20)} is too large")
+    return value
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8; half of a surrogate pair cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

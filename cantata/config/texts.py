@@ -1,0 +1,80 @@
+"""Reads in the text files that a configuration names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from cantata.config.documents import Document
+from cantata.config.source_map import KeyPath, find
+from cantata.errors import Fault
+from cantata.models.values import JsonValue
+
+_NAMED = re.compile(r"file:\s*(\S.*)")
+_TEXT_FILE = re.compile(r".+\.(md|txt|jinja2)")
+
+
+def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | None) -> tuple[Document, list[Fault]]:
+    """The document with what text files say in place of their names, and a fault for each file that cannot be read.
+
+    A text is the name of a file only if it is written `file: path`, or ends in .md, .txt or .jinja2 and is there in `folder`.
+    """
+    data, faults = document.data, []
+    for pattern in patterns:
+        for path, value in find(document.data, pattern):
+            file = file_of(value, folder)
+            if file is None:
+                continue
+            try:
+                data = _put(data, path, file.read_text("utf-8-sig"))
+            except (OSError, ValueError) as error:
+                faults.append(document.fault(path, f"the file {str(file)!r} {_why(error)}"))
+    return dataclasses.replace(document, data=data), faults
+
+
+def file_of(value: JsonValue, folder: Path | None) -> Path | None:
+    """The file that a text stands for; None of a text that is one itself. That of `file: path` need not be there."""
+    beside = folder or Path()
+    if isinstance(value, dict):  # YAML makes one of `file: path` without quotes
+        name = value.get("file") if len(value) == 1 else None
+        return beside / name if isinstance(name, str) else None
+    if not isinstance(value, str):
+        return None
+    named = _NAMED.fullmatch(value)
+    if named:
+        return beside / named.group(1)
+    return beside / value if folder and _TEXT_FILE.fullmatch(value) and _is_file(folder / value) else None
+
+
+def lies_in(folder: Path, path: Path) -> bool:
+    """Whether a path stays in a folder, wherever its `..` and its links lead."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its name is too long to be one
+        return False
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    if isinstance(error, UnicodeDecodeError):
+        return "is no text in UTF-8"
+    return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def _put(data: JsonValue, path: KeyPath, text: str) -> JsonValue:
+    """A copy of the data with the text at this path."""
+    if not path:
+        return text
+    key, *rest = path
+    if isinstance(data, dict) and isinstance(key, str):
+        return {**data, key: _put(data[key], tuple(rest), text)}
+    if isinstance(data, list) and isinstance(key, int):
+        return [*data[:key], _put(data[key], tuple(rest), text), *data[key + 1 :]]
+    return data

@@ -1,0 +1,108 @@
+"""From Python functions to the names that workers import them by."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cantata.config.user_code.function_source import fault_of
+from cantata.errors import ConfigError
+
+IN_WORKER = "CANTATA_WORKER"
+"""Set in the environment of workers, which import the modules of functions: what such a module does must not start runs."""
+
+_REMEDY = "workers import functions by name: define it with `def` at the top level of a module"
+_PLACES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages())
+LIBRARIES = tuple(Path(place).resolve() for place in _PLACES)
+_FIND = (
+    "import importlib.util, json, sys; print(json.dumps([s.origin if (s := importlib.util.find_spec(n)) else None for n in sys.argv[1:]]))"
+)
+
+
+def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
+    """`module:name` of a function, and the folder that its module is imported from; None for what is installed.
+
+    A function of the script that runs is named by the script's file. Raises ConfigError for what no worker could find: a lambda, a
+    function inside another, a method, an object that is called, whatever was typed into an interactive session.
+    """
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        raise _refused(f"{function!r} is no function", f"{_REMEDY} that calls it")
+    if name.endswith("<lambda>"):
+        raise _refused("a lambda has no name", _REMEDY)
+    if "<locals>" in name:
+        raise _refused(f"{name.rpartition('.')[2]!r} is defined inside {name.partition('.')[0]!r}", _REMEDY)
+    if "." in name:
+        raise _refused(f"{name!r} is a method", f"{_REMEDY} that calls it")
+    module, file = _script_of(function, name) if function.__module__ == "__main__" else _module_of(function, name)
+    folder = _folder_of(module, file)
+    if fault := fault_of(f"{module}:{name}", folder=folder):
+        raise _refused(fault, _REMEDY)
+    return f"{module}:{name}", folder
+
+
+def shared_folder(names: Mapping[str, Path | None]) -> Path | None:
+    """The folder that workers need to import all these functions; None if they find them by themselves. Raises ConfigError.
+
+    Workers import from one folder. Of several, those count not that an interpreter finds by itself, as with an editable install.
+    """
+    folders = set(filter(None, names.values()))
+    if len(folders) > 1:
+        roots = {name.partition(":")[0].partition(".")[0]: folder for name, folder in names.items() if folder}
+        folders -= _found_alone(roots)
+    if len(folders) > 1:
+        told = ", ".join(sorted(map(str, folders)))
+        raise _refused(
+            f"the functions lie in several folders: {told}", "workers import from one folder: put them in one, or install the others"
+        )
+    return next(iter(folders), None)
+
+
+def _script_of(function: Callable[..., Any], name: str) -> tuple[str, Path]:
+    """The module that the running script is, if it is imported."""
+    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    file = Path(namespace.get("__file__") or "")
+    if not file.is_file() or namespace.get(name) is not function:
+        raise _refused(
+            f"{name!r} was defined in an interactive session, which no worker can import",
+            "put it in a file, such as steps.py (in a notebook: a cell that begins with %%writefile steps.py), and import it from there",
+        )
+    spec = namespace.get("__spec__")  # of `python -m package.module`
+    module = spec.name if spec else file.resolve().stem
+    if not re.fullmatch(r"[\w.]+", module) or (spec is None and "." in module):
+        raise _refused(f"{file.name!r} is no name that can be imported", "call the script with letters, digits and underscores")
+    return module, file.resolve()
+
+
+def _module_of(function: Callable[..., Any], name: str) -> tuple[str, Path | None]:
+    module = sys.modules.get(function.__module__)
+    if getattr(module, name, None) is not function:
+        raise _refused(f"{function.__module__}.{name} is not this function, but another or none", _REMEDY)
+    file = getattr(module, "__file__", None)
+    return function.__module__, Path(file).resolve() if file else None
+
+
+def _folder_of(module: str, file: Path | None) -> Path | None:
+    if file is None or any(file.is_relative_to(place) for place in LIBRARIES):
+        return None
+    return file.parents[module.count(".") + (1 if file.stem == "__init__" else 0)]
+
+
+def _found_alone(roots: Mapping[str, Path]) -> set[Path]:
+    """The folders whose modules a new interpreter finds without being told of them."""
+    found = subprocess.run([sys.executable, "-P", "-c", _FIND, *roots], capture_output=True, text=True, cwd="/", check=True)
+    origins: Iterable[str | None] = json.loads(found.stdout)
+    lost = {folder for folder, origin in zip(roots.values(), origins, strict=True) if not origin or not Path(origin).is_relative_to(folder)}
+    return set(roots.values()) - lost
+
+
+def _refused(what: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{what}; {remedy}", source="function")

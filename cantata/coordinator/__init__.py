@@ -1,0 +1,1 @@
+"""Start, sweep and fork runs."""

@@ -1,0 +1,84 @@
+"""What a fork is asked: the request of its source, with changes to the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions
+from cantata.models.forks import Past
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainRequest, Turn
+from cantata.planning.chain_checks import checks
+from cantata.planning.chains import expansion
+from cantata.planning.turns import turn_plan
+
+INPUT = "input"
+
+FORKED_FROM, FORKED_AT = "forked_from", "forked_at"
+"""The labels of a fork: the run it was made of; the step it was made from, of a retry none."""
+
+
+def labels_of(past: Past, from_step: str | None) -> dict[str, str]:
+    """The labels of a run made of another."""
+    kept = {name: value for name, value in past.labels.items() if name not in (FORKED_FROM, FORKED_AT)}
+    return {**kept, FORKED_FROM: past.run_id, **({FORKED_AT: from_step} if from_step is not None else {})}
+
+
+def request_of(past: Past, changes: Mapping[str, JsonValue], definitions: Definitions) -> tuple[JsonValue, JsonValue]:
+    """The request of a fork, and its input. Raises ConfigError for changes that the request does not bear.
+
+    `input.x.y` is a key of a chain's initial input, which is made if it is not there; `input` is all of it, or the text of a turn.
+    """
+    if past.kind == "chain":
+        request = ChainRequest.model_validate(past.request)
+        request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
+        faults, code = checks.check(request, definitions)
+        given: JsonValue = expansion.input_of(request)
+    else:
+        turn = Turn.model_validate(past.request)
+        text = _text(turn.text, changes)
+        faults, code, given = turn_plan.check(turn.model_copy(update={"text": text}), definitions), "bad_request", text
+    if faults:
+        raise ConfigError(faults, code=code)
+    if not changes:
+        return past.request, given
+    changed = {"initial_input": given} if past.kind == "chain" else {"text": given}
+    return {**cast("dict[str, JsonValue]", past.request), **changed}, given
+
+
+def _changed(given: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    whole: dict[str, JsonValue] = {INPUT: dict(given)}
+    for path, value in changes.items():
+        first, *rest = path.split(".")
+        if first != INPUT or not all(rest):
+            raise _refused(f"{path!r} cannot be changed; what can is 'input' and what is in it, such as 'input.x'")
+        whole = cast("dict[str, JsonValue]", _put(whole, [first, *rest], value, path))
+    changed = whole[INPUT]
+    if not isinstance(changed, dict):
+        raise _refused(f"the input of a chain is an object, not {changed!r}")
+    return changed
+
+
+def _put(within: JsonValue, keys: list[str], value: JsonValue, path: str) -> JsonValue:
+    """A value with another at the end of a way of keys."""
+    if not keys:
+        return value
+    if not isinstance(within, dict):
+        raise _refused(f"{path!r} leads into {within!r}, which is no object")
+    return {**within, keys[0]: _put(within.get(keys[0], {} if len(keys) > 1 else None), keys[1:], value, path)}
+
+
+def _text(text: str, changes: Mapping[str, JsonValue]) -> str:
+    for path, value in changes.items():
+        if path != INPUT:
+            raise _refused(f"{path!r} cannot be changed; of a turn what can is 'input', its text")
+        if not isinstance(value, str):
+            raise _refused(f"the input of a turn is a text, not {value!r}")
+        text = value
+    return text
+
+
+def _refused(message: str) -> ConfigError:
+    return ConfigError(message)

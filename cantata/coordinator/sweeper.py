@@ -1,0 +1,282 @@
+"""Starts runs, sweeps what was lost, and sends what became ready."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from cantata import fault_points
+from cantata.coordinator import permit_wakeups
+from cantata.dispatch.celery_app import App, send
+from cantata.dispatch.queues import heads_sent_at
+from cantata.errors import CantataError, ConfigError, UnavailableError
+from cantata.models.definitions import Definitions
+from cantata.models.graph import START, Outcome, Spec
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.wire import ChainRequest, Turn
+from cantata.observability import traces
+from cantata.planning import canvas
+from cantata.planning.canvas import Dispatch
+from cantata.planning.chains import expansion, specs
+from cantata.planning.turns import turn_plan
+from cantata.state.fleet import load, registry
+from cantata.state.limits.limiter import Limiter
+from cantata.state.limits.step_costs import CHEAP_MS
+from cantata.state.redis import clock, outages
+from cantata.state.redis.connection import RedisFailure
+from cantata.state.redis.keys import SHARDS, shard_key
+from cantata.state.runs import trace_roots
+from cantata.state.runs.ledger import SWEEP_S, Ledger
+from cantata.state.runs.records import Overdue, Ready, Swept, owner_of
+
+log = structlog.get_logger(__name__)
+
+COORDINATOR = "coordinator"  # the queue of decisions
+SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
+SWEEP_LOCK_MS = 2000
+MAX_NODES = 64  # each shard may lie on its own
+NODE_S = 1.0  # until a node that does not answer is left behind
+GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
+SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
+SENT_AT_ONCE = 500  # lost messages: between looking whether each is still wanted and sending them, no more than a moment shall pass
+DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
+
+
+def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
+    """Plan a run: what its first step outputs (its input) and the graph it grows."""
+    try:
+        if kind == "chain":
+            chain = ChainRequest.model_validate(request)
+            return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
+        turn = Turn.model_validate(request)
+        return Outcome(output=turn.text, fragment=turn_plan.plan(turn, definitions))
+    except ConfigError as error:
+        return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
+
+
+def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
+    """Whose worker plans a chain: a coordinator; or, if the chain begins with a call known to be cheap, the worker that will make it.
+
+    Planning is a decision, and any worker may do it. For cheap work this saves a message of the two that a short run takes.
+    """
+    entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
+    if entry is None or entry.kind not in ("tool", "skill"):
+        return COORDINATOR
+    spec = specs.call(entry, {}, definitions)
+    cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
+    return spec.queue if cheap else COORDINATOR
+
+
+class Sweeper(threading.Thread):
+    """Sweeps the shards of each node whose lock this process holds; another takes over within seconds of its death.
+
+    The nodes of a Redis Cluster are swept side by side: one that cannot be reached holds up none of the others.
+    """
+
+    def __init__(
+        self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S, pause: Callable[[float], object] | None = None
+    ) -> None:
+        """`pause` is called with `every_s` between two sweeps, and may return early; without it nothing but `stop` ends a pause."""
+        super().__init__(name="sweeper", daemon=True)
+        self._app = app
+        self._ledger = ledger
+        self._owner = name
+        self._every_s = every_s
+        self._ended = threading.Event()
+        self._pause = pause or self._ended.wait
+        self._nodes: dict[str, _Node] = defaultdict(_Node)
+        self._under_way: dict[str, Future[bool]] = {}
+
+    def run(self) -> None:
+        """Sweep until stopped; a failure is logged and the next round tries again."""
+        pool = ThreadPoolExecutor(MAX_NODES, "sweep")
+        while not (self._pause(self._every_s) or self._ended.is_set()):
+            try:
+                self._sweep_all(pool)
+            except (CantataError, RedisFailure, OSError) as error:
+                outages.tell(log, "sweep_failed", error)
+            except Exception:  # the edge of a thread: without it nothing that got lost would be found again
+                if not self._ended.is_set():  # a process that ends takes no new work
+                    log.exception("sweep_broke")
+        pool.shutdown()
+
+    def stop(self) -> None:
+        """Stop, and let another sweep."""
+        self._ended.set()
+
+    def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
+        """Sweep each node, but for those that are still being waited for."""
+        nodes = self._ledger.nodes()
+        for node, shards in nodes.items():
+            if node not in self._under_way:
+                self._under_way[node] = pool.submit(self._sweep_node, node, shards)
+        done, _ = wait(self._under_way.values(), timeout=NODE_S)
+        swept = [node for node, future in self._under_way.items() if future in done and future.result()]
+        self._under_way = {node: future for node, future in self._under_way.items() if future not in done}
+        if set(swept) == nodes.keys():
+            load.swept(self._ledger.redis)
+
+    def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
+        """Whether the shards of a node were all swept by this process."""
+        try:
+            if not self._holds_lock(self._nodes[node], shards):
+                return False
+            self._expire_leases_of_the_dead(self._nodes[node], shards)
+            return time.monotonic() >= self._nodes[node].sweeps_from and sweep_once(self._app, self._ledger, shards)
+        except (CantataError, RedisFailure, OSError) as error:
+            outages.tell(log, "sweep_failed", error, **({"node": node} if node else {}))
+            return False
+
+    def _expire_leases_of_the_dead(self, node: _Node, shards: Sequence[int]) -> None:
+        """A killed process is known by its connection: the kernel closes it at once, long before its leases run out.
+
+        A process that lives makes a cut connection again when it next renews, so it must be gone for longer than that; a Redis that has
+        just started proves nothing, nor does a list of nobody but ourselves, as a proxy gives. A frozen process and a lost host keep their
+        leases to the end.
+        """
+        leases = self._ledger.leases(shards)
+        connected = registry.connected(self._ledger.redis, shard_key(self._ledger.redis, shards[0])) if leases else None
+        if connected is None or all(name.startswith(self._owner) for name in connected):
+            node.missing.clear()
+            return
+        now = time.monotonic()
+        owners = {_owner(lease) for lease in leases}
+        node.missing = {owner: node.missing.get(owner, now) for owner in owners - connected}
+        dead = {owner for owner, since in node.missing.items() if now - since > DEAD_S}
+        if dead:
+            log.info("owners_gone", owners=sorted(dead))
+            self._ledger.expire(lease for lease in leases if _owner(lease) in dead)
+
+    def _holds_lock(self, node: _Node, shards: Sequence[int]) -> bool:
+        """Whether this process sweeps a node. One that just took the lock waits a moment: it may have been away, and owners renew first."""
+        redis = self._ledger.redis
+        lock = f"{shard_key(redis, shards[0])}:{SWEEP_LOCK}"
+        if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
+            node.sweeps_from = time.monotonic() + (GRACE_S if self._ledger.leases(shards) else 0.0)
+            return True
+        if redis.get(lock) != self._owner:
+            return False
+        redis.pexpire(lock, SWEEP_LOCK_MS)
+        return True
+
+
+@dataclass(slots=True)
+class _Node:
+    """What a sweeper remembers of a node."""
+
+    missing: dict[str, float] = field(default_factory=dict)
+    """Owners of leases that have no connection, and since when."""
+    sweeps_from: float = 0.0
+
+
+def _owner(lease: str) -> str:
+    return owner_of(lease.split("|")[2])
+
+
+def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) -> bool:
+    """Recover what some shards lost; answers whether none had to be left out.
+
+    What is known to be due is sent before anything is asked about what may be lost.
+    """
+    since = clock.now()
+    found = ledger.sweep_all(shards)
+    for swept in found:
+        fault_points.at("swept")
+        if swept.fired:
+            fault_points.at("timer-fired")
+        if swept.lost:
+            log.info("leases_lost", count=swept.lost)
+        if swept.fault:
+            log.error("shard_not_swept", error=swept.fault)
+    send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
+    is_asked = _call_for_permits(app, ledger, found, since, always=0 in shards)
+    for run_id in (run_id for swept in found for run_id in swept.ended):
+        _tell_of_end(ledger, run_id)
+    _send_lost(app, ledger, [step for swept in found for step in swept.overdue])
+    return is_asked and not any(swept.fault for swept in found)
+
+
+def _call_for_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float, *, always: bool) -> bool:
+    """Send the steps that wait for limits and may go now; False if the limits cannot be asked, which stops nothing else.
+
+    Of several sweepers, that of the first shard does it always.
+    """
+    waiting, left = [ticket for swept in found for ticket in swept.waiting], [ticket for swept in found for ticket in swept.left]
+    try:
+        if always or waiting or left:
+            send_ready(app, permit_wakeups.sweep(ledger, Limiter(ledger), waiting, left), sent_at=since)
+    except (CantataError, RedisFailure) as error:  # in a Redis Cluster they may lie on a node that is away
+        outages.tell(log, "limits_not_asked", error)
+        return False
+    return True
+
+
+def _tell_of_end(ledger: Ledger, run_id: str) -> None:
+    """Tell of a run that a sweep ended: no step of it will."""
+    with suppress(CantataError):  # it may be gone by now
+        log.info("run_ended", run=run_id, status=ledger.status(run_id))
+        trace_roots.end(traces.active(), ledger, run_id)
+
+
+def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
+    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send`."""
+    by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
+    for run_id, step in ready:
+        by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
+    for first, runs in by_run.items():
+        if runs:
+            canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(app, *run), steps)]
+            send(app, canvases, first=first, sent_at=sent_at)
+
+
+def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
+    """Send the steps whose message is lost; those whose message waits its turn are left alone."""
+    if not overdue:
+        return
+    heads = heads_sent_at(app, {(step.queue, step.priority) for step in overdue})
+    lost = sorted((step for step in overdue if is_lost(step, heads[step.queue, step.priority])), key=lambda step: step.sent_at)
+    for start in range(0, len(lost), SENT_AT_ONCE):
+        send_ready(app, ledger.still_waiting(lost[start : start + SENT_AT_ONCE]))
+    _note_unserved(ledger, [step for step in overdue if step.is_first_look])
+
+
+def is_lost(step: Overdue, head_sent_at: float | None) -> bool:
+    """Whether the message of a step that nobody began is lost, by when the one at the head of its queue was sent; None: it is empty.
+
+    A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or held by a busy worker, and then a
+    second one does no harm).
+    """
+    return head_sent_at is None or head_sent_at > step.sent_at + SPREAD_S
+
+
+def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:
+    """Tell runs of queues that nobody serves, once for all steps of a run that a sweep found in one."""
+    by_queue = {(step.run_id, step.queue): step.step_id for step in overdue}
+    served = registry.slots(ledger.redis) if by_queue else {}
+    notes = [
+        (run_id, step_id, {"queue": queue, "message": registry.unserved(queue)})
+        for (run_id, queue), step_id in by_queue.items() if queue not in served
+    ]  # fmt: skip
+    if notes:
+        ledger.note_each("unserved", notes)
+
+
+def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
+    """Send a new run's first step."""
+    try:
+        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
+    except UnavailableError as error:
+        log.warning("start_not_sent", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
+
+
+def definitions_from(text: str) -> Definitions:
+    """Definitions as the ledger keeps them."""
+    return Definitions.model_validate(json.loads(text))

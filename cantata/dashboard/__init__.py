@@ -1,0 +1,1 @@
+"""The run pages, and Flower with them."""

@@ -1,0 +1,28 @@
+"""The attempts of a step, by its events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cantata.dashboard.pages.page_views import CLOSED, AttemptView
+from cantata.models.events import AttemptFailed, RunEvent, StepStarted
+from cantata.models.values import ErrorInfo
+
+
+def attempts_of(events: Iterable[RunEvent], closed_at: float | None) -> list[AttemptView]:
+    """Return the attempts, oldest first; one that was under way when its run ended, ended then."""
+    made: list[AttemptView] = []
+    for event in events:
+        if isinstance(event, StepStarted):
+            made.append(AttemptView(attempt=event.attempt or len(made) + 1, started_at=event.at_ms / 1000, worker=event.worker))
+        elif event.ends_attempt and made and made[-1].end is None:
+            made[-1] = made[-1].model_copy(update={"end": event.type, "ended_at": event.at_ms / 1000, "error": _error(event)})
+    if made and made[-1].end is None and closed_at is not None:
+        made[-1] = made[-1].model_copy(update={"end": CLOSED, "ended_at": closed_at})
+    return made
+
+
+def _error(event: RunEvent) -> ErrorInfo | None:
+    if isinstance(event, AttemptFailed):
+        return event.error
+    return ErrorInfo(code=event.type, message=event.explanation, step=event.step) if event.explanation else None

@@ -1,0 +1,158 @@
+"""A run as a graph that can be drawn: its steps and edges, and which of these were taken. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+from cantata.dashboard.pages.map_folding import Folded, Items
+from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
+from cantata.dashboard.pages.step_names import name_of
+from cantata.models.graph import START, STEP_OVER
+from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.planning.chains.step_ids import GATHER
+from cantata.state.forks.fork_store import takes_of
+from cantata.state.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
+from cantata.state.runs.summaries import shown_state
+
+EXPANDED = "expanded"
+"""The label of an edge that is none of the run's: from a step to what it grew."""
+
+NOT_READY = frozenset({"waiting", "failed", "skipped"})
+"""How steps stand that may never have been ready, if they did not begin."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What of a run is drawn."""
+
+    snapshot: Snapshot
+    folded: Folded
+    parts: Parts
+    moments: Mapping[str, Moments]
+    shown: Set[str]
+    """The steps, of which all parts are known."""
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def steps(self) -> list[StepView]:
+        """The steps, in the order they began; those that did not begin come last."""
+        ready = self._ready()
+        order = sorted(self.shown, key=lambda step_id: (self._at(step_id).first_ms or self._at(step_id).ended_ms or float("inf"), step_id))
+        return [self.step(step_id, ready.get(step_id)) for step_id in order]
+
+    def step(self, step_id: str, ready_ms: int | None = None) -> StepView:
+        """A step that is shown."""
+        cell, spec, info = self.snapshot.cells[step_id], self.parts.specs[step_id], self.parts.infos.get(step_id, {})
+        at, work = self._at(step_id), str(spec.get("work", ""))
+        is_over = cell.word in STEP_OVER
+        ended = at.ended_ms if is_over else None
+        closed = self.snapshot.run.closed_at
+        error, usage = cast("dict[str, Any] | None", info.get("error")), cast("dict[str, Any] | None", info.get("usage"))
+        return StepView(
+            id=step_id,
+            name=name_of(step_id, work),
+            kind=str(spec["kind"]),
+            work=work,
+            queue=str(spec.get("queue", "coordinator")),
+            state=shown_state(cell.word, info),
+            attempt=cell.attempt,
+            failures=cell.failures,
+            crashes=cell.crashes,
+            worker=at.worker or (str(info["by"]) if info.get("by") else None),
+            ready_at=_seconds(ready_ms),
+            first_at=_seconds(at.first_ms),
+            started_at=_seconds(at.started_ms),
+            ended_at=_seconds(ended) if ended else closed if is_over else None,
+            error=ErrorInfo.model_validate(error) if error else None,
+            usage=Usage.model_validate(usage) if usage else None,
+            model=cast("str | None", info.get("model")),
+            map=self.folded.map_of.get(step_id),
+            scope=cast("str | None", spec.get("scope")),
+        )
+
+    def _ready(self) -> dict[str, int]:
+        """When steps were first ready: when the last step before them was over, or they were grown; at the latest when they began."""
+        last = {START: round(self.snapshot.run.created_at * 1000)}
+        for edge in self.edges:
+            last[edge.target] = max(last.get(edge.target, 0), self._at(edge.source).ended_ms or 0)
+        for owner in self.folded.maps:
+            last.pop(f"{owner}/{GATHER}", None)  # it waits for items that may not be shown
+        ready = {}
+        for step_id in self.shown:
+            first, before = self._at(step_id).first_ms, last.get(step_id)
+            if first is not None or self.snapshot.cells[step_id].word not in NOT_READY:
+                known = [at for at in (first, before) if at]
+                ready.update({step_id: min(known)} if known else {})
+        return ready
+
+    def _at(self, step_id: str) -> Moments:
+        return self.moments.get(step_id, NEVER)
+
+    # --- edges --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def edges(self) -> list[EdgeView]:
+        """The edges between steps that are shown, and one from each step to what it grew that nothing else leads to."""
+        edges = [*self._own(), *self._past_items()]
+        led_to, growers = {START, *(edge.target for edge in edges)}, self._growers()
+        for step_id in self.shown:
+            grower = growers.get(step_id, START)
+            if step_id not in led_to and grower in self.shown:
+                edges.append(EdgeView(source=grower, target=step_id, label=EXPANDED, wakes=True, taken=True))
+        return edges
+
+    def _own(self) -> Iterator[EdgeView]:
+        """The run's own edges: those that are kept, and those that were resolved when a growth added them."""
+        for source in self.shown:
+            for target, label, wakes in self.parts.edges.get(source, ()):
+                if target in self.shown:
+                    yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
+        for growth in self.parts.grown.values():
+            for source, target, label, wakes in cast("list[tuple[str, str, str, bool]]", growth.get("counted") or []):
+                if source in self.shown and target in self.shown:
+                    yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
+
+    def _past_items(self) -> Iterator[EdgeView]:
+        """From a map to its gather, past the items that are not shown."""
+        for owner, items in self.folded.maps.items():
+            gather = f"{owner}/{GATHER}"
+            if owner in self.shown and gather in self.shown and items.total > self.folded.limits[owner]:
+                yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items))
+
+    def _is_gathered(self, gather: str, items: Items) -> bool | None:
+        """Whether the items led to their gather: not where it never began, since one of them failed or the run was ended."""
+        cell = self.snapshot.cells[gather]
+        if cell.word in ("failed", "skipped"):
+            return cell.attempt > 0
+        return None if items.counts["waiting"] or items.counts["running"] else True
+
+    def _growers(self) -> dict[str, str]:
+        """Step → the one that grew it; what the plan began with is not in it."""
+        growers = {step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner}
+        for grower, growth in self.parts.grown.items():
+            growers |= dict.fromkeys(cast("list[str]", growth.get("ids") or []), grower)
+        return growers
+
+    def _is_taken(self, source: str, label: str) -> bool | None:
+        cell = self.snapshot.cells[source]
+        if cell.word not in STEP_OVER:
+            return None
+        info: Mapping[str, JsonValue] = self.parts.infos.get(source, {})
+        return label in takes_of(cell.word, str(self.parts.specs[source].get("on_error", "abort")), info)
+
+    # --- maps ---------------------------------------------------------------------------------------------------------
+
+    def maps(self) -> list[MapView]:
+        """The maps that are shown."""
+        return [
+            MapView(id=owner, name=name_of(owner, ""), prefix=owner, count=items.total, **items.counts)
+            for owner, items in self.folded.maps.items()
+            if owner in self.shown
+        ]
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

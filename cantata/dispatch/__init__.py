@@ -1,0 +1,1 @@
+"""From canvases to Celery messages."""

@@ -1,0 +1,286 @@
+"""The Celery app: its settings, how a canvas becomes messages, and chords whose join the ledger decides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import structlog
+from celery import Celery, states
+from celery.backends.base import DisabledBackend
+from celery.canvas import chain, chord, group
+from kombu import Connection
+from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
+from kombu.transport import TRANSPORT_ALIASES
+from kombu.utils.uuid import uuid
+from redis import Redis
+from redis.exceptions import RedisError
+
+from cantata import fault_points
+from cantata.dispatch.transport import FIRST
+from cantata.errors import ConfigError, UnavailableError
+from cantata.planning.canvas import Canvas
+from cantata.settings import DEFAULT_NAMESPACE, namespace_named
+from cantata.state.redis import clock
+from cantata.state.redis.address import celery_url, parse, shown
+from cantata.state.redis.redis_errors import reason
+
+log = structlog.get_logger(__name__)
+
+PLAIN_OPTIONS = {
+    "argsrepr", "chain", "chord", "group_id", "group_index", "headers", "ignore_result", "kwargsrepr", "parent_id", "priority", "queue",
+    "result_cls", "root_id", "serializer", "task_id", "task_type", "time_limit",
+}  # fmt: skip
+"""The options that our messages have, and those that Celery adds to each of its own."""
+
+_Sent = tuple[str, tuple[Any, ...], dict[str, Any]]  # the name of a task, its arguments, its options
+
+TRANSPORTS = {
+    "redis": "cantata.dispatch.transport:Transport",
+    "rediss": "cantata.dispatch.transport:Transport",
+    "socket": "cantata.dispatch.transport:SocketTransport",
+    "sentinel": "cantata.dispatch.transport:SentinelTransport",
+}
+TRANSPORT_ALIASES["socket"] = TRANSPORTS["socket"]  # `celery inspect conf`, which Flower calls, makes a connection of `broker_url` alone
+
+
+class LedgerBackend(DisabledBackend):
+    """Stores no results and waits for none; sends a chord's join when a part says that the ledger made it ready."""
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Subscribe to nothing: no result will come."""
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Nothing is pending."""
+        return result
+
+    def apply_chord(self, header_result_args: Any, body: Any, **options: Any) -> None:
+        """Prepare nothing: the ledger counts."""
+
+    def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **options: Any) -> None:
+        """Send the join if this part's commit made it ready."""
+        if state == states.SUCCESS and result == "joined" and request.chord:
+            fault_points.at("chord-joined")
+            self.app.signature(request.chord).apply_async()  # type: ignore[attr-defined]  # every backend has its app
+
+
+def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | None = None) -> App:
+    """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None).
+
+    All that it names in the broker begins with `namespace`, or with CANTATA_NAMESPACE.
+    """
+    app = App("cantata", set_as_current=False)
+    app.namespace = namespace_named(namespace)
+    app.own_broker = shown(broker_url or "")
+    app.conf.update(_broker(broker_url or redis_url, app.namespace))
+    app.conf.update(
+        result_backend="cantata.dispatch.celery_app:LedgerBackend",
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # a Redis that refuses its password may take it again tomorrow
+        broker_pool_limit=20,
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_create_missing_queues=True,
+        task_default_queue=app.broker_queue("coordinator"),
+        control_exchange=f"{app.namespace}:control",  # with a colon, which no queue of steps can have
+        event_exchange=f"{app.namespace}:events",
+        event_queue_prefix=f"{app.namespace}:events",
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_lost_wait=0.0,
+        worker_send_task_events=os.environ.get("CANTATA_TASK_EVENTS", "1") == "1",
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        event_queue_expires=60,
+        enable_utc=True,
+    )
+    return app
+
+
+def _broker(url: str, namespace: str) -> dict[str, Any]:
+    """Celery's settings for the broker at this URL. Raises ConfigError for what carries no messages."""
+    if "+cluster://" in url:
+        raise ConfigError(
+            "a Redis Cluster carries no messages of Celery: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
+        )
+    broker = celery_url(url).removeprefix("redis+")
+    transport = TRANSPORTS.get(broker.partition(":")[0])
+    if transport is None:
+        _check_known(broker)
+    settings: dict[str, Any] = {
+        "broker_url": broker,
+        "broker_transport": transport,
+        "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
+    }
+    if transport is not None:
+        settings["broker_transport_options"] |= {
+            "keyprefix_queue": f"{namespace}:binding.%s",
+            "keyprefix_binding_permanent": f"{namespace}:binding_permanent.%s",
+            "keyprefix_binding_deadlines": f"{namespace}:binding_deadlines",
+        }
+    if broker.startswith("sentinel://"):
+        settings["broker_transport_options"]["address"] = parse(url)
+    return settings
+
+
+def _check_known(url: str) -> None:
+    try:
+        Connection(url).get_transport_cls()
+    except (KeyError, ValueError, ImportError) as error:
+        raise ConfigError(f"CANTATA_BROKER_URL {shown(url)!r} is no address of a Redis or of RabbitMQ: {error.args[0]}") from error
+
+
+class App(Celery):
+    """Celery that sends a message for a third of the processor time, by leaving out what only serves results and routes."""
+
+    own_broker = ""
+    """Where messages go if that is not the Redis of the runs, as it may be shown."""
+
+    namespace = DEFAULT_NAMESPACE
+    """The prefix of what is named in the broker."""
+
+    dead_letters: Redis
+    """Of a worker: the client that keeps messages which are no steps."""
+
+    def broker_queue(self, queue: str) -> str:
+        """Return the name that a queue of steps has in the broker: there it must not meet another application's."""
+        return f"{self.namespace}.{queue}"
+
+    def step_queue(self, broker_queue: str) -> str:
+        """Return the name that everybody but the broker calls a queue by."""
+        return broker_queue.removeprefix(f"{self.namespace}.")
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
+        """Send a message. What asks for more than a canvas of ours does goes Celery's own way.
+
+        A link or a join that Celery itself sends, and cannot, the sweep sends: the step before it is done, and does not fail for that.
+        """
+        if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
+            return super().send_task(name, args, kwargs, producer=producer, **options)
+        options = {option: value for option, value in options.items() if value is not None}
+        options.setdefault("headers", {"sent_at": clock.now()})  # of a link or a join, which Celery sends long after it was written
+        task_id, queue, headers, priority = (options.pop(option, None) for option in ("task_id", "queue", "headers", "priority"))
+        task_id = task_id or uuid()
+        if (parent := self.current_worker_task) is not None:
+            options.setdefault("root_id", parent.request.root_id or parent.request.id)
+            options.setdefault("parent_id", parent.request.id)
+        options.setdefault("ignore_result", True)
+        message = self.amqp.create_task_message(task_id, name, args, kwargs, **options)
+        by_celery = producer is None and parent is not None
+        try:
+            with self.producer_or_acquire(producer) as producer:
+                declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # lists need none
+                self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare, priority=priority)
+        except Exception as error:
+            if not (by_celery and isinstance(error, self._broker_errors())):
+                raise
+            log.warning("not_sent", task=name, error=str(unavailable(self, error)), note="the sweep sends it later")
+        return self.AsyncResult(task_id)
+
+    def _broker_errors(self) -> tuple[type[BaseException], ...]:
+        connection = self.connection_for_write()
+        return (OperationalError, *connection.connection_errors, *connection.channel_errors)
+
+
+def send(app: App, canvases: Iterable[Canvas], *, first: bool = False, sent_at: float | None = None) -> None:
+    """Send canvases to the broker. Raises UnavailableError; what was not sent the sweep sends later.
+
+    With `first` they go before all that waits with their priority. `sent_at` is a time before the ledger marked their steps as sent; now
+    if None. Thousands of steps take seconds from there to the broker, and their messages must not look younger than they are.
+    """
+    messages = [message for canvas in canvases for message in _messages(canvas)]
+    if first:
+        _send(app, messages[::-1], {FIRST: True})  # each goes before those that were sent before it
+    else:
+        _send(app, messages, {"sent_at": clock.now() if sent_at is None else sent_at})
+
+
+def _send(app: App, messages: Iterable[_Sent], headers: Mapping[str, object]) -> None:
+    messages = [(kind, args, {**options, "headers": headers}) for kind, args, options in messages]
+    try:
+        with app.producer_or_acquire() as producer:
+            if len(messages) < 2 or not _send_at_once(app, messages, producer):
+                for kind, args, options in messages:
+                    app.send_task(kind, args, producer=producer, **options)
+    except (OperationalError, RedisError) as error:
+        raise unavailable(app, error) from error
+    fault_points.at("canvas-sent")
+
+
+def unavailable(app: App, failure: BaseException) -> UnavailableError:
+    """What is to be said of a broker that cannot be used."""
+    own = app.own_broker
+    if not own:
+        return UnavailableError(f"the broker: {reason(failure)}")
+    if app.conf.broker_transport:
+        return UnavailableError(f"the broker: {reason(failure, own).replace('REDIS_URL', 'CANTATA_BROKER_URL')}")
+    return UnavailableError(f"the broker at {own} cannot be used ({' '.join(str(failure).split())}); start it or mend CANTATA_BROKER_URL")
+
+
+def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
+    """Send in one round trip, where the transport can; False if the connection broke: what went out twice then does no harm."""
+    try:
+        with producer.batch():
+            for kind, args, options in messages:
+                app.send_task(kind, args, producer=producer, **options)
+    except BatchPublishError:
+        return False
+    return True
+
+
+def _messages(canvas: Canvas) -> Iterator[_Sent]:
+    """Yield the messages that `canvas.apply_async()` sends, without the copies and ids that it makes of every signature."""
+    members = canvas.tasks if isinstance(canvas, group | chord) else None
+    shared: dict[str, Any] = {"group_id": uuid()} if members else {}
+    if isinstance(canvas, chord):
+        shared["chord"] = canvas.body
+    for index, member in enumerate(members or (canvas,)):
+        more = {**shared, "group_index": index} if members else {}
+        first: dict[str, Any] = member
+        if isinstance(member, chain):
+            first, *links, last = member.tasks
+            more = {"chain": [{**last, "options": {**last["options"], **more}}, *reversed(links)]}  # the member is its last link
+        yield first["task"], first["args"], {**first["options"], **more}
+
+
+class Carried:
+    """The steps that Celery itself sends when a task is done: the links of its chain, the join of its chord."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._links: list[list[str]] = [link["args"][1] for link in reversed(request.chain or [])]
+        self.join = frozenset(request.chord["args"][1] if request.chord else ())
+        self.steps = self.join.union(*self._links)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with which another message carries the same."""
+        return {"chain": self._request.chain, "chord": self._request.chord, "group_id": self._request.group}
+
+    def keep_only(self, ready: Collection[str], done: Collection[str]) -> frozenset[str]:
+        """Let Celery send the next link that is ready, past those already done here; answers the ready steps it will not send."""
+        chain_links = self._request.chain or []
+        while chain_links and set(chain_links[-1]["args"][1]) <= set(done):
+            chain_links.pop()
+        following = frozenset(chain_links[-1]["args"][1]) if chain_links else frozenset()
+        if not following or not following <= set(ready):
+            self._request.chain = None
+            following = frozenset()
+        return frozenset(ready) - following - self.join
+
+    def send(self, app: App, answer: str | None) -> None:
+        """Send the next link, or the join, of a task that raises, as Celery does of one that succeeds; `answer` is what it would return."""
+        chain_links, self._request.chain = self._request.chain, None
+        if chain_links:
+            app.signature(chain_links[-1]).apply_async(chain=chain_links[:-1])
+        app.backend.on_chord_part_return(self._request, states.SUCCESS, answer)
+
+
+def __getattr__(name: str) -> App:
+    """`app`, for Celery's own commands: `celery -A cantata.dispatch.celery_app`."""
+    if name != "app":
+        raise AttributeError(name)
+    return make_app(os.environ.get("REDIS_URL", "redis://localhost:6379/0"), os.environ.get("CANTATA_BROKER_URL"))

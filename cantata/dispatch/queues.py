@@ -1,0 +1,119 @@
+"""What waits in the broker's queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, cast
+
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from cantata.dispatch.celery_app import App, unavailable
+from cantata.state.fleet.load import Waiting
+from cantata.state.redis import clock
+from cantata.state.redis.connection import RedisRefusal
+
+UNTOLD = -inf  # as old as any
+WAITING_S = 3  # to reach the broker, for those who only ask what waits there
+
+
+def heads_sent_at(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
+    """When the message to be consumed next of each queue and priority was sent; None if there is none.
+
+    Of one that does not tell, as it is foreign or was sent before all others, it is `UNTOLD`. Raises UnavailableError.
+    """
+    wanted = {(queue, priority): app.broker_queue(queue) for queue, priority in queues}
+    with app.connection_for_read() as connection:
+        lost: Any = (OperationalError, *connection.connection_errors)
+        try:
+            if connection.transport.driver_type == "redis":
+                return _heads_in_redis(connection.default_channel, wanted)
+            heads = {name: _head(connection, name) for name in set(wanted.values())}
+            return {queue: heads[name] for queue, name in wanted.items()}
+        except lost as error:
+            raise unavailable(app, error) from error
+
+
+def _heads_in_redis(channel: Any, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], float | None]:
+    with channel.client.pipeline(transaction=False) as pipe:
+        for (_, priority), name in wanted.items():
+            pipe.lindex(channel._q_for_pri(name, priority), -1)
+        heads = pipe.execute(raise_on_error=False)
+    if lost := next((head for head in heads if isinstance(head, Exception) and not isinstance(head, RedisRefusal)), None):
+        raise lost
+    return {queue: None if head is None else _sent_at(head) for queue, head in zip(wanted, heads, strict=True)}
+
+
+def _head(connection: Connection, queue: str) -> float | None:
+    """When the first message of a queue was sent: it is received, and put back to where it was."""
+    with connection.channel() as channel:
+        try:
+            raw = channel.basic_get(queue)  # type: ignore[attr-defined]  # of every channel
+            if raw is None:
+                return None
+            channel.basic_reject(raw.delivery_tag, requeue=True)  # type: ignore[attr-defined]  # as above
+            return _number((raw.headers or {}).get("sent_at"))
+        except connection.channel_errors:  # there is no such queue yet
+            return None
+
+
+def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
+    """What waits in queues. Raises UnavailableError soon if the broker is away."""
+    with app.connection_for_read() as connection:
+        lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # RabbitMQ refuses a password with these
+        try:
+            connection.ensure_connection(max_retries=1, timeout=WAITING_S)
+            if connection.transport.driver_type != "redis":
+                return {queue: Waiting(_waiting(connection, app.broker_queue(queue))) for queue in queues}
+            found = _waiting_in_redis(connection.default_channel, [app.broker_queue(queue) for queue in queues])
+            return {app.step_queue(queue): each for queue, each in found.items()}
+        except lost as error:
+            raise unavailable(app, error) from error
+
+
+def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]:
+    """What waits in the lists of queues, one for each priority."""
+    lists = [(queue, channel._q_for_pri(queue, priority)) for queue in queues for priority in channel.priority_steps]
+    with channel.client.pipeline(transaction=False) as pipe:
+        for _, name in lists:
+            pipe.llen(name)
+            pipe.lindex(name, -1)
+        answers = pipe.execute(raise_on_error=False)
+    if lost := next((each for each in answers if isinstance(each, Exception) and not isinstance(each, RedisRefusal)), None):
+        raise lost
+    counts, oldest = dict.fromkeys(queues, 0), dict[str, float]()
+    for (queue, _), count, head in zip(lists, answers[::2], answers[1::2], strict=True):
+        if isinstance(count, Exception):
+            continue  # it is no list, or not ours to see: anybody may ask for any name
+        counts[queue] += count
+        if (age_s := _age_s(head)) is not None:
+            oldest[queue] = max(age_s, oldest.get(queue, 0.0))
+    return {queue: Waiting(count, oldest.get(queue)) for queue, count in counts.items()}
+
+
+def _waiting(connection: Connection, queue: str) -> int:
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]  # of every AMQP channel
+        except connection.channel_errors:  # there is no such queue yet
+            return 0
+
+
+def _age_s(raw: bytes | None) -> float | None:
+    if raw is None or (sent_at := _sent_at(raw)) == UNTOLD:
+        return None
+    return max(0.0, clock.now() - sent_at)
+
+
+def _sent_at(raw: object) -> float:
+    """When a message in a Redis list was sent, or what is there in place of one."""
+    try:
+        return _number(json.loads(cast(bytes, raw))["headers"]["sent_at"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return UNTOLD
+
+
+def _number(sent_at: object) -> float:
+    return float(sent_at) if isinstance(sent_at, int | float) else UNTOLD

@@ -1,0 +1,167 @@
+"""kombu's Redis transport, with one client and one connection for all that a channel sends.
+
+kombu 5.7 makes a new client object for every command and takes a connection from a pool for it: two thirds of the time of an LPUSH.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import cached_property
+from queue import Empty
+from typing import Any
+
+import structlog
+from kombu.transport import redis, virtual
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+from kombu.utils.uuid import uuid
+
+from cantata.state.redis.address import Address
+from cantata.state.redis.broker_connection import patient
+from cantata.state.redis.connection import master_connection, sentinel_pool
+
+FIRST = "first"  # header of a message that goes before all that waits in its queue with its priority
+
+NOT_READ = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading an item of a queue raises, as kombu makes objects of what is there, where it is no message."""
+
+log = structlog.get_logger(__name__)
+
+
+class Received(virtual.QoS):
+    """The messages that were received and are not done yet. Those that cannot be put back the ledger's sweep sends again."""
+
+    def restore_unacked(self) -> list[Any]:  # type: ignore[override]  # the stubs have no errors there
+        """Put them back; kombu would write the others to a file that nobody reads."""
+        super().restore_unacked()
+        return []
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put one back, if it came on the connection that is there now."""
+        if delivery_tag in (self._delivered or ()):
+            super().reject(delivery_tag, requeue)
+
+
+def envelope(item: bytes, queue: str, channel: Any) -> Any:
+    """Return the message in an item of a queue; around what is none, one whose content type nobody accepts."""
+    try:
+        found = loads(bytes_to_str(item))
+        if _is_whole(channel.Message(found, channel=channel)):
+            if found.get("redelivered"):  # kombu writes it here, and Celery looks for it there
+                found["properties"]["delivery_info"]["redelivered"] = True
+            return found
+    except NOT_READ:  # not passed on: with kombu it ends the worker
+        pass
+    log.warning("no_message", queue=queue, bytes=len(item))
+    properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
+    body = base64.b64encode(item).decode()
+    return {"body": body, "content-type": "application/x-unknown", "content-encoding": "binary", "headers": {}, "properties": properties}
+
+
+def _is_whole(message: Any) -> bool:
+    """Whether a message has what kombu and Celery look at before they look for its task."""
+    headers = message.headers
+    names = [
+        message.delivery_tag,
+        message.delivery_info["routing_key"],
+        message.content_type,
+        *([headers["task"], headers["id"]] if "task" in headers else []),
+    ]
+    return all(isinstance(name, str) and name for name in names)
+
+
+class Channel(redis.Channel):
+    """A channel that keeps its client, and that client its connection; its keys begin with a namespace."""
+
+    from_transport_options = (
+        *redis.Channel.from_transport_options, "keyprefix_queue", "keyprefix_binding_permanent", "keyprefix_binding_deadlines"
+    )  # fmt: skip
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.QoS = Received  # type: ignore[assignment]  # as above
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]  # not in the stubs
+        return {**params, "connection_class": patient(params["connection_class"])}
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        return super()._create_client(asynchronous=True) if asynchronous else self._kept_client  # type: ignore[misc]  # not in the stubs
+
+    @cached_property
+    def _kept_client(self) -> Any:
+        return self.Client(connection_pool=self.pool, single_connection_client=True)
+
+    def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+        channel: Any = super()  # half of what it has is not in the stubs
+        if not message["headers"].get(FIRST):
+            channel._put(queue, message, **options)
+            return
+        key = channel._q_for_pri(queue, channel._get_message_priority(message, reverse=False))
+        if (batch := options.get("_publish_batch")) is not None:
+            batch.add("rpush", key, dumps(message))
+        else:
+            self._kept_client.rpush(key, dumps(message))
+
+    def _brpop_read(self, **options: Any) -> bool:
+        """As kombu's, but what is no message at all arrives as one that cannot be decoded; with kombu it ends the worker."""
+        try:
+            try:
+                found = self.client.parse_response(self.client.connection, "BRPOP", **options)
+            except self.connection_errors:  # type: ignore[attr-defined]  # not in the stubs
+                self.client.connection.disconnect()
+                raise
+            if not found:
+                raise Empty
+            queue = bytes_to_str(found[0]).rsplit(self.sep, 1)[0]
+            self._queue_cycle.rotate(queue)  # type: ignore[attr-defined]  # as above
+            self.connection._deliver(envelope(found[1], queue, self), queue)
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()  # type: ignore[attr-defined]  # as above
+
+    def _disconnect_pools(self) -> None:
+        self.__dict__.pop("_kept_client", None)  # a forked child must not speak on its parent's connection
+        super()._disconnect_pools()  # type: ignore[misc]  # not in the stubs
+
+
+class Transport(redis.Transport):
+    """The transport that Cantata's own processes speak to a Redis broker with; what is on the wire is kombu's."""
+
+    Channel = Channel
+
+
+class SocketTransport(Transport):
+    """The same over a Unix socket, whose URL the channel reads itself."""
+
+    can_parse_url = True
+
+
+class SentinelChannel(Channel):
+    """A channel to the master that Sentinels know. With kombu's own, the next Sentinel of its URL would have the transport of kombu."""
+
+    from_transport_options = (*Channel.from_transport_options, "address")
+    address: Address
+
+    @property
+    def connection_class(self) -> Any:  # type: ignore[override]  # kombu's is the same for all channels
+        """How it connects, with TLS or without."""
+        return master_connection(self.address)
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        options = {**self._connparams(asynchronous=asynchronous), **self.address.options}
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
+        pool = sentinel_pool(self.address, {name: value for name, value in options.items() if name not in ("host", "port")})
+        if asynchronous:
+            self._async_sentinel_manager = pool.sentinel_manager  # closed by kombu with the pool
+        else:
+            self._sentinel_manager = pool.sentinel_manager
+        return pool
+
+
+class SentinelTransport(Transport):
+    """The same where Sentinels say which Redis is the master."""
+
+    Channel = SentinelChannel
+    default_port = 26379

@@ -1,0 +1,52 @@
+"""The embedded stack: Valkey and the workers in processes of their own, for one command or kept running by `submit up`.
+
+    Stack.start(...) ──stdin──▶ supervisor ──▶ valkey-server, coordinator, agents, tools, flower, gateway
+                                    │
+                                    └── .cantata/stack.json: who runs, and where
+
+One process, the supervisor, is the parent of all: it starts them again when they die and ends them all when it is asked to, or when the
+command that wanted them is gone. Everything else here only talks to it. Only the standard library is imported: this loads in milliseconds.
+"""
+
+from __future__ import annotations
+
+from cantata.embedded.home import Home
+from cantata.embedded.stack import Stack, StackStatus, attach, down, status, url_here
+from cantata.embedded.stack_member import (
+    FINISH,
+    announce_ready,
+    announce_serving,
+    generation,
+    has_virtual_time,
+    inherited_socket,
+    is_inside,
+    report,
+    stack_is_gone,
+)
+from cantata.embedded.stack_plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
+from cantata.embedded.stack_record import Process
+
+__all__ = [
+    "FINISH",
+    "FLOWER_PORT",
+    "GATEWAY_PORT",
+    "Home",
+    "Process",
+    "Stack",
+    "StackStatus",
+    "announce_ready",
+    "announce_serving",
+    "attach",
+    "down",
+    "flower_command",
+    "gateway_command",
+    "generation",
+    "has_virtual_time",
+    "inherited_socket",
+    "is_inside",
+    "report",
+    "stack_is_gone",
+    "status",
+    "url_here",
+    "worker_command",
+]

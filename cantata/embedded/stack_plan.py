@@ -1,0 +1,145 @@
+"""What a stack shall run: written by the command that wants it, read by the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cantata.embedded.home import Home
+from cantata.embedded.ports import Port
+from cantata.embedded.stack_member import VIRTUAL_TIME
+from cantata.embedded.stack_record import SERVER
+from cantata.embedded.valkey import find_server, server_command, server_url
+
+COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
+AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
+FLOWER_PORT = 5555
+GATEWAY_PORT = 8800
+
+USUAL_PORTS = {"flower": FLOWER_PORT, "gateway": GATEWAY_PORT}
+
+KEEP = b"k"  # on the supervisor's standard input: the stack shall outlive its command
+ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps are done again
+SERVER_STOP_S = 10.0  # for the server to flush its log
+
+PYTHON = (sys.executable, "-P")  # not the user's folder first on the path: a `queue.py` there would stand in for Python's
+
+WorkerCommand = Callable[[str, tuple[str, ...], int], list[str]]
+"""(name, queues, concurrency) → the command line of a worker."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process to start, and to start again when it dies."""
+
+    name: str
+    queues: tuple[str, ...]
+    command: list[str]
+    announces: bool = True
+    """Whether it calls `announce_ready`, and the stack is not ready before."""
+    listens: int | None = None
+    """The file descriptor of the socket that it answers on; the supervisor keeps it open."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the supervisor needs to know."""
+
+    home: str
+    socket: str
+    flower_url: str | None
+    gateway_url: str | None
+    environment: dict[str, str]
+    """What the children see beside the environment of the command."""
+    ports: dict[str, int]
+    """Service → the port that it answers on."""
+    server: Service
+    services: tuple[Service, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        found = json.loads(text)
+        services = tuple(Service(**{**each, "queues": tuple(each["queues"])}) for each in (found.pop("server"), *found.pop("services")))
+        return cls(**found, server=services[0], services=services[1:])
+
+
+def make_plan(
+    home: Home, *, agents: int, tools: int, ports: Mapping[str, Port], config: str | Path | None, command: WorkerCommand,
+    virtual_time: bool = False,
+) -> Plan:  # fmt: skip
+    """Plan a server, a coordinator, `agents` workers for model turns, one with `tools` processes, and the services that have a port."""
+    socket_path = home.make_socket()
+    url = server_url(socket_path)
+    flower_url = ports["flower"].url if "flower" in ports else None
+    environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
+    if config is not None:
+        environment["CANTATA_CONFIG"] = str(config)
+    if virtual_time:
+        environment[VIRTUAL_TIME] = "1"
+    if flower_url is not None:
+        environment["CANTATA_FLOWER_URL"] = flower_url
+    return Plan(
+        home=str(home.path),
+        socket=str(socket_path),
+        flower_url=flower_url,
+        gateway_url=ports["gateway"].url if "gateway" in ports else None,
+        environment=environment,
+        ports={name: port.number for name, port in ports.items()},
+        server=Service(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
+        services=(
+            *_showing(_workers(agents, tools, command), 1),
+            *_listening(ports, "flower", flower_command),
+            *_showing(_listening(ports, "gateway", gateway_command), 0),
+        ),
+    )
+
+
+def worker_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
+    """The command line of a worker process."""
+    return [*PYTHON, "-m", "cantata.workers", *queues, "--name", name, "--concurrency", str(concurrency)]
+
+
+def flower_command(port: int) -> list[str]:
+    """The command line of Flower: on loopback, at the address that is told, nothing kept on disk; it finds its Redis in the environment."""
+    place = ["--host", "127.0.0.1", "--port", str(port), "--url-prefix", ""]
+    return [*PYTHON, "-m", "cantata.cli", "flower", *place, "--persistent=false"]
+
+
+def gateway_command(port: int) -> list[str]:
+    """The command line of the gateway, on loopback; it finds its Redis and its configuration in the environment."""
+    return [*PYTHON, "-m", "cantata.cli", "gateway", "--port", str(port)]
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[Service]:
+    crew = [("coordinator", "coordinator", COORDINATOR_THREADS)]
+    crew += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
+    crew += [("tools", "tools", tools)] if tools else []
+    for name, queue, concurrency in crew:
+        yield Service(name, (queue,), command(name, (queue,), concurrency))
+
+
+def _showing(services: Iterable[Service], number: int) -> Iterable[Service]:
+    """Services that show their metrics, if the environment names a port: the gateway there, each worker on one of those behind it."""
+    from cantata.observability.metrics.scrape_address import place, port_after  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
+
+    shown = place()
+    for port, service in enumerate(services, number):
+        options = ["--metrics-port", str(port_after(shown.port, port))] if shown else []
+        yield replace(service, command=[*service.command, *options])
+
+
+def _listening(ports: Mapping[str, Port], name: str, command: Callable[[int], list[str]]) -> Iterable[Service]:
+    if port := ports.get(name):
+        yield Service(name, (), command(port.number), listens=port.listening.fileno())

@@ -1,0 +1,123 @@
+"""What `stack.json` says: which processes are this folder's stack, and where its server listens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from dataclasses import asdict, dataclass
+
+from cantata.embedded.home import Home
+from cantata.embedded.identity import Identity, wait_gone
+
+SERVER = "valkey"
+KILL_S = 5.0  # how long a left-over server may take to flush its log before it is killed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the stack."""
+
+    name: str
+    queues: tuple[str, ...]
+    """The queues it serves; empty for those that are no workers."""
+    identity: Identity
+    started_s: float
+    """When it was started, in seconds since 1970."""
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs at this moment."""
+        return self.identity.is_alive()
+
+
+@dataclass(frozen=True)
+class Record:
+    """The whole stack, as its supervisor last wrote it down."""
+
+    supervisor: Process
+    socket: str
+    kept: bool
+    """Whether it outlives the command that started it."""
+    flower_url: str | None
+    processes: tuple[Process, ...]
+    """The supervisor's children."""
+    is_ending: bool = False
+    """Whether it stops what runs, and will be gone soon."""
+    gateway_url: str | None = None
+    code_fault: str = ""
+    """Why changed code is not served, if it is not."""
+
+    def is_current(self) -> bool:
+        """The supervisor that wrote this still runs."""
+        return self.supervisor.identity.is_alive()
+
+    def write(self, home: Home) -> None:
+        """Replace the folder's record in one move."""
+        draft = home.record.with_suffix(".new")
+        draft.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+        draft.replace(home.record)
+
+
+def read_record(home: Home) -> Record | None:
+    """The record in this folder; None if there is none, or none that can be read."""
+    try:
+        found = json.loads(home.record.read_text("utf-8"))
+        return Record(
+            _read_process(found["supervisor"]),
+            str(found["socket"]),
+            bool(found["kept"]),
+            found["flower_url"],
+            tuple(_read_process(each) for each in found["processes"]),
+            bool(found.get("is_ending")),
+            found.get("gateway_url"),
+            str(found.get("code_fault") or ""),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        logger.warning("the record %s cannot be read, so it does not count: %s", home.record, error)
+        return None
+
+
+def _read_process(found: dict[str, object]) -> Process:
+    return Process(**{**found, "queues": tuple(found["queues"]), "identity": Identity(**found["identity"])})  # type: ignore[arg-type]  # as written by asdict
+
+
+def clear_record(home: Home) -> None:
+    """Remove the record of a stack that is gone and end what it left running. Call it with the folder's lock held."""
+    record = read_record(home)
+    if record is None:
+        return
+    servers = [each.identity for each in record.processes if each.name == SERVER]
+    workers = [each.identity for each in record.processes if each.name != SERVER]
+    left = [each.name for each in record.processes if each.alive]
+    for identity in workers:
+        identity.signal(signal.SIGKILL, group=True)
+    for identity in servers:
+        identity.signal(signal.SIGTERM)  # so that it flushes its log
+    if not wait_gone(servers, KILL_S):
+        for identity in servers:
+            identity.signal(signal.SIGKILL)
+    home.record.unlink(missing_ok=True)
+    ran = ", ".join(left) or "nothing"
+    logger.warning(
+        "cleared the record of a stack in %s whose supervisor %d is gone; of it still ran: %s", home.path, record.supervisor.pid, ran
+    )
+
+
+def clear_stale_record(home: Home) -> None:
+    """Clear the record if nobody is busy in the folder."""
+    if not home.record.exists() or (lock := home.try_lock()) is None:
+        return
+    try:
+        clear_record(home)
+    finally:
+        os.close(lock)

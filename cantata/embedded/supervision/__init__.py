@@ -1,0 +1,1 @@
+"""The parent process of an embedded stack, and its children."""

@@ -1,0 +1,341 @@
+"""The parent of a stack: starts the server, then the rest; starts again what dies; ends all when asked or when its command is gone.
+
+It is one thread around one `select`. Its standard input is the *lifeline*: the plan is its first line, then it stays open as long as the
+command that wants the stack lives, however that ends; a "k" on it says that the stack shall be kept. Its standard output takes the replies.
+SIGTERM asks it to end, a second one to end at once. If it is killed itself, Linux ends its children (elsewhere the workers notice,
+and the next start finds the server by the record).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cantata.embedded import ports, valkey
+from cantata.embedded.home import Home
+from cantata.embedded.identity import identify
+from cantata.embedded.stack_member import STACK_PID
+from cantata.embedded.stack_plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, Plan
+from cantata.embedded.stack_record import Process, Record, clear_record, read_record
+from cantata.embedded.supervision.child import Child
+from cantata.embedded.supervision.code_watch import POLL_S, Watch, judge
+from cantata.embedded.supervision.prefork import can_fork
+from cantata.errors import UnavailableError
+
+LIFELINE, REPLIES, LOG = 0, 1, 2
+
+PING_S = 0.003  # between two looks whether the server answers
+LOCK_S = 2.0  # to wait for a command that clears up in this folder
+ENDING_S = ORPHAN_GRACE_S + SERVER_STOP_S  # to wait for a stack whose command is gone: someone may start the command again at once
+MAX_FINISHING = 4  # processes of one service that finish their steps with older code
+STOP_LIMIT_S = 60.0  # for the workers after SIGTERM, if no second one comes
+
+
+class Supervisor:
+    """The stack itself: `run` returns when it is over."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._home = Home(plan.home)
+        self._server = Child(plan.server, signal.SIGTERM)
+        self._workers = [Child(service, signal.SIGKILL) for service in plan.services]
+        self._finishing: list[Child] = []
+        self._loading: threading.Thread | None = None
+        self._code = Watch()
+        self._code_fault = ""
+        self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
+        self._started_s = time.time()
+        self._is_kept = False
+        self._stop_by: float | None = None
+        self._selector = selectors.DefaultSelector()
+        self._listen()
+
+    def run(self) -> None:
+        lock = _take_lock(self._home)
+        try:
+            clear_record(self._home)
+            ports.keep(self._home, self._plan.ports)
+            self._home.make_socket()  # again: the stack that we waited for has cleared up
+            self._write_record()
+            self._start()
+            _reply("ready", pid=os.getpid())
+            _log("stack_ready", pid=os.getpid(), seconds=round(time.time() - self._started_s, 3))
+            self._watch()
+        finally:
+            self._stop()
+            os.close(lock)
+
+    # Its three phases
+
+    def _start(self) -> None:
+        self._start_child(self._server)
+        while not self._is_stopping() and not valkey.answers(self._plan.socket):
+            self._refuse(self._turn(PING_S))
+        self._load()
+        for child in self._workers:
+            if child.running is None and not self._is_stopping():
+                self._start_child(child)
+        self._write_record()
+        while not self._is_stopping() and not all(child.is_ready for child in self._workers):
+            self._refuse(self._turn(None))
+        if self._is_stopping():
+            raise UnavailableError("the stack was told to end while it started")
+
+    def _watch(self) -> None:
+        while not self._is_stopping():
+            for child in self._waiting():
+                if child.due <= time.monotonic():
+                    self._restart(child)
+            dues = [child.due - time.monotonic() for child in self._waiting()]
+            if any(child.served for child in self._workers):
+                self._look_at_code()
+                dues.append(POLL_S)
+            self._load_models()
+            for child in self._turn(max(0.0, min(dues)) if dues else None):
+                self._bury(child)
+
+    def _stop(self) -> None:
+        if not self._is_stopping():  # an error
+            self._ask_stop(0.0)
+        _log("stack_stops", grace_s=round(self._grace_left(), 1))
+        self._write_record()
+        workers = [*self._workers, *self._finishing]
+        for child in workers:
+            child.ask_to_end()
+        while any(child.is_running() for child in workers) and self._grace_left() > 0:
+            self._turn(self._grace_left())
+        for child in workers:
+            child.end()
+        valkey.shut_down(self._plan.socket)
+        self._server.ask_to_end()
+        self._server.end(SERVER_STOP_S)
+        for path in (Path(self._plan.socket), self._home.record):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(self._plan.socket).parent.rmdir()
+        _log("stack_stopped")
+
+    # Its children
+
+    def _load(self) -> None:
+        """Import what its workers share; LiteLLM too if several need it, as it takes longer than all else."""
+        if not can_fork():
+            return
+        try:
+            libraries = _libraries()
+            libraries.common()
+            if sum("agents" in child.service.queues for child in self._workers) > 1:
+                for child in self._workers:
+                    if "agents" not in child.service.queues and not self._is_stopping():
+                        self._start_child(child)  # while there is no LiteLLM here
+                libraries.models()
+        except Exception as error:  # noqa: BLE001  # the workers, which import the same, say what it is
+            _log("libraries_not_loaded", error=repr(error))
+
+    def _children(self) -> Iterable[Child]:
+        return (self._server, *self._workers, *self._finishing)
+
+    def _waiting(self) -> list[Child]:
+        return [child for child in self._children() if child.running is None]
+
+    def _start_child(self, child: Child) -> None:
+        ready = child.start(self._home, self._environment)
+        if ready is not None:
+            self._selector.register(ready, selectors.EVENT_READ, partial(self._on_ready, child, ready))
+
+    def _refuse(self, dead: Iterable[Child]) -> None:
+        """Who dies at the start would die again: say why instead."""
+        for child in dead:
+            name, status = child.service.name, child.end()
+            log = self._home.logs / f"{name}.log"
+            raise UnavailableError(
+                f"{name!r} ended at its start with status {status}: {child.last_words(self._home)}; its log is {str(log)!r}"
+            )
+
+    def _bury(self, child: Child) -> None:
+        status, lived_s = child.end(), time.time() - child.started_s
+        if child.is_finishing:
+            self._finishing.remove(child)
+            _log("code_finished", name=child.service.name, generation=child.generation, status=status)
+            self._write_record()
+            return
+        delay_s = child.postpone()
+        _log("child_died", name=child.service.name, status=status, lived_s=round(lived_s, 1), restart_in_s=delay_s)
+
+    def _restart(self, child: Child) -> None:
+        try:
+            self._start_child(child)
+        except UnavailableError as error:
+            _log("child_not_started", name=child.service.name, error=str(error), restart_in_s=child.postpone())
+            return
+        _log("child_started", name=child.service.name, pid=child.describe().pid)
+        self._write_record()
+
+    # The code that they serve
+
+    def _look_at_code(self) -> None:
+        """Replace processes whose code has changed. While a changed file cannot be imported, they go on with what they read."""
+        served: dict[str, set[str]] = {}
+        for child in self._workers:
+            for path, digests in child.served.items():
+                served.setdefault(path, set()).update(digests)
+        if not self._code.look(served, time.monotonic()):
+            return
+        faults = [fault for child in list(self._workers) if child.served and (fault := self._serve_newest(child))]
+        if (fault := faults[0] if faults else "") != self._code_fault:
+            self._code_fault = fault
+            _log("code_not_served", fault=fault) if fault else _log("code_served_again")
+            self._write_record()
+
+    def _serve_newest(self, child: Child) -> str:
+        """Have another process do a child's work if its code has changed. Returns why that cannot be."""
+        verdict, name = judge(child.served, self._code.files), child.service.name
+        if not (verdict.changed and child.is_running()):
+            return verdict.fault
+        if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
+            what = f"{verdict.changed[0]} is served when one of the {MAX_FINISHING} older processes of {name!r} ends"
+            return f"{what}: wait, or cancel their runs"
+        successor = child.successor()
+        self._workers[self._workers.index(child)] = successor
+        self._finishing.append(child)
+        child.finish()
+        _log("code_changed", name=name, generation=successor.generation, files=", ".join(verdict.changed[:5]))
+        self._restart(successor)
+        self._write_record()
+        return ""
+
+    def _load_models(self) -> None:
+        """Import LiteLLM once all serve: from then on a process for agents that is started again need not."""
+        has_agents = any("agents" in child.service.queues for child in self._workers)
+        if not (self._is_kept and has_agents and self._loading is None and can_fork()):
+            return
+        if all(child.is_serving for child in self._workers if child.service.queues):
+            self._loading = threading.Thread(target=_libraries().models, name="load", daemon=True)
+            self._loading.start()
+
+    # What happens to it
+
+    def _listen(self) -> None:
+        """Let signals and the lifeline end a `select`."""
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_stop_signal)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._selector.register(wake, selectors.EVENT_READ, partial(os.read, wake, 512))
+        self._selector.register(LIFELINE, selectors.EVENT_READ, self._on_lifeline)
+
+    def _turn(self, timeout_s: float | None) -> list[Child]:
+        """Wait for something to happen and note it. Returns the children that died."""
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
+        return [child for child in self._children() if child.is_dead()]
+
+    def _on_stop_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._ask_stop(0.0 if self._is_stopping() else STOP_LIMIT_S)
+
+    def _on_lifeline(self) -> None:
+        if os.read(LIFELINE, 1) == KEEP:
+            self._is_kept = True
+            self._write_record()
+            _reply("kept")
+            return
+        self._selector.unregister(LIFELINE)
+        if not self._is_kept:
+            self._ask_stop(ORPHAN_GRACE_S)
+
+    def _on_ready(self, child: Child, ready: int) -> None:
+        if told := os.read(ready, 65_536):
+            child.hear(told)
+            return
+        self._selector.unregister(ready)
+        os.close(ready)
+
+    def _ask_stop(self, grace_s: float) -> None:
+        """Stop within this time, or sooner if that was asked before."""
+        by = time.monotonic() + grace_s
+        self._stop_by = by if self._stop_by is None else min(by, self._stop_by)
+
+    def _is_stopping(self) -> bool:
+        return self._stop_by is not None
+
+    def _grace_left(self) -> float:
+        return 0.0 if self._stop_by is None else max(0.0, self._stop_by - time.monotonic())
+
+    def _write_record(self) -> None:
+        me = identify(os.getpid())
+        assert me
+        supervisor = Process("supervisor", (), me, self._started_s)
+        processes = tuple(child.describe() for child in self._children() if child.running)
+        plan = self._plan
+        record = Record(
+            supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault
+        )  # fmt: skip
+        try:
+            record.write(self._home)
+        except OSError as error:  # the disk is full, say; the stack goes on
+            _log("record_not_written", error=str(error))
+
+
+def main() -> None:
+    """Read a plan from standard input and be its stack, as nobody's child."""
+    plan = Plan.from_json(_read_line(LIFELINE))
+    if os.fork():
+        os._exit(0)  # the command waits for this one only: it need not reap the stack, and may leave before it
+    try:
+        Supervisor(plan).run()
+    except UnavailableError as error:
+        _log("stack_failed", error=str(error))
+        _reply("failed", error=str(error))
+
+
+def _libraries() -> Any:
+    return importlib.import_module("cantata.workers.code.libraries")  # by name: what is imported flows down
+
+
+def _take_lock(home: Home) -> int:
+    since = time.monotonic()
+    while (lock := home.try_lock()) is None:
+        other = read_record(home)
+        is_current = other is not None and other.is_current()
+        patience_s = LOCK_S if not (other and is_current) else ENDING_S if other.is_ending else 0.0
+        if time.monotonic() - since > patience_s:
+            held = f"its supervisor is process {other.supervisor.pid}" if other and is_current else "it is just starting or stopping"
+            raise UnavailableError(
+                f"another stack is running in {str(home.path)!r} ({held}): "
+                "stop it with `submit down`, or give this one another folder with CANTATA_HOME"
+            )
+        time.sleep(0.01)
+    return lock
+
+
+def _read_line(number: int) -> str:
+    """Read one line and not a byte more: what follows belongs to the `select`."""
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(number, 1)):
+        line += byte
+    return line.decode()
+
+
+def _reply(word: str, **fields: str | int) -> None:
+    with suppress(OSError):  # the command is gone; the lifeline tells
+        os.write(REPLIES, json.dumps({"reply": word, **fields}).encode() + b"\n")
+
+
+def _log(event: str, **fields: str | float) -> None:
+    line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields})
+    with suppress(OSError):  # a full disk must not end the stack
+        os.write(LOG, line.encode() + b"\n")

@@ -1,0 +1,29 @@
+"""The extras that parts of Cantata need, and the error that says which one to install."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cantata.errors import UnavailableError
+
+EXTRAS = {
+    "worker": ("docstring_parser", "litellm", "mcp", "prometheus_client", "setproctitle", "tenacity"),
+    "gateway": ("fastapi", "prometheus_client", "uvicorn", "websockets"),
+    "flower": ("flower",),
+}
+"""Extra → the modules that it brings. The embedded server is not among them: the machine may have one of its own."""
+
+
+def check_extras(*extras: str, needed_by: str) -> None:
+    """Raise UnavailableError if a module of these extras is not installed; it names the modules and the command that installs them."""
+    missing = [extra for extra in extras if missing_modules(extra)]
+    if missing:
+        modules = sorted({module for extra in missing for module in missing_modules(extra)})
+        raise UnavailableError(
+            f"{needed_by} needs packages that are not installed ({', '.join(modules)}): run `pip install 'cantata[{','.join(missing)}]'`"
+        )
+
+
+def missing_modules(extra: str) -> list[str]:
+    """Return the modules of an extra that are not installed."""
+    return [module for module in EXTRAS[extra] if find_spec(module) is None]

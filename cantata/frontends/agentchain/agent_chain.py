@@ -1,0 +1,258 @@
+"""The class AgentChain, with the documented names and parameters."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cantata.chat import run_async
+from cantata.config.faults import did_you_mean
+from cantata.frontends.agentchain.chat_adapter import ChainDoor
+from cantata.frontends.agentchain.log_writer import Teller
+from cantata.frontends.agentchain.members import check_agent, check_agents, check_description, check_known, histories_of
+from cantata.frontends.agentchain.mode_config import mode_of, router_of, rules_of, strategy_of, synthesizer_of
+from cantata.frontends.agentchain.run_log import RunLog
+from cantata.frontends.promptchain import PromptChain
+from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.instruction_lists import text_of
+from cantata.frontends.promptchain.prompt_chain import definitions_of, prompt_folders
+from cantata.frontends.promptchain.run_calls import Call, answer_of, shared_client
+from cantata.models.definitions import Agent, Definitions, Team
+from cantata.models.instructions import Instruction, Prompt
+from cantata.models.values import JsonValue
+from cantata.models.wire import HistoryEntry, RunResult, Turn
+from cantata.state.sessions.conversations import fault_of
+
+TEAM = "team"
+"""What the agents together are called among their definitions."""
+
+
+class AgentChain:
+    """PromptChains that answer the turns of one conversation together: one of them is chosen, or each has its part.
+
+    `execution_mode` is router, pipeline, round_robin or broadcast. `router` is a dict with models, instructions and
+    decision_prompt_template, or a function `(user_input, history, agent_descriptions)`; `rules` choose before it without a model.
+    `session` names the conversation, which is made up if absent; `timeout_s` bounds a turn (300 if None).
+
+    The work is done by workers, as of a PromptChain. Raises ValueError and TypeError for what does not fit together, ConfigError for a
+    function that no worker could import.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, PromptChain],
+        agent_descriptions: Mapping[str, str] | None = None,
+        router: Mapping[str, Any] | Callable[..., Any] | None = None,
+        execution_mode: str = "router",
+        max_history_tokens: int = 4000,
+        log_dir: str | os.PathLike[str] | None = None,
+        additional_prompt_dirs: Sequence[str] | None = None,
+        verbose: bool = False,
+        *,
+        max_internal_steps: int = 3,
+        synthesizer_config: Mapping[str, Any] | None = None,
+        router_strategy: str = "single_agent_dispatch",
+        auto_include_history: bool = False,
+        default_agent: str | None = None,
+        agent_history_configs: Mapping[str, Mapping[str, Any]] | None = None,
+        cache_config: Mapping[str, Any] | None = None,
+        rules: Iterable[Any] = (),
+        session: str | None = None,
+        timeout_s: float | None = None,
+        **unknown: object,
+    ) -> None:
+        for name in unknown:
+            raise TypeError(f"AgentChain has no parameter {name!r}{did_you_mean(name, _DEFAULTS)}")
+        check_agents(agents, agent_descriptions)
+        self._mode = mode_of(execution_mode)
+        self._agents = dict(agents)
+        self._descriptions = dict(agent_descriptions or {})
+        self._histories = histories_of(agent_history_configs, agents)
+        self._functions: dict[str, Path | None] = {}
+        self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
+        self._session = _session_of(session, cache_config)
+        self._turn = valid(Turn, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
+        self._log = RunLog(log_dir, verbose=verbose)
+        self.last_result: RunResult | None = None
+        """How the last turn ended: its run's id, status, usage and more."""
+
+        given = {
+            "router": router, "rules": rules, "router_strategy": router_strategy, "default_agent": default_agent,
+            "max_internal_steps": max_internal_steps, "synthesizer_config": synthesizer_config,
+        }  # fmt: skip
+        own, fault = self._fields_of_mode(given)
+        self._team_fields = {
+            **own, "mode": self._mode, "max_history_tokens": max_history_tokens, "auto_include_history": auto_include_history,
+        }  # fmt: skip
+        self._team = self._made_team(self._agents)
+        self._log.write("AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session})
+        for warning in (*_unused(self._mode, given), *filter(None, [fault])):
+            self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
+
+    def _fields_of_mode(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """The fields of the team that only its mode has, and what is wrong without being an error."""
+        match self._mode:
+            case "router":
+                if given["default_agent"] is not None:
+                    check_known([given["default_agent"]], self._agents, "default_agent")
+                strategy = strategy_of(given["router_strategy"])
+                router = router_of(given["router"], strategy, self._prompt_folders, self._functions)
+                rules = rules_of(given["rules"], self._functions)
+                as_given = {key: given[key] for key in ("default_agent", "max_internal_steps")}
+                return {**as_given, "router": router, "rules": rules, "strategy": strategy}, ""
+            case "broadcast":
+                synthesizer, fault = synthesizer_of(given["synthesizer_config"], self._prompt_folders)
+                return {"synthesizer": synthesizer}, f"{fault}, so the answers stand unmerged, as JSON" if fault else ""
+        return {}, ""
+
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    async def process_input(self, user_input: str) -> str:
+        """Have the agents answer, as their mode says. Raises RunError if the turn does not succeed. Cancelling it cancels the run.
+
+        What an agent answers that is no text, such as the list of a `full_history`, is given as JSON.
+        """
+        return await self._ask(self._turn_of(user_input))
+
+    async def run_agent_direct(self, agent_name: str, user_input: str, send_history: bool = False) -> str:
+        """Have one agent answer, past all routing; with `send_history` it is told the conversation so far. Raises RunError."""
+        return await self._ask(self._turn_of(user_input, agent=agent_name, send_history=send_history))
+
+    async def run_chat(self) -> None:
+        """Chat on the terminal, until `exit`. `@agent: text` is for one agent, `@history @agent: text` with the conversation so far."""
+        told = self._log.of_chat()
+        client = (await asyncio.to_thread(shared_client)).with_definitions(self._definitions(stream=True))
+        door = ChainDoor(client, self._turn.model_copy(update={"team": TEAM}), self._team, told)
+        told.write("chat_started", {"session": self._session, "mode": self._mode})
+        try:
+            await run_async(door)
+        finally:
+            door.close()
+            told.write("chat_ended", {"session": door.session})
+
+    def history(self) -> list[HistoryEntry]:
+        """What was said in the conversation, oldest first."""
+        return shared_client().sessions.history(self._session)
+
+    @property
+    def session(self) -> str:
+        """The name of the conversation."""
+        return self._session
+
+    async def _ask(self, turn: Turn) -> str:
+        watch = Teller(turn, self._team, self._log) if self._log.is_wanted else None
+        self.last_result = result = await Call(self.definitions, turn, watch=watch).result_async()
+        return _text(answer_of(result))
+
+    def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> Turn:
+        if agent is not None and agent not in self._agents:
+            raise ValueError(f"there is no agent {agent!r}; the agents are {', '.join(map(repr, self._agents))}")
+        if not self._agents:
+            raise ValueError(f"No agents configured for {self._mode}.")
+        if not isinstance(text, str):
+            raise ValueError(f"the input is a text, not {text!r}")
+        if not text.strip():
+            raise ValueError("Input cannot be empty.")
+        target = {"agent": agent, "send_history": send_history} if agent else {"team": TEAM}
+        return self._turn.model_copy(update={"text": text, **target})
+
+    # --- agents -----------------------------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> Mapping[str, PromptChain]:
+        """The agents, by name; `add_agent` and `remove_agent` change them."""
+        return MappingProxyType(self._agents)
+
+    @property
+    def agent_descriptions(self) -> Mapping[str, str]:
+        """What each agent is good at."""
+        return MappingProxyType(self._descriptions)
+
+    def add_agent(self, name: str, agent: PromptChain, description: str) -> None:
+        """Take one more agent, from the next turn on. Raises ValueError or TypeError."""
+        check_agent(name, agent)
+        check_description(name, description)
+        if name in self._agents:
+            raise ValueError(f"there is an agent {name!r} already")
+        self._team = self._made_team([*self._agents, name])
+        self._agents[name], self._descriptions[name] = agent, description
+        self._log.write("add_agent", {"agent": name, "session": self._session})
+
+    def remove_agent(self, name: str) -> None:
+        """Let an agent go, from the next turn on. Raises ValueError for one that is not there, or that a rule or `default_agent` names."""
+        check_known([name], self._agents, "remove_agent")
+        left = [other for other in self._agents if other != name]
+        if left:
+            self._team = self._made_team(left)
+        del self._agents[name], self._descriptions[name]
+        self._histories.pop(name, None)
+        self._log.write("remove_agent", {"agent": name, "session": self._session})
+
+    # --- definitions ------------------------------------------------------------------------------------------------
+
+    @property
+    def definitions(self) -> Definitions:
+        """What a configuration would say: each chain is an agent, and they are one team. Raises ConfigError."""
+        return self._definitions()
+
+    def _definitions(self, **more: object) -> Definitions:
+        found = definitions_of(self._agents, self._functions)
+        agents = {name: self._as_member(name, agent).model_copy(update=more) for name, agent in found.agents.items()}
+        return found.model_copy(update={"agents": agents, "teams": {TEAM: self._team}})
+
+    def _as_member(self, name: str, agent: Agent) -> Agent:
+        """An agent with what this chain says of it."""
+        told = {"description": self._descriptions.get(name, ""), "history": self._histories.get(name, agent.history)}
+        return agent.model_copy(update={**told, "instructions": list(map(self._with_text, agent.instructions))})
+
+    def _with_text(self, instruction: Instruction) -> Instruction:
+        if isinstance(instruction, str):
+            return text_of(instruction, self._prompt_folders)
+        if isinstance(instruction, Prompt):
+            return instruction.model_copy(update={"prompt": text_of(instruction.prompt, self._prompt_folders)})
+        return instruction
+
+    def _made_team(self, agents: Iterable[str]) -> Team:
+        return valid(Team, "AgentChain", {**self._team_fields, "agents": list(agents)})
+
+
+_DEFAULTS = {name: each.default for name, each in inspect.signature(AgentChain).parameters.items() if each.kind is not each.VAR_KEYWORD}
+_OF_ROUTERS = ("router", "rules", "router_strategy", "default_agent", "max_internal_steps")
+_MODES_OF = {**dict.fromkeys(_OF_ROUTERS, "router"), "synthesizer_config": "broadcast"}
+"""The parameters that only one mode uses."""
+
+
+def _unused(mode: str, given: Mapping[str, object]) -> list[str]:
+    """A warning for each parameter that the mode does not use."""
+    unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _MODES_OF[name]]
+    return [f"{name} is used in mode {_MODES_OF[name]!r} only, and this is {mode!r}" for name in unused]
+
+
+def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:
+    """The conversation's name. `cache_config` named a file of turns: conversations are kept in Redis, under its `name`."""
+    if cache_config is not None:
+        for key in cache_config:
+            if key in ("path", "include_all_agents"):
+                raise ValueError(
+                    f"cache_config: {key!r} has no meaning here: conversations are kept in Redis; give only 'name', the session"
+                )
+        check_keys(cache_config, ("name",), "cache_config")
+        named = cache_config.get("name")
+        if session is not None and named != session:
+            raise ValueError(f"session {session!r} and cache_config name {named!r} are the same thing: give one")
+        session = named
+    name = f"agentchain-{uuid.uuid4().hex[:12]}" if session is None else session
+    if fault := fault_of(name):
+        raise ValueError(fault)
+    return name
+
+
+def _text(answer: JsonValue) -> str:
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)

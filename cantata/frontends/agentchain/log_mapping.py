@@ -1,0 +1,200 @@
+"""What the events of a turn mean, in the event names that AgentChain's run log is documented to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
+
+from cantata.frontends.agentchain.decision_log import DECISIONS, round_of
+from cantata.frontends.agentchain.log_entry import Fields, Line, length_of, text_of
+from cantata.models.definitions import Team
+from cantata.models.events import RunAccepted, RunEvent, RunWarning, StepDone, StepExpanded, StepFailed, StepStarted
+from cantata.models.graph import RAW, START
+from cantata.models.wire import RunResult, Turn
+from cantata.state.runs.records import StepRecord
+
+Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]
+"""What is known of some steps, by id: as of the event or later."""
+
+EXHAUSTED = "exhausted"
+"""The code of what failed only because no more agents may run; the end of the turn says so."""
+
+_BEGIN_ROUNDS = ("team.rules", "team.ask", "team.call")
+
+DIRECT = "direct"
+_WORDS = {
+    "router": "agent_execution", "pipeline": "pipeline_step", "round_robin": "round_robin_agent", "broadcast": "broadcast_agent",
+    "static_plan": "static_plan_step", "dynamic_decomposition": "dynamic_decomp_agent", DIRECT: "run_direct",
+}  # fmt: skip
+"""What the runs of agents are called, by mode or strategy: `<word>_start`, `<word>_success`, `<word>_error`."""
+
+
+class Story:
+    """Tells the lines of one turn. It is told the events in their order, and asks what is known of their steps."""
+
+    def __init__(self, turn: Turn, team: Team, steps: Steps) -> None:
+        self._turn = turn
+        self._team = team
+        self._steps = steps
+        self._mode = DIRECT if turn.agent else team.mode
+        self._strategy = team.strategy if self._mode == "router" and team.strategy != "single_agent_dispatch" else self._mode
+        self._agents: dict[str, _Running] = {}
+        self._rounds: set[int] = set()
+        self._accepted_ms = 0
+        self._next = 0
+
+    def tell(self, event: RunEvent) -> Iterator[Line]:
+        """The lines of an event."""
+        if isinstance(event, RunAccepted):
+            self._accepted_ms = event.at_ms
+        for line in self._lines(event):
+            yield line._replace(at_ms=event.at_ms)
+
+    def end(self, result: RunResult, at_ms: int) -> Iterator[Line]:
+        """The lines of how the turn ended."""
+        for line in (*self._said(result), *self._ended(result, at_ms)):
+            yield line._replace(at_ms=at_ms)
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    def _lines(self, event: RunEvent) -> Iterator[Line]:
+        if isinstance(event, RunAccepted):
+            yield from self._began()
+        elif isinstance(event, RunWarning):
+            yield Line("warning", {"message": event.message, "step": event.step})
+        elif event.step and event.step != START and (event.ends_step or isinstance(event, StepStarted | StepExpanded)):
+            step = self._steps([event.step]).get(event.step)
+            if step is not None:
+                yield from self._of_step(event, step)
+
+    def _began(self) -> Iterator[Line]:
+        if self._mode == DIRECT:
+            length = len(self._turn.text)
+            yield Line("run_direct_start", {"agent": self._turn.agent, "input_length": length, "send_history": self._turn.send_history})
+            return
+        yield Line("process_input_start", {"mode": self._mode, "input": self._turn.text})
+        if self._mode == "router":
+            yield Line("router_strategy", {"strategy": self._team.strategy})
+
+    def _said(self, result: RunResult) -> Iterator[Line]:
+        """What was written down of the conversation."""
+        if self._turn.session is None:
+            return
+        yield Line("history_add", {"role": "user", "content_length": len(self._turn.text)})
+        if result.status != "succeeded":
+            yield Line("history_add", {"role": "system_error", "content_length": len(result.error.message if result.error else "")})
+        elif length := length_of(result.output):
+            yield Line("history_add", {"role": "assistant", "content_length": length})
+        else:
+            yield Line("history_add_skipped", {"role": "assistant", "reason": "the answer is empty"})
+
+    def _ended(self, result: RunResult, at_ms: int) -> Iterator[Line]:
+        took_ms = at_ms - self._accepted_ms
+        error = result.error.message if result.error else None
+        if self._mode == DIRECT:
+            if result.status == "succeeded":
+                yield Line("run_direct_finished", {"agent": self._turn.agent, "response_length": length_of(result.output)})
+            else:
+                yield Line("run_direct_error", {"agent": self._turn.agent, "status": result.status, "error": error})
+            yield Line("run_direct_end", {"agent": self._turn.agent, "duration_ms": took_ms})
+            return
+        if result.status == "exhausted":
+            yield Line("router_max_steps_reached", {"max_internal_steps": self._team.max_internal_steps, "message": error})
+        if result.error and result.error.code == "no_agent":
+            yield Line("agent_selection_failed", {"error": error})
+        if self._mode == "pipeline" and result.status == "succeeded" and not length_of(result.output):
+            yield Line("pipeline_empty_response", {"agent": self._team.agents[-1]})
+        fields: Fields = {
+            "mode": self._mode, "status": result.status, "response_length": length_of(result.output),
+            "agent_used": self._last_agent, "execution_time_ms": took_ms,
+        }  # fmt: skip
+        yield Line("process_input_end", fields if error is None else {**fields, "error": error})
+
+    @property
+    def _last_agent(self) -> str | None:
+        """Who answered, where one does."""
+        return [*self._agents.values()][-1].agent if self._agents and self._mode != "broadcast" else None
+
+    # --- its steps --------------------------------------------------------------------------------------------------
+
+    def _of_step(self, event: RunEvent, step: StepRecord) -> Iterator[Line]:
+        kind = step.spec.kind
+        if kind in DECISIONS:
+            if isinstance(event, StepStarted) and kind in _BEGIN_ROUNDS:
+                yield from self._round_began(step)
+            error = step.error if isinstance(event, StepFailed) else None
+            if isinstance(event, StepDone | StepExpanded | StepFailed) and not (error and error.code == EXHAUSTED):
+                yield from DECISIONS[kind](step, error.message if error else None, self._strategy)
+        elif kind == "team.next":
+            self._next = (cast(int, step.info.get("index", 0)) + 1) % len(self._team.agents)
+        elif kind != "history.block":
+            yield from self._of_agent(event, step)
+
+    def _of_agent(self, event: RunEvent, step: StepRecord) -> Iterator[Line]:
+        """The lines of a step that is an agent, or that took its place, as rounds of tool calls and rows of instructions do."""
+        if self._mode == DIRECT:
+            return
+        root, _, inner = step.step_id.partition("/")
+        if not inner and isinstance(event, StepStarted) and root not in self._agents and step.spec.work.startswith("agents:"):
+            running = self._agents[root] = _Running(step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms)
+            text, with_history = self._input_of(step)
+            yield Line(f"{_WORDS[self._strategy]}_start", {**self._placed(running), **self._asked(text, with_history)})
+        if not event.ends_step or root not in self._agents:
+            return
+        if inner and step.spec.scope != self._steps([root])[root].spec.scope:
+            return  # one of the steps within
+        running = self._agents[root]
+        took: Fields = {"duration_ms": event.at_ms - running.since_ms}
+        if isinstance(event, StepDone):
+            running.answer = text_of(step.output)
+            said: Fields = {"response_length": len(running.answer)}
+            yield Line(f"{_WORDS[self._strategy]}_success", {**self._placed(running), **said, **took})
+        else:
+            error = step.error.message if step.error else event.type
+            yield Line(f"{_WORDS[self._strategy]}_error", {**self._placed(running), "error": error, **took})
+
+    def _placed(self, running: _Running) -> Fields:
+        """Which agent it is, and where it stands."""
+        match self._mode:
+            case "pipeline":
+                return {"step": running.number, "total_steps": len(self._team.agents), "agent": running.agent}
+            case "router":
+                return {"agent": running.agent, "internal_step": running.number}
+            case "round_robin":
+                return {"agent": running.agent, "next_index": self._next}
+        return {"agent": running.agent}
+
+    def _asked(self, text: str, with_history: bool) -> Fields:
+        return {"input_type": "str", "input_length": len(text), "history_included": with_history}
+
+    def _input_of(self, step: StepRecord) -> tuple[str, bool]:
+        """What an agent is asked, and whether the conversation stands before it."""
+        source = step.spec.reads.get("@text", START).removeprefix(RAW)
+        if source == START:
+            return self._turn.text, False
+        if source in self._agents:
+            return self._agents[source].answer, False
+        found = self._steps([source]).get(source)
+        return (text_of(found.output), found.spec.kind == "history.block") if found else ("", False)
+
+    # --- its decisions ----------------------------------------------------------------------------------------------
+
+    def _round_began(self, step: StepRecord) -> Iterator[Line]:
+        number = round_of(step)
+        text, _ = self._input_of(step)
+        if number not in self._rounds:
+            self._rounds.add(number)
+            yield Line("router_internal_step_start", {"step": number, "input_length": len(text)})
+        if step.spec.kind != "team.rules":
+            asks_again = "fault" in step.spec.params
+            yield Line("prepare_full_decision_prompt", {"internal_step": number, "input_length": len(text), "asks_again": asks_again})
+
+
+class _Running:
+    """An agent at work."""
+
+    def __init__(self, agent: str, number: int, since_ms: int) -> None:
+        self.agent = agent
+        self.number = number
+        self.since_ms = since_ms
+        self.answer = ""

@@ -1,0 +1,67 @@
+"""Who may be an agent of an AgentChain, and what it is told to see of the conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from cantata.config.faults import did_you_mean
+from cantata.frontends.promptchain import PromptChain
+from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.models.definitions import History
+
+
+def check_agents(agents: Mapping[str, PromptChain], descriptions: Mapping[str, str] | None) -> None:
+    """Raises ValueError or TypeError for agents that cannot work together, or whose descriptions are not theirs."""
+    if not agents:
+        raise ValueError("At least one agent must be provided.")
+    for name, agent in agents.items():
+        check_agent(name, agent)
+    if not descriptions:
+        raise ValueError("agent_descriptions is missing: a dict from each agent's name to what it is good at")
+    lonely = [name for name in agents if name not in descriptions]
+    if lonely:
+        raise ValueError(f"agent_descriptions has none for {', '.join(map(repr, lonely))}")
+    check_known(descriptions, agents, "agent_descriptions")
+    for name, text in descriptions.items():
+        check_description(name, text)
+
+
+def check_agent(name: object, agent: object) -> None:
+    """Raises ValueError for what cannot be an agent's name, TypeError for what is no chain."""
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"an agent's name is a text that is not empty, not {name!r}")
+    if name.startswith(("@", "=")) or "/" in name:
+        raise ValueError(f"agent {name!r}: a name begins with neither '@' nor '=', and has no '/' in it")
+    if not isinstance(agent, PromptChain):
+        raise TypeError(f"agent {name!r} is a PromptChain, not {agent!r}")
+    if agent.timeout_s:
+        raise ValueError(f"agent {name!r}: timeout_s is for a whole turn: give it to the AgentChain")
+
+
+def check_description(name: str, text: object) -> None:
+    """Raises ValueError for what is no text."""
+    if not isinstance(text, str):
+        raise ValueError(f"the description of agent {name!r} is a text, not {text!r}")
+
+
+def check_known(named: Collection[str], agents: Collection[str], what: str) -> None:
+    """Raises ValueError for a name that no agent has."""
+    for name in named:
+        if name not in agents:
+            raise ValueError(f"{what}: there is no agent {name!r}{did_you_mean(name, agents)}")
+
+
+def histories_of(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> dict[str, History]:
+    """What agents see of the conversation, by the settings that are documented. Raises ValueError."""
+    configs = given or {}
+    check_known(configs, agents, "agent_history_configs")
+    found = {}
+    for name, config in configs.items():
+        what = f"agent_history_configs[{name!r}]"
+        if not isinstance(config, Mapping):
+            raise ValueError(f"{what} is a dict, not {config!r}")
+        check_keys(config, History.model_fields, what)
+        found[name] = valid(History, what, {"enabled": True, **config})
+        check_known(found[name].exclude_sources, agents, f"{what}: exclude_sources")
+    return found

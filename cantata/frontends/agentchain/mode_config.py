@@ -1,0 +1,147 @@
+"""Who chooses among the agents of an AgentChain, and what is made of their answers: as a configuration would say it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from cantata.config.faults import did_you_mean, nearest
+from cantata.config.user_code.function_names import name_of
+from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.instruction_lists import models_for, text_of
+from cantata.models.definitions import Router, Rule, Strategy, Synthesizer
+
+MODES = ("router", "pipeline", "round_robin", "broadcast")
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+ROUTER_KEYS = ("models", "instructions", "decision_prompt_template", "decision_prompt_templates", "timeout_s", "retries")
+_NOT_A_ROUTERS = (
+    "agents", "full_history", "store_steps", "verbose", "chainbreakers", "mcp_servers", "additional_prompt_dirs", "step_timeout_s",
+)  # fmt: skip
+_PARAMETERS = 3  # of a router that is a function
+
+Function = Callable[..., Any]
+Functions = dict[str, Path | None]
+"""The names of functions, with the folders they are imported from."""
+
+
+def mode_of(given: object) -> str:
+    """The mode. Raises ValueError."""
+    mode = "round_robin" if given == "round-robin" else given
+    if mode not in MODES:
+        raise ValueError(f"execution_mode {given!r} is not known{did_you_mean(str(given), MODES)}")
+    return str(mode)
+
+
+def strategy_of(given: str) -> Strategy:
+    """What a router decides. Raises ValueError."""
+    for known in STRATEGIES:
+        if given == known:
+            return known
+    raise ValueError(f"router_strategy {given!r} is not known{did_you_mean(str(given), STRATEGIES)}")
+
+
+def router_of(given: Mapping[str, Any] | Function | None, strategy: Strategy, folders: Sequence[Path], functions: Functions) -> Router:
+    """A router as it is documented: a dict for a model, or a function. Raises ValueError, TypeError or ConfigError."""
+    if given is None:
+        raise ValueError(
+            "execution_mode 'router' needs a router: a dict with models, instructions and decision_prompt_template, or a function"
+        )
+    if isinstance(given, Mapping):
+        return _model_router(given, strategy, folders)
+    if isinstance(given, type) or not callable(given):
+        raise TypeError(f"a router is a dict or a function of (user_input, history, agent_descriptions), not {given!r}")
+    return valid(Router, "router", {"function": _named_router(given, functions)})
+
+
+def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequence[Path]) -> Router:
+    for key in given:
+        if key in _NOT_A_ROUTERS or (key not in ROUTER_KEYS and nearest(key, ROUTER_KEYS)):
+            raise ValueError(f"router: unknown key {key!r}{did_you_mean(key, ROUTER_KEYS)}")
+    models, instructions = given.get("models"), given.get("instructions")
+    if not isinstance(models, list | tuple) or len(models) != 1:
+        raise ValueError(f"router: 'models' is a list of exactly one model, not {models!r}")
+    pair = list(instructions) if isinstance(instructions, list | tuple) else []
+    if len(pair) != 2 or pair[0] is not None or not isinstance(pair[1], str) or not pair[1]:
+        raise ValueError(f"router: 'instructions' must be [None, '{{input}}'], not {instructions!r}")
+    fields = {
+        "models": models_for(models, ["{input}"]), "instructions": [None, text_of(pair[1], folders)],
+        "params": {key: value for key, value in given.items() if key not in ROUTER_KEYS},
+        **{key: given[key] for key in ("timeout_s", "retries") if key in given},
+        **_templates(given, folders),
+    }  # fmt: skip
+    router = valid(Router, "router", fields)
+    if not router.template(strategy):
+        raise ValueError(
+            f"router: there is no template for the strategy {strategy!r}: give 'decision_prompt_template', a text, "
+            "or 'decision_prompt_templates', a dict by strategy"
+        )
+    return router
+
+
+def _templates(given: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    one, several = given.get("decision_prompt_template"), given.get("decision_prompt_templates")
+    if one is not None:
+        found["decision_prompt_template"] = _text(one, "decision_prompt_template", folders)
+    if several is not None:
+        if not isinstance(several, Mapping):
+            raise ValueError(f"router: 'decision_prompt_templates' is a dict by strategy, not {several!r}")
+        check_keys(several, STRATEGIES, "router: decision_prompt_templates")
+        found["decision_prompt_templates"] = {key: _text(text, key, folders) for key, text in several.items()}
+    return found
+
+
+def _text(given: object, key: str, folders: Sequence[Path]) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(f"router: {key!r} is a text, not {given!r}")
+    return text_of(given, folders)
+
+
+def _named_router(function: Function, functions: Functions) -> str:
+    name = _named(function, functions)
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) + kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+    if positional < _PARAMETERS and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise TypeError(f"the router {name!r} must take (user_input, history, agent_descriptions)")
+    return name
+
+
+def _named(function: Function, functions: Functions) -> str:
+    name, functions[name] = name_of(function)
+    return name
+
+
+def rules_of(given: Iterable[Any], functions: Functions) -> list[Rule]:
+    """Rules that choose without a model: `(pattern or function, agent)`, or a function of the text that names an agent or none."""
+    return [_rule(number, each, functions) for number, each in enumerate(given, start=1)]
+
+
+def _rule(number: int, given: Any, functions: Functions) -> Rule:
+    what = f"rule {number}"
+    match given:
+        case (str() as pattern, str() as agent):
+            return valid(Rule, what, {"match": pattern, "agent": agent})
+        case (function, str() as agent) if callable(function):
+            return valid(Rule, what, {"function": _named(function, functions), "agent": agent})
+        case function if callable(function):
+            return valid(Rule, what, {"function": _named(function, functions)})
+    raise ValueError(f"{what} is (pattern, agent), (function, agent) or a function, not {given!r}")
+
+
+def synthesizer_of(given: Mapping[str, Any] | None, folders: Sequence[Path]) -> tuple[Synthesizer | None, str]:
+    """The synthesizer, or none and what is wrong: as documented, the answers then stand unmerged. Raises ValueError for an unknown key."""
+    if given is None:
+        return None, ""
+    if not isinstance(given, Mapping):
+        return None, f"synthesizer_config is a dict with 'model' and 'prompt', not {given!r}"
+    check_keys(given, ("model", "prompt", "params"), "synthesizer_config")
+    for key in ("model", "prompt"):
+        if not isinstance(given.get(key), str) or not given[key].strip():
+            return None, f"synthesizer_config has no {key!r}"
+    prompt = text_of(given["prompt"], folders)
+    if "{agent_responses}" not in prompt:
+        return None, "the prompt of synthesizer_config has no '{agent_responses}'"
+    return valid(Synthesizer, "synthesizer_config", {**given, "prompt": prompt}), ""

@@ -1,0 +1,215 @@
+"""The chains of a builder and what they depend on. Each change gives a new plan, or ValueError; nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from cantata.config.faults import did_you_mean
+from cantata.models.definitions import Agent, Model, Tool
+from cantata.models.instructions import Instruction
+from cantata.models.values import Value
+from cantata.planning import templates
+from cantata.planning.graphs import postorder, reach
+from cantata.planning.turns.agent_steps import template
+
+Mode = Literal["serial", "parallel", "independent"]
+Technique = Literal["normal", "head-tail"]
+
+MERGED = "merged"
+"""The group of merged chains for which none is named."""
+
+RESERVED = frozenset({"input", "text", "instruction", "output", "index", "item"})
+"""What no chain is called, since texts and expressions mean something else by it."""
+
+LONGEST_ID = 100  # characters; the ids of steps are made of it
+
+
+class Base(Value):
+    """What all chains of a builder have in common."""
+
+    model: str | Model = Field(description="asked for each text")
+    instruction: str = Field(description="the template around each text: `{instruction}` is the text")
+    technique: Technique = Field(
+        default="normal", description="whether a chain is always a list, or may be one text whose answer lists tasks"
+    )
+    step_timeout_s: float = Field(default=60.0, gt=0, description="seconds one model call or function may take")
+
+
+class Parts(Value):
+    """Instructions, and what they name."""
+
+    instructions: list[Instruction]
+    agents: dict[str, Agent] = Field(default_factory=dict, description="chains within the chain")
+    tools: dict[str, Tool] = Field(default_factory=dict, description="what its models may call")
+    folder: str | None = Field(default=None, description="where its functions are imported from; none if it has none")
+
+
+class Member(Value):
+    """A chain of a builder."""
+
+    instructions: list[Instruction] = Field(min_length=1)
+    execution_mode: Mode = "serial"
+    group: str = "default"
+    dependencies: list[str] = Field(default_factory=list, description="chains that must be completed before it starts")
+
+
+class Plan(Value):
+    """A builder's chains, in the order they were created."""
+
+    base: Base
+    chains: dict[str, Member] = Field(default_factory=dict)
+    agents: dict[str, Agent] = Field(default_factory=dict)
+    tools: dict[str, Tool] = Field(default_factory=dict)
+    folder: str | None = None
+    tasks: dict[str, str] = Field(default_factory=dict, description="placeholder → the task that a model listed, whose braces are its own")
+
+    def member(self, chain_id: str) -> Member:
+        """A chain. Raises ValueError for one that is not there."""
+        if not isinstance(chain_id, str):
+            raise ValueError(f"a chain is named by a text, not {chain_id!r}")
+        if chain_id not in self.chains:
+            raise ValueError(f"Chain {chain_id!r} not found{did_you_mean(chain_id, self.chains)}")
+        return self.chains[chain_id]
+
+    def group(self, group: str) -> list[str]:
+        """The chains of a group. Raises ValueError if it has none."""
+        if not isinstance(group, str):
+            raise ValueError(f"a group is named by a text, not {group!r}")
+        found = [chain_id for chain_id, member in self.chains.items() if member.group == group]
+        if not found:
+            groups = dict.fromkeys(member.group for member in self.chains.values())
+            raise ValueError(f"Group {group!r} not found{did_you_mean(group, groups)}")
+        return found
+
+    def ordered(self, chain_ids: Iterable[str]) -> list[str]:
+        """The chains, each behind those it depends on; else as they were created."""
+        wanted = set(chain_ids)
+        behind = postorder(self.chains, {chain_id: member.dependencies for chain_id, member in self.chains.items()})
+        return [chain_id for chain_id in behind if chain_id in wanted]
+
+    def depends_on(self, chain_id: str, other: str) -> bool:
+        """Whether a chain needs another, by way of others too."""
+        needs = {each: member.dependencies for each, member in self.chains.items()}
+        return chain_id != other and other in reach([chain_id], needs)
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def create(plan: Plan, chain_id: str, parts: Parts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> Plan:
+    """The plan with one more chain."""
+    _check_id(chain_id)
+    if chain_id in plan.chains:
+        raise ValueError(f"Chain {chain_id!r} already exists")
+    if mode not in get_args(Mode):
+        raise ValueError(f"execution_mode is {', '.join(map(repr, get_args(Mode)))}, not {mode!r}{did_you_mean(mode, get_args(Mode))}")
+    if not isinstance(group, str) or not group.strip():
+        raise ValueError(f"a group is a text that names it, not {group!r}")
+    if isinstance(dependencies, str) or not isinstance(dependencies, Sequence):
+        raise ValueError(f"dependencies is a list of chains, such as {[str(dependencies)]}; not {dependencies!r}")
+    for dependency in dependencies:
+        plan.member(dependency)
+    needed = list(dict.fromkeys(dependencies))
+    member = Member(instructions=parts.instructions, execution_mode=mode, group=group, dependencies=needed)
+    return _with(_joined(plan, parts), chain_id, member)
+
+
+def create_task(plan: Plan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> Plan:
+    """The plan with a chain for a task that another chain, its head, listed."""
+    gap = f"task {chain_id}"  # which is no chain's id
+    text = f"{{{gap}}}" if "{input}" in plan.base.instruction else f"{{{gap}}}\n\n{{input}}"
+    with_task = plan.model_copy(update={"tasks": {**plan.tasks, gap: task}})
+    return create(with_task, chain_id, Parts(instructions=[text]), mode=mode, group=group, dependencies=[head])
+
+
+def insert(plan: Plan, target: str, parts: Parts, position: int) -> Plan:
+    """The plan with more instructions in a chain: before the one at `position`, from 0; at the end if that is negative."""
+    member = plan.member(target)
+    return _with(_joined(plan, parts), target, _spliced(member, parts.instructions, position))
+
+
+def inject(plan: Plan, target: str, source: str, position: int) -> Plan:
+    """The plan with the instructions of one chain in another too, which then needs what the one needs."""
+    member, injected = plan.member(target), plan.member(source)
+    if not can_inject(plan, target, source):
+        raise ValueError(f"chain {source!r} depends on {target!r}, so it cannot be injected into it: that would be a circle")
+    needed = [*member.dependencies, *(each for each in injected.dependencies if each != target)]
+    spliced = _spliced(member, injected.instructions, position)
+    return _with(plan, target, spliced.model_copy(update={"dependencies": list(dict.fromkeys(needed))}))
+
+
+def can_inject(plan: Plan, target: str, source: str) -> bool:
+    """Whether what a chain would need by an injection does not need that chain itself."""
+    plan.member(target)
+    plan.member(source)
+    return not plan.depends_on(source, target)
+
+
+def merge(plan: Plan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, group: str | None) -> Plan:
+    """The plan with a chain of the instructions of others, one after the other. A serial one is run behind those others."""
+    if isinstance(chain_ids, str) or not isinstance(chain_ids, Sequence) or not chain_ids:
+        raise ValueError(f"merge_chains takes the list of the chains to merge, not {chain_ids!r}")
+    merged = [plan.member(chain_id) for chain_id in chain_ids]
+    instructions = [instruction for member in merged for instruction in member.instructions]
+    needed = [dependency for member in merged for dependency in member.dependencies]
+    sources = list(chain_ids) if mode == "serial" else []
+    return create(plan, new_id, Parts(instructions=instructions), mode=mode, group=group or MERGED, dependencies=[*sources, *needed])
+
+
+def reorder(plan: Plan, chain_id: str, order: Sequence[int] | None) -> Plan:
+    """The plan with a chain's steps in another order: `order` names them, from 0. Without it those that need other chains go last."""
+    member = plan.member(chain_id)
+    steps = range(len(member.instructions))
+    if order is None:
+        needs = needs_of_steps(plan, chain_id)
+        order = sorted(steps, key=lambda step: bool(needs[step]))
+    if not isinstance(order, Sequence) or not all(type(step) is int for step in order) or sorted(order) != list(steps):
+        raise ValueError(f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {order!r}")
+    return _with(plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]}))
+
+
+def needs_of_steps(plan: Plan, chain_id: str) -> dict[int, list[str]]:
+    """For each step of a chain, from 0, the chains whose outputs its text names."""
+    member = plan.member(chain_id)
+    named = [templates.names(template(instruction)) for instruction in member.instructions]
+    return {step: [each for each in member.dependencies if each in names] for step, names in enumerate(named)}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def _check_id(chain_id: object) -> None:
+    if not isinstance(chain_id, str) or not re.fullmatch(r"[\w.-]+", chain_id):
+        raise ValueError(f"a chain's id is made of letters, digits, '_', '-' and '.', not {chain_id!r}")
+    if len(chain_id) > LONGEST_ID:
+        raise ValueError(f"the chain's id has {len(chain_id)} characters; {LONGEST_ID} are the most")
+    if chain_id in RESERVED or chain_id.startswith("memory."):
+        raise ValueError(f"a chain cannot be called {chain_id!r}: {{{chain_id}}} in a text means something else")
+
+
+def _with(plan: Plan, chain_id: str, member: Member) -> Plan:
+    return plan.model_copy(update={"chains": {**plan.chains, chain_id: member}})
+
+
+def _joined(plan: Plan, parts: Parts) -> Plan:
+    """The plan with what more instructions name."""
+    if plan.folder and parts.folder and plan.folder != parts.folder:
+        raise ValueError(f"workers import functions from one folder, and these chains have two: {plan.folder} and {parts.folder}")
+    for name, tool in parts.tools.items():
+        if plan.tools.get(name, tool) != tool:
+            raise ValueError(f"tool {name!r} is another one in another chain of this builder; rename one")
+    return plan.model_copy(
+        update={"agents": {**plan.agents, **parts.agents}, "tools": {**plan.tools, **parts.tools}, "folder": plan.folder or parts.folder}
+    )
+
+
+def _spliced(member: Member, more: Sequence[Instruction], position: int) -> Member:
+    count = len(member.instructions)
+    if not isinstance(position, int) or position > count:
+        raise ValueError(f"position is the step to insert before, 0 to {count}, or -1 for the end; not {position!r}")
+    place = count if position < 0 else position
+    return member.model_copy(update={"instructions": [*member.instructions[:place], *more, *member.instructions[place:]]})

@@ -1,0 +1,111 @@
+"""What the agents of a Diskurs configuration use: models, tools, dependencies, modules, the long-term memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cantata.config.source_map import KeyPath
+from cantata.frontends.diskurs import schema
+from cantata.frontends.diskurs.diskurs_config import Page
+from cantata.frontends.diskurs.files import FileFault
+from cantata.frontends.diskurs.spelling import variable_of
+from cantata.models.conductors import Code, Dependency, DiskursAgent, DiskursTool, Llm
+
+_MEMORY_FILES = ("longterm_memory.py", "prompt.py")
+_NO_SECRETS = "a key does not belong in a file; write ${OPENAI_API_KEY}, or the like, and set the variable where the workers run"
+
+
+def llms_of(page: Page) -> dict[str, Llm]:
+    """The models, by name."""
+    return {entry.name: _llm(page, ("llms", i), entry) for i, entry in page.entries("llms", schema.Llm).items()}
+
+
+def _llm(page: Page, path: KeyPath, entry: schema.Llm) -> Llm:
+    if entry.use_entra_id:
+        page.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
+    if entry.type == "azure" and entry.endpoint is None:
+        page.fault(path, "'endpoint' is missing: where the deployment is")
+    variable = variable_of(entry.api_key)
+    if entry.api_key and variable is None:
+        page.fault((*path, "apiKey"), _NO_SECRETS)
+    given = {"api_base": entry.endpoint, "api_version": entry.api_version}
+    return Llm(
+        model=f"{entry.type}/{entry.model_name}", params={key: value for key, value in given.items() if value is not None},
+        api_key_variable=variable, max_tokens=entry.model_max_tokens,
+    )  # fmt: skip
+
+
+def modules_of(page: Page) -> dict[str, str]:
+    """The modules that code may import by name, each with its file."""
+    found = {}
+    entries = page.document.data.get("customModules") if isinstance(page.document.data, dict) else None
+    for i, entry in enumerate(entries if isinstance(entries, list) else []):
+        if isinstance(entry, str):
+            entry = {"name": entry, "location": _file_of(entry)}
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "location")):
+            continue  # told with the whole file
+        with page.told(("customModules", i)):
+            found[str(entry["name"]).rpartition(".")[2]] = page.files.name(page.files.place(str(entry["location"])))
+    return found
+
+
+def tools_of(page: Page, modules: Mapping[str, str]) -> dict[str, DiskursTool]:
+    """The tools, by name."""
+    return {entry.name: _tool(page, ("tools", i), entry, modules) for i, entry in page.entries("tools", schema.Tool).items()}
+
+
+def _tool(page: Page, path: KeyPath, entry: schema.Tool, modules: Mapping[str, str]) -> DiskursTool:
+    for i, name in enumerate(entry.dependencies):
+        page.check_known((*path, "dependencies", i), name, page.names("toolDependencies"), "tool dependency")
+    function = Code(file="", name=entry.function_name)
+    if (entry.module_name is None) == (entry.module_path is None):
+        page.fault(path, "give 'moduleName' (or the older 'modulePath'), one of them")
+        return DiskursTool(function=function)
+    is_made = bool(entry.configs or entry.dependencies)
+    with page.told((*path, "functionName")):
+        file = _module(page, entry.module_name, modules) if entry.module_name else page.files.place(str(entry.module_path))
+        found = page.files.code(file, f"create_{entry.function_name}") if is_made else _function(page, file, entry.function_name)
+        function = Code(file=found.file, name=entry.function_name)
+    return DiskursTool(function=function, configs=entry.configs, dependencies=entry.dependencies)
+
+
+def _function(page: Page, file: Path, name: str) -> Code:
+    """A function, or the factory that makes it."""
+    try:
+        return page.files.code(file, name)
+    except FileFault as fault:
+        try:
+            return page.files.code(file, f"create_{name}")
+        except FileFault:
+            raise fault from None
+
+
+def dependencies_of(page: Page, modules: Mapping[str, str]) -> dict[str, Dependency]:
+    """The objects that factories of tools are given, by name."""
+    found = {}
+    for i, entry in page.entries("toolDependencies", schema.Dependency).items():
+        with page.told(("toolDependencies", i, "className")):
+            made_by = page.files.code(_module(page, entry.module_name, modules), entry.class_name)
+            found[entry.name] = Dependency(made_by=made_by, parameters=entry.parameters)
+    return found
+
+
+def memory_of(page: Page, said: schema.Memory | None, agents: Mapping[str, DiskursAgent]) -> Code | None:
+    """The class of the one long-term memory: where it is said to be, else beside a conductor's prompt, else in the folder."""
+    if said is None:
+        return None
+    with page.told(("longtermMemory",)):
+        own = [Path(each.prompt.file).parent for each in agents.values() if each.kind == "conductor" and each.prompt.file]
+        places = [said.location] if said.location else [*map(str, own), "."]
+        files = [file for place in places for file in page.files.those_in(page.files.place(place), _MEMORY_FILES)]
+        return page.files.first_code(files, said.type)
+    return None
+
+
+def _module(page: Page, name: str, modules: Mapping[str, str]) -> Path:
+    return page.files.place(modules.get(name) or _file_of(name))
+
+
+def _file_of(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"

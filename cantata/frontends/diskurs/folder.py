@@ -1,0 +1,64 @@
+"""Reads a Diskurs folder, a `config.yml` with the folders of its agents, into definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from cantata.config.documents import Document
+from cantata.config.faults import faults_of, in_order
+from cantata.config.source_map import step
+from cantata.errors import ConfigError
+from cantata.frontends.diskurs import components, schema
+from cantata.frontends.diskurs.agents import agents_of
+from cantata.frontends.diskurs.diskurs_config import Page
+from cantata.frontends.diskurs.files import Files
+from cantata.frontends.diskurs.spelling import in_camel_case, with_variables
+from cantata.models.conductors import Forum
+from cantata.models.definitions import Definitions
+
+
+def is_folder(document: Document) -> bool:
+    """Whether a document is a Diskurs configuration: it says who is spoken to first."""
+    return any(step(document.data, key) is not None for key in ("firstContact", "first_contact"))
+
+
+def load_folder(
+    document: Document, *, folder: Path, environ: Mapping[str, str], check_template: Callable[[str], list[str]]
+) -> Definitions:  # fmt: skip
+    """The definitions of a Diskurs configuration, whose agents lie in `folder`; a ConfigError lists all its faults.
+
+    `check_template` gives the names of the templates that a template includes, and raises ValueError with what is wrong with it.
+    """
+    document, twice = in_camel_case(document)
+    document, unset = with_variables(document, environ)
+    page = Page(document, Files(folder, check_template), [*twice, *unset])
+    forum = _forum(page)
+    if page.faults or forum is None:
+        raise ConfigError(in_order(page.faults), source=document.source)
+    return Definitions(folder=str(folder), diskurs=forum)
+
+
+def _forum(page: Page) -> Forum | None:
+    """The agents and what they use; None if the file has not its form. Each part is looked at though others are wrong."""
+    config = _config(page)
+    agents, modules = agents_of(page), components.modules_of(page)
+    llms, tools = components.llms_of(page), components.tools_of(page, modules)
+    dependencies = components.dependencies_of(page, modules)
+    if config is None:
+        return None
+    page.check_known(("firstContact",), config.first_contact, page.names("agents"), "agent")
+    return Forum(
+        first_contact=config.first_contact, agents=agents, llms=llms, tools=tools, dependencies=dependencies, modules=modules,
+        memory=components.memory_of(page, config.longterm_memory, agents), keeps_memory=config.conversation_store.is_persistent,
+    )  # fmt: skip
+
+
+def _config(page: Page) -> schema.Config | None:
+    try:
+        return schema.Config.model_validate(page.document.data)
+    except ValidationError as error:
+        page.faults += faults_of(error, page.document, schema.Config)
+        return None

@@ -1,0 +1,114 @@
+"""An agent's prompt: the templates that are read in, and the names of the code that workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic.alias_generators import to_camel
+
+from cantata.config.source_map import KeyPath
+from cantata.frontends.diskurs import schema
+from cantata.frontends.diskurs.diskurs_config import Page
+from cantata.frontends.diskurs.entry_checks import check_keys
+from cantata.models.conductors import Prompt
+
+_FUNCTIONS = {
+    "is_valid": "is_valid_name", "is_final": "is_final_name", "can_finalize": "can_finalize_name", "finalize": "finalize_name",
+    "fail": "fail_name", "heuristic_sequence": "heuristic_sequence_name",
+}  # fmt: skip
+_WITH_DEFAULTS = ("conductor_prompt", "llm_compiler_prompt")
+
+Template = tuple[str, dict[str, str]]
+"""A template, and those that it includes, by name."""
+
+
+@dataclass(frozen=True)
+class PromptReader:
+    """Reads the prompt of one agent."""
+
+    page: Page
+    path: KeyPath
+    entry: schema.Agent
+
+    @property
+    def said(self) -> schema.Prompt:
+        """What the file says of it."""
+        return self.entry.prompt
+
+    def read(self) -> tuple[Prompt, str]:
+        """The prompt, and the agent's description."""
+        wanted = schema.prompt_type(self.entry.type)
+        if self.said.type != wanted:
+            message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.said.type!r}"
+            self.page.fault((*self.path, "type"), message)
+        check_keys(self.page, self.path, self.said, schema.PROMPT_KEYS[self.said.type], f"a prompt of type {self.said.type!r}")
+        place = self._place()
+        templates = {"form": self._form(place)}
+        if place is None:
+            return _with_templates(Prompt(), templates), ""
+        templates |= {which: self._template(place, which) for which in ("system", "user")}
+        return _with_templates(self._with_code(place), templates), self._description(place)
+
+    def _place(self) -> Path | None:
+        if self.said.location is None:
+            if self.said.type not in _WITH_DEFAULTS:
+                self.page.fault(self.path, "'location' is missing: the folder of prompt.py and the templates")
+            return None
+        with self.page.told((*self.path, "location")):
+            return self.page.files.place(self.said.location)
+        return None
+
+    def _description(self, place: Path) -> str:
+        file = place / "agent_description.txt"
+        with self.page.told((*self.path, "location")):
+            return self.page.files.text(file).strip() if file.is_file() else ""
+        return ""
+
+    def _template(self, place: Path, which: str) -> Template | None:
+        with self.page.told((*self.path, "location")):
+            found = self.page.files.template(place, which)
+            if found is None and which in self._needed:
+                names = f"{which}_prompt.jinja2 or {which}_template.jinja2"
+                self.page.fault((*self.path, "location"), f"there is no {names} in {self.said.location!r}")
+            return self.page.files.checked(found) if found else None
+        return None
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        if self.said.type == "heuristic_prompt":
+            return ("user",) if self.entry.render_prompt else ()
+        return () if self.said.type in _WITH_DEFAULTS else ("system", "user")
+
+    def _form(self, place: Path | None) -> Template | None:
+        name = self.said.json_formatting_template
+        if name is None:
+            return None
+        with self.page.told((*self.path, "jsonFormattingTemplate")):
+            beside = place / name if place else None
+            return self.page.files.checked(beside if beside and beside.is_file() else self.page.files.place(name))
+        return None
+
+    def _with_code(self, place: Path) -> Prompt:
+        given = {key: value for key in self.said.model_fields_set if (value := getattr(self.said, key)) is not None}
+        functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
+        file = place / "prompt.py"
+        for key in [key for key in given if key.endswith("_class") or key in _FUNCTIONS.values()]:
+            with self.page.told((*self.path, to_camel(key))):
+                self.page.files.code(file, given[key])
+        if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
+            self.page.fault((*self.path, "userPromptArgumentClass"), "'promptArgumentClass' is there too; keep that, its newer name")
+        argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
+        if argument is None and self.said.type not in _WITH_DEFAULTS:
+            self.page.fault(self.path, "'promptArgumentClass' is missing: the class of what the prompt is rendered with")
+        return Prompt(
+            file=self.page.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
+            system_argument=given.get("system_prompt_argument_class"), names=functions,
+        )  # fmt: skip
+
+
+def _with_templates(prompt: Prompt, found: Mapping[str, Template | None]) -> Prompt:
+    templates = {which: template for which, template in found.items() if template}
+    parts = {name: text for _, included in templates.values() for name, text in included.items()}
+    return prompt.model_copy(update={**{which: text for which, (text, _) in templates.items()}, "parts": parts})

@@ -1,0 +1,191 @@
+"""What may stand in a Diskurs `config.yml`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+from pydantic.alias_generators import to_camel
+
+from cantata.models.conductors import AgentKind
+from cantata.models.values import Value
+
+
+class Section(Value):
+    """A part of the file, whose keys are written as `camelCase`."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Llm(Section):
+    """A model."""
+
+    name: str
+    type: Literal["openai", "azure"]
+    model_name: str
+    model_max_tokens: int | None = Field(default=None, ge=1)
+    api_key: str = ""
+    api_version: str | None = None
+    endpoint: str | None = None
+    use_entra_id: bool = False
+
+
+class Tool(Section):
+    """A function that models may call."""
+
+    name: str
+    function_name: str
+    module_name: str | None = None
+    module_path: str | None = None
+    configs: dict[str, JsonValue] = Field(default_factory=dict)
+    dependencies: list[str] = Field(default_factory=list)
+
+
+class Dependency(Section):
+    """An object that factories of tools are given."""
+
+    name: str
+    module_name: str
+    class_name: str
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Module(Section):
+    """A module that code may import by name."""
+
+    name: str
+    location: str
+
+
+class Memory(Section):
+    """The long-term memory of all conductors."""
+
+    type: str
+    location: str | None = None
+
+
+class Store(Section):
+    """How conversations are kept."""
+
+    type: Literal["filesystem", "memory"] = "filesystem"
+    is_persistent: bool = True
+    directory: str | None = None
+
+
+class Kind(Section):
+    """The kind of conversations."""
+
+    type: Literal["immutable_conversation", "immutable"] = "immutable_conversation"
+
+
+class Rule(Section):
+    """A rule of a conductor."""
+
+    name: str
+    description: str = ""
+    location: str | None = None
+    condition_name: str
+    target_agent: str
+
+
+class Prompt(Section):
+    """What an agent's model is told."""
+
+    type: Literal["conductor_prompt", "multistep_prompt", "heuristic_prompt", "llm_compiler_prompt"]
+    location: str | None = None
+    prompt_argument_class: str | None = None
+    user_prompt_argument_class: str | None = None
+    system_prompt_argument_class: str | None = None
+    longterm_memory_class: str | None = None
+    is_valid_name: str | None = None
+    is_final_name: str | None = None
+    can_finalize_name: str | None = None
+    finalize_name: str | None = None
+    fail_name: str | None = None
+    heuristic_sequence_name: str | None = None
+    json_formatting_template: str | None = None
+
+
+class Agent(Section):
+    """Someone who can have the conversation."""
+
+    name: str
+    type: AgentKind
+    llm: str | None = None
+    topics: list[str] = Field(default_factory=list)
+    tools: list[str] = Field(default_factory=list)
+    prompt: Prompt
+    max_reasoning_steps: int = Field(default=5, ge=1, le=1000)
+    max_trials: int = Field(default=5, ge=1, le=1000)
+    max_dispatches: int = Field(default=50, ge=1, le=10_000)
+    locked_fields: dict[str, JsonValue] = Field(default_factory=dict)
+    init_prompt_arguments_with_longterm_memory: bool = True
+    final_properties: list[str] = Field(default_factory=list)
+    render_prompt: bool = True
+    rules: list[Rule] = Field(default_factory=list)
+    fallback_to_llm: bool = True
+    agent_descriptions: dict[str, str] = Field(default_factory=dict)
+    finalizer_name: str | None = None
+    supervisor: str | None = None
+    can_finalize_name: str | None = None
+    location: str | None = None
+    branch_conversation_name: str = "branch_conversation"
+    join_conversation_name: str = "join_conversations"
+    invoke_on_final: bool = False
+
+
+class Config(Section):
+    """The whole file."""
+
+    first_contact: str
+    tool_executor_type: Literal["default"] = "default"
+    dispatcher_type: Literal["asynchronous", "synchronous"] = "asynchronous"
+    conversation_type: Literal["immutable_conversation", "immutable"] = "immutable_conversation"
+    conversation: Kind = Field(default_factory=Kind)
+    conversation_store: Store = Field(default_factory=Store)
+    longterm_memory: Memory | None = None
+    custom_modules: list[Module | str] = Field(default_factory=list)
+    llms: list[Llm] = Field(default_factory=list)
+    tools: list[Tool] = Field(default_factory=list)
+    tool_dependencies: list[Dependency] = Field(default_factory=list)
+    agents: list[Agent] = Field(min_length=1)
+
+
+_EVERYWHERE = {"name", "type", "topics", "prompt", "locked_fields", "init_prompt_arguments_with_longterm_memory"}
+_ASKING = _EVERYWHERE | {"llm", "tools", "max_reasoning_steps", "max_trials"}
+_RUNNING = _EVERYWHERE | {"llm", "tools", "render_prompt"}
+KEYS: Mapping[AgentKind, frozenset[str]] = {
+    "conductor": frozenset(
+        _EVERYWHERE
+        | {"llm", "max_trials", "max_dispatches", "rules", "fallback_to_llm", "agent_descriptions", "finalizer_name", "supervisor"}
+        | {"can_finalize_name"}
+    ),
+    "multistep": frozenset(_ASKING),
+    "multistep_predicate": frozenset(_ASKING),
+    "multistep_finalizer": frozenset(_ASKING | {"final_properties"}),
+    "parallel_multistep": frozenset(_ASKING | {"location", "branch_conversation_name", "join_conversation_name", "invoke_on_final"}),
+    "heuristic": frozenset(_RUNNING),
+    "heuristic_finalizer": frozenset(_RUNNING | {"final_properties"}),
+    "llm_compiler": frozenset(_ASKING),
+}
+"""What may be said of an agent of each kind."""
+
+_OF_CONDUCTORS = {"longterm_memory_class", "can_finalize_name", "finalize_name", "fail_name", "is_valid_name", "is_final_name"}
+_OF_CLASSES = {
+    "type", "location", "prompt_argument_class", "user_prompt_argument_class", "system_prompt_argument_class", "json_formatting_template",
+}  # fmt: skip
+PROMPT_KEYS: Mapping[str, frozenset[str]] = {
+    "conductor_prompt": frozenset(_OF_CLASSES | _OF_CONDUCTORS),
+    "multistep_prompt": frozenset(_OF_CLASSES | {"is_valid_name", "is_final_name"}),
+    "heuristic_prompt": frozenset(_OF_CLASSES - {"json_formatting_template"} | {"heuristic_sequence_name"}),
+    "llm_compiler_prompt": frozenset({"type", "location", "json_formatting_template"}),
+}
+"""What may be said of a prompt of each type."""
+
+
+def prompt_type(kind: AgentKind) -> str:
+    """The type of prompt that an agent of a kind has."""
+    if kind.startswith("heuristic"):
+        return "heuristic_prompt"
+    return {"conductor": "conductor_prompt", "llm_compiler": "llm_compiler_prompt"}.get(kind, "multistep_prompt")

@@ -1,0 +1,80 @@
+"""Reads keys in either spelling, `maxTrials` or `max_trials`, and puts in what the environment says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from pydantic.alias_generators import to_camel
+
+from cantata.config.documents import Document
+from cantata.config.source_map import KeyPath, Mark
+from cantata.errors import Fault
+from cantata.models.values import JsonValue
+
+FREE = frozenset({"configs", "parameters", "lockedFields", "agentDescriptions"})
+"""Under these, keys are names of the folder's own."""
+SECRET = "apiKey"
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::([^}]*))?\}")
+
+
+def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
+    """The document with all keys as `camelCase`, and a fault for each key that stands twice, in both spellings."""
+    faults: list[Fault] = []
+    data = _renamed(document.data, (), document, faults)
+    marks = document.marks
+    return dataclasses.replace(document, data=data, marks=(lambda: _marked(marks())) if marks else None), faults
+
+
+def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
+    """The document with `${VAR}` and `${VAR:default}` filled in, and a fault for each variable that is not set. Keys of models stay."""
+    faults: list[Fault] = []
+
+    def filled(value: JsonValue, path: KeyPath) -> JsonValue:
+        if isinstance(value, dict):
+            return {key: filled(each, (*path, key)) for key, each in value.items()}
+        if isinstance(value, list):
+            return [filled(each, (*path, i)) for i, each in enumerate(value)]
+        if not isinstance(value, str) or (path and path[-1] == SECRET):
+            return value
+        return _VARIABLE.sub(lambda found: said(found, path), value)
+
+    def said(found: re.Match[str], path: KeyPath) -> str:
+        name, default = found[1], found[2]
+        if (value := environ.get(name, default)) is not None:
+            return value
+        faults.append(document.fault(path, f"the environment variable {name!r} is not set; set it, or write ${{{name}:default}}"))
+        return ""
+
+    return dataclasses.replace(document, data=filled(document.data, ())), faults
+
+
+def variable_of(secret: str) -> str | None:
+    """The variable that `${VAR}` names, if the text is that and no more."""
+    found = _VARIABLE.fullmatch(secret)
+    return found[1] if found and not found[2] else None
+
+
+def _renamed(value: JsonValue, path: KeyPath, document: Document, faults: list[Fault]) -> JsonValue:
+    if isinstance(value, list):
+        return [_renamed(each, (*path, i), document, faults) for i, each in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    renamed: dict[str, JsonValue] = {}
+    for key, each in value.items():
+        name = to_camel(key)
+        if name in renamed:
+            faults.append(document.fault((*path, key), f"the key {name!r} is here twice, in two spellings"))
+        renamed[name] = each if name in FREE else _renamed(each, (*path, key), document, faults)
+    return renamed
+
+
+def _marked(mark: Mark) -> Mark:
+    if not isinstance(mark.value, dict):
+        return dataclasses.replace(mark, inside={key: _marked(each) for key, each in mark.inside.items()})
+    lines: dict[str | int, int] = {to_camel(str(key)): line for key, line in mark.lines.items()}
+    inside: dict[str | int, Mark] = {
+        to_camel(str(key)): each if to_camel(str(key)) in FREE else _marked(each) for key, each in mark.inside.items()
+    }
+    return dataclasses.replace(mark, lines=lines, inside=inside)

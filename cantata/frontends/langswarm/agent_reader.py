@@ -1,0 +1,301 @@
+"""Reads LangSwarm's agents and tools into a book: who workflows may ask, and what may be called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from cantata.config.faults import did_you_mean, shown
+from cantata.config.texts import file_of, lies_in
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.symbol_table import Book
+from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
+from cantata.models.definitions import Agent, History, McpServer, Tool
+from cantata.models.values import JsonValue
+
+_ENV = re.compile(r"env:(\w+)")
+_KEPT = "would be kept with each run; let the function read its worker's environment, or give it to an MCP server by 'env' or 'headers'"
+_Model = TypeVar("_Model", bound=BaseModel)
+_OF_SERVERS = frozenset({"args", "env", "headers"})
+_OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "retry", "metadata"})
+_STAND_IN = Tool(asks=True, parameters={"type": "object"})
+"""In the place of a tool with a fault, so that only the fault is told, and not that its name is unknown."""
+
+
+class Crew:
+    """Reads one part after the other into a book."""
+
+    def __init__(self, book: Book, environment: Mapping[str, str], *, memory: bool | None) -> None:
+        self._book = book
+        self._environment = environment
+        self._memory = memory
+
+    # --- agents -------------------------------------------------------------------------------------------------------
+
+    def agent(self, name: str, part: Part) -> None:
+        """Read an agent."""
+        if not isinstance(part.value, dict | None) and part.value != name:
+            part.fault(f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}")
+        part.known_keys(AGENT)
+        known: dict[str, object] = {
+            "description": self._text(part, "description") or self._text(part, "name"),
+            "model": self._model(part),
+            "system": self._system(part),
+            "dialect": "json",
+            "tools": [],
+            "params": _params(part),
+        }
+        known |= self._tools(part.at("tools"))
+        known |= self._memory_of(part)
+        if part.has("streaming"):
+            known["stream"] = part.at("streaming").truth()
+        if part.has("response_mode"):
+            known["response_mode"] = part.at("response_mode").text()
+        for key, field in (("max_tool_iterations", "max_tool_rounds"), ("retry", "retries")):
+            if part.has(key) and (count := part.at(key).count()) is not None:
+                known[field] = count
+        if part.has("timeout") and (seconds := part.at("timeout").number(least=0.001)):
+            known["timeout_s"] = seconds
+        self._book.agents[name] = self._made(Agent, known, part) or Agent()
+
+    def _model(self, part: Part) -> str | None:
+        model = self._text(part, "model")
+        kind = part.first("agent_type", "provider")
+        if part.has("agent_type") and part.has("provider"):
+            part.at("provider").fault("'provider' says again what 'agent_type' says; write one of them")
+        if kind is None:
+            return model or None
+        provider = self._resolved(kind).lower()
+        if provider and provider not in PROVIDERS:
+            kind.fault(f"there is no provider {provider!r}{did_you_mean(provider, PROVIDERS)}")
+            return model or None
+        return f"{PROVIDERS[provider]}/{model}" if model and provider and "/" not in model else model or None
+
+    def _system(self, part: Part) -> str | None:
+        texts = []
+        behavior = self._text(part, "behavior")
+        if behavior:
+            texts.append(BEHAVIORS.get(behavior.lower(), behavior))
+        prompts = part.at("system_prompt")
+        texts += [self._prompt(item) for item in prompts.items()]
+        return ("\n\n---\n\n" if isinstance(prompts.value, list) else "\n\n").join(filter(None, texts)) or None
+
+    def _prompt(self, part: Part) -> str:
+        """A text, or what the file says that it names."""
+        text = self._resolved(part)
+        file = file_of(text, self._book.folder)
+        if file is None:
+            return text
+        if self._book.folder and not lies_in(self._book.folder, file):
+            part.fault(f"{text!r} leaves the configuration's folder; only files in it are read")
+            return ""
+        try:
+            return file.read_text("utf-8-sig")
+        except (OSError, ValueError) as error:
+            part.fault(f"the file {str(file)!r} cannot be read: {error}")
+            return ""
+
+    def _memory_of(self, part: Part) -> dict[str, object]:
+        memory = part.at("memory")
+        shown = self._memory if memory.value is None else memory_is_on(memory, self._book)
+        return {} if shown is None else {"history": History(enabled=shown)}
+
+    def _tools(self, part: Part) -> dict[str, object]:
+        """What a list of tools says of an agent."""
+        names, most = tools_listed(part, self._book)
+        return {"tools": names, **({"max_tool_rounds": most} if most else {})}
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    def tool(self, name: str, part: Part) -> None:
+        """Read a tool: a function, some methods of a module, or an MCP server."""
+        part.known_keys(TOOL)
+        settings = part.at("settings")
+        if settings.value is not None and not isinstance(settings.value, dict):
+            settings.fault("expected a mapping")
+        places = (part, settings, part.at("metadata"))
+        function, command = _in(places, "function"), _in(places, "command")
+        url = _in(places, "url", "mcp_url")
+        if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
+            part.at("pattern").fault(
+                "expected 'direct' or 'hybrid'; a tool has no workflow of its own here, so it is called by its methods"
+            )
+        if part.has("local_mode") and part.at("local_mode").truth() != (url is None):
+            part.at("local_mode").fault("does not fit: a tool with a 'url' is not local, and any other is")
+        if sum(each is not None for each in (function, command or url, part.first("module"))) != 1:
+            part.fault(_no_tool(part))
+            self._book.tools[name] = _STAND_IN
+        elif function is not None:
+            part.known_keys(TOOL - _OF_SERVERS - {"methods"}, TOOL, "a tool that is a function")
+            part.at("metadata").known_keys(("function", "description", "parameters"))
+            self._function(name, function, part)
+        elif command or url:
+            part.known_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which says itself what tools it has")
+            self._server(name, command, url, places, part)
+        else:
+            part.known_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
+            self._methods(name, part)
+
+    def _function(self, name: str, function: Part, part: Part) -> None:
+        found, known = self._book.resolved(function), self._common(part)
+        description = _in((part, part.at("metadata")), "description")
+        parameters = _in((part, part.at("metadata")), "parameters")
+        known |= {"function": found, "description": description.text() if description else ""}
+        known |= {"parameters": _schema(parameters.value)} if parameters else {}
+        self._book.tools[name] = (self._made(Tool, known, part) if found else None) or _STAND_IN
+
+    def _methods(self, name: str, part: Part) -> None:
+        """A tool whose methods are functions of one module."""
+        module = part.at("module").text()
+        found = []
+        for item in part.at("methods").items():
+            entries = list(item.entries()) if isinstance(item.value, dict) and "name" not in item.value else []
+            methods = entries or [(item.at("name").text() if isinstance(item.value, dict) else item.text(), item.at("description"))]
+            for method, described in methods:
+                function = self._book.resolved(item.saying(f"{module}:{method}"))
+                if function:
+                    text = described.value if isinstance(described.value, str) else ""
+                    known = {**self._common(part), "function": function, "description": text}
+                    self._book.tools[f"{name}.{method}"] = self._made(Tool, known, part) or _STAND_IN
+                    found.append(f"{name}.{method}")
+        if not part.has("methods"):
+            part.fault("a tool with a 'module' needs 'methods': the names of its functions")
+        self._book.methods[name] = found
+
+    def _server(self, name: str, command: Part | None, url: Part | None, places: Sequence[Part], part: Part) -> None:
+        known: dict[str, object] = {}
+        if url:
+            known["url"] = self._resolved(url)
+        if command:
+            arguments = _in(places, "args")
+            known["command"] = [self._resolved(item) for item in [*command.items(), *(arguments.items() if arguments else [])]]
+        env, headers, timeout = (_in(places, key) for key in ("env", "headers", "timeout"))
+        if env:
+            known["env"] = [self._variable(key, item) for key, item in _named(env)]
+        if headers:
+            known["headers"] = {key: self._variable(key, item) for key, item in headers.entries()}
+        if timeout and (seconds := timeout.number(least=0.001)):
+            known["timeout_s"] = seconds
+        settings = part.at("settings")
+        settings.known_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
+        server = self._made(McpServer, known, part)
+        description = part.at("description").text() if part.has("description") else ""
+        self._book.tools[name] = Tool(mcp=server, description=description) if server else _STAND_IN
+
+    def _variable(self, key: str, part: Part) -> str:
+        """The variable of the workers' environment that a server is given; no value is kept."""
+        text = part.text()
+        found = _ENV.fullmatch(text)
+        if found is None and not (part.path and isinstance(part.path[-1], int)):
+            part.fault(f"a value {_KEPT}: write 'env:{key.upper().replace('-', '_')}'")
+        return found[1] if found else text
+
+    def _common(self, part: Part) -> dict[str, object]:
+        """What a function's tool is given besides: settings, as arguments that no model sees."""
+        values: dict[str, JsonValue] = {}
+        settings = part.at("settings")
+        for each in (settings, part.at("permissions")):
+            _refuse_variables(each)
+        values |= {key: item.value for key, item in settings.entries() if key != "function"}
+        if part.has("permissions"):
+            values["permissions"] = part.at("permissions").value
+        known: dict[str, object] = {"values": values}
+        if part.has("timeout") and (seconds := part.at("timeout").number(least=0.001)):
+            known["timeout_s"] = seconds
+        if part.has("retry") and (count := part.at("retry").count()) is not None:
+            known["retries"] = count
+        return known
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def _text(self, part: Part, key: str) -> str:
+        return self._resolved(part.at(key)) if part.has(key) else ""
+
+    def _resolved(self, part: Part) -> str:
+        """A text, or the value of the variable that `env:VAR` names. It is kept with each run, so it must be no secret."""
+        text = part.text()
+        variable = _ENV.fullmatch(text)
+        if variable is None:
+            return text
+        if variable[1] not in self._environment:
+            part.fault(f"the environment has no variable {variable[1]!r}")
+        return self._environment.get(variable[1], "")
+
+    def _made(self, model: type[_Model], known: dict[str, object], part: Part) -> _Model | None:
+        """The model of what is known; None with a fault."""
+        try:
+            return model.model_validate(known)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                where = [str(key) for key in detail["loc"] if part.has(str(key))][:1]
+                part.at(*where).fault(f"{detail['msg'][:1].lower()}{detail['msg'][1:]}".removeprefix("value error, "))
+        return None
+
+
+def tools_listed(part: Part, book: Book) -> tuple[list[str], int | None]:
+    """The tools that a list names, and how many rounds of calls its options allow."""
+    names: list[str] = []
+    limits: list[int] = []
+    for item in part.items():
+        options = item
+        if isinstance(item.value, dict) and "name" not in item.value and len(item.value) == 1:  # `- my_tool: {retry_limit: 3}`
+            name, options = next(item.entries())
+        else:
+            name = item.at("name").text() if isinstance(item.value, dict) else item.text()
+        names += book.tools_called(item, name) if name else []
+        options.known_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
+        for key in ("repeatable", "return_to_agent"):
+            if options.has(key) and not options.at(key).truth():
+                options.at(key).fault("every tool may be called again, and its result goes back to the agent")
+        if options.has("retry_limit") and (most := options.at("retry_limit").count(least=1)):
+            limits.append(most)
+    return list(dict.fromkeys(names)), max(limits, default=None)
+
+
+def _params(part: Part) -> dict[str, JsonValue]:
+    """What an agent's model is asked with."""
+    found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p") if part.has(key)}
+    return found | ({"max_tokens": part.at("max_tokens").count(least=1)} if part.has("max_tokens") else {})
+
+
+def _refuse_variables(part: Part) -> None:
+    """Fault each `env:VAR` within: it would stay as it is written, or be kept."""
+    if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
+        part.fault(f"the value of {variable[1]!r} {_KEPT}")
+    for key in part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ():
+        _refuse_variables(part.at(key))
+
+
+def _in(places: Sequence[Part], *keys: str) -> Part | None:
+    return next((found for place in places if (found := place.first(*keys))), None)
+
+
+def memory_is_on(part: Part, book: Book) -> bool:
+    """`memory: true`, or `memory: {enabled: true}`; what says where it is kept means nothing here."""
+    if isinstance(part.value, dict):
+        book.left_aside += [f"memory.{key}" for key in part.value if key != "enabled"]
+        return part.at("enabled").truth() if part.has("enabled") else True
+    return part.truth()
+
+
+def _named(part: Part) -> list[tuple[str, Part]]:
+    return list(part.entries()) if isinstance(part.value, dict) else [(item.text(), item) for item in part.items()]
+
+
+def _schema(value: JsonValue) -> JsonValue:
+    """A JSON schema of arguments; a mapping name → schema or description is short for one."""
+    if not isinstance(value, dict) or value.get("type") == "object":
+        return value
+    properties: dict[str, JsonValue] = {
+        name: each if isinstance(each, dict) else {"description": str(each)} for name, each in value.items()
+    }
+    return {"type": "object", "properties": properties}
+
+
+def _no_tool(part: Part) -> str:
+    kind = part.at("type").value
+    own = f"the type {kind!r} is a program of LangSwarm's own, which is not here; " if isinstance(kind, str) and kind != "function" else ""
+    return f"{own}say what is called: one of 'function', 'module' with 'methods', 'command', or 'url'"

@@ -1,0 +1,162 @@
+"""Reads LangSwarm's files into definitions: agents, tools, and a chain for each workflow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cantata.config.faults import in_order
+from cantata.errors import ConfigError, Fault
+from cantata.frontends.langswarm.agent_reader import Crew, memory_is_on
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.files import Read, Sources, gather
+from cantata.frontends.langswarm.symbol_table import Book
+from cantata.frontends.langswarm.workflows import arrows
+from cantata.frontends.langswarm.workflows.inputs import read_inputs
+from cantata.frontends.langswarm.workflows.workflow import compile_workflow
+from cantata.models.definitions import Chain, Definitions
+from cantata.models.values import JsonValue
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Definitions, and where their chains are in the files."""
+
+    definitions: Definitions
+    left_aside: Sequence[str] = ()
+    """Blocks of the files that mean nothing here."""
+    _places: Mapping[str, Mapping[str, Part]] = field(default_factory=dict, repr=False)
+
+    def in_files(self, faults: Sequence[Fault]) -> list[Fault]:
+        """The faults that planning found in chains, with the places of the steps in the files."""
+        found: list[Fault] = []
+        for fault in faults:
+            node, part = self._place(fault)
+            if part is None:
+                found.append(fault)
+            elif not (said := _of_steps(fault.message)).endswith(f": only {node!r} could start it"):  # its own condition, told itself
+                part.fault(said)
+                found.append(part.faults.pop())
+        return in_order(dict.fromkeys(found))
+
+    def _place(self, fault: Fault) -> tuple[str, Part | None]:
+        for chain, nodes in self._places.items():
+            for node, part in nodes.items():
+                if f"chains.{chain}." in fault.where and (f" '{node}'" in fault.where or f" '{node}." in fault.where):
+                    return node, part
+        return "", None
+
+
+_BESIDE = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
+"""What the nodes beside a step's own are called."""
+
+
+def _of_steps(message: str) -> str:
+    """What planning says of nodes, said of steps."""
+    said = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
+    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", said))
+
+
+def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mapping[str, str]) -> Loaded:
+    """What these files say; functions are in `folder`. Raises ConfigError with every fault."""
+    sources = gather(paths, folder, read)
+    book = Book(folder)
+    crew = Crew(book, environment, memory=_memory(sources, book))
+    for name, part in sources.named("tools"):
+        crew.tool(name, part)
+    for name, part in sources.named("agents"):
+        crew.agent(name, part)
+    workflows = list(_workflows(sources))
+    book.workflows |= {name: read_inputs(part) for name, part in workflows}
+    chains: dict[str, Chain] = {}
+    places: dict[str, Mapping[str, Part]] = {}
+    for name, part in workflows:
+        unfolded = _unfolded(part, book)
+        chain, places[name] = compile_workflow(name, unfolded, book) if unfolded else (None, {})
+        if chain is not None:
+            chains[name] = chain
+    _check_names(book, workflows)
+    if sources.faults:
+        raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
+    definitions = Definitions(folder=str(folder), agents=book.agents, tools=book.tools, chains=chains)
+    return Loaded(definitions, tuple(dict.fromkeys([*sources.left_aside, *book.left_aside])), places)
+
+
+def _unfolded(part: Part, book: Book) -> Part | None:
+    """A workflow as a mapping or list of steps, whether it is written so or as arrows; None with faults."""
+    if not arrows.is_arrow(part.value):
+        return part
+    before = len(part.faults)
+    steps = arrows.unfold(part, arrows.Names(book.agents, book.tool_names, book.workflows))
+    return part.saying({"steps": steps}) if len(part.faults) == before else None
+
+
+def _memory(sources: Sources, book: Book) -> bool | None:
+    """Whether agents see their conversations, where they do not say."""
+    said = [memory_is_on(part, book) for part in sources.parts["memory"]]
+    return said[0] if said else None
+
+
+def _check_names(book: Book, workflows: Sequence[tuple[str, Part]]) -> None:
+    for name, part in workflows:
+        if name in book.agents:
+            part.fault(f"{name!r} is an agent too; give the workflow another name")
+
+
+def _workflows(sources: Sources) -> Iterator[tuple[str, Part]]:
+    """The workflows of all files, whatever their shape, each a mapping with steps or a text of arrows."""
+    taken: dict[str, Part] = {}
+    for part in sources.parts["workflows"]:
+        for name, each in _shaped(part):
+            if name in taken:
+                each.fault(f"the workflow {name!r} is here twice; it is {taken[name].seen_from(each)} too")
+            taken[name] = each
+            yield name, each
+
+
+def _shaped(part: Part) -> Iterator[tuple[str, Part]]:
+    if arrows.is_arrow(part.value):
+        yield "workflow_1", part
+    elif isinstance(part.value, dict):
+        for name, each in part.entries():
+            yield from _under(name, each)
+    elif isinstance(part.value, list):
+        for number, item in enumerate(part.items(), 1):
+            yield from _listed(item, number)
+    else:
+        part.fault("expected workflows: a mapping, a list, or arrows such as 'analyst -> writer -> user'")
+
+
+def _under(name: str, part: Part) -> Iterator[tuple[str, Part]]:
+    """What is under a workflow's name: its steps, arrows, or workflows with names of their own, the first of which is meant by it."""
+    if arrows.is_arrow(part.value) or (isinstance(part.value, dict) and "steps" in part.value):
+        yield name, part
+    elif isinstance(part.value, list) and any(isinstance(item.value, dict) and "steps" in item.value for item in part.items()):
+        found = [each for number, item in enumerate(part.items(), 1) for each in _listed(item, number)]
+        yield from found
+        if found and name not in [own for own, _ in found]:
+            yield name, found[0][1]
+    elif isinstance(part.value, list):
+        yield name, part.saying(" -> ".join(map(str, part.value))) if _is_names(part.value) else part
+    else:
+        part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
+
+
+def _listed(part: Part, number: int) -> Iterator[tuple[str, Part]]:
+    """A workflow of a list: with its own id, or arrows."""
+    if arrows.is_arrow(part.value):
+        yield f"workflow_{number}", part
+    elif isinstance(part.value, dict) and part.has("id"):
+        yield part.at("id").text(), part
+    elif isinstance(part.value, dict) and len(part.value) == 1 and "steps" not in part.value:
+        name, each = next(part.entries())
+        yield from _under(name, each)
+    else:
+        part.fault("a workflow of a list needs an 'id'")
+
+
+def _is_names(value: list[JsonValue]) -> bool:
+    """A list of agents, one after the other."""
+    return len(value) > 1 and all(isinstance(each, str) for each in value)

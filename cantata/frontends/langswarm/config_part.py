@@ -1,0 +1,122 @@
+"""A part of one of a configuration's files: its value, its place, and the faults that are found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from cantata.config.documents import Document
+from cantata.config.faults import did_you_mean, shown
+from cantata.config.source_map import KeyPath, step
+from cantata.errors import Fault
+from cantata.models.values import JsonValue
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value, where it stands, and where its faults go."""
+
+    document: Document
+    value: JsonValue
+    faults: list[Fault] = field(repr=False, compare=False)
+    path: KeyPath = ()
+    file: str = ""
+    """The name of its file, where a configuration has several."""
+
+    def at(self, *keys: str | int) -> Part:
+        """The part under these keys; its value is null if nothing is there."""
+        value = self.value
+        for key in keys:
+            value = step(value, key)
+        return replace(self, value=value, path=(*self.path, *keys))
+
+    def saying(self, value: JsonValue) -> Part:
+        """A part in this place that says something else, which this one is short for."""
+        return replace(self, value=value)
+
+    def has(self, key: str) -> bool:
+        """Whether it is a mapping with something under this key."""
+        return isinstance(self.value, dict) and self.value.get(key) is not None
+
+    def first(self, *keys: str) -> Part | None:
+        """The part under the first of these keys that is there."""
+        return next((self.at(key) for key in keys if self.has(key)), None)
+
+    def items(self) -> list[Part]:
+        """The parts of a list; a value that is no list stands for a list of itself, and null for an empty one."""
+        if isinstance(self.value, list):
+            return [self.at(i) for i in range(len(self.value))]
+        return [] if self.value is None else [self]
+
+    def entries(self) -> Iterator[tuple[str, Part]]:
+        """The parts of a mapping, by key."""
+        if isinstance(self.value, dict):
+            yield from ((key, self.at(key)) for key in self.value)
+        elif self.value is not None:
+            self.fault(f"expected a mapping, found {shown(self.value)}")
+
+    def seen_from(self, other: Part) -> str:
+        """Where it stands: its line, and its file if the other is in another."""
+        line = f"on line {self.document.line(self.path)}"
+        return line if self.file == other.file else f"{line} of {self.file}"
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The text it is, or the number written out; empty, with a fault, if it is neither."""
+        if isinstance(self.value, str):
+            return self.value
+        if isinstance(self.value, int | float) and not isinstance(self.value, bool):
+            return str(self.value)
+        self.fault(f"expected a text, found {shown(self.value)}")
+        return ""
+
+    def texts(self) -> list[tuple[Part, str]]:
+        """The texts of a list, or the one that it is."""
+        return [(item, text) for item in self.items() if (text := item.text())]
+
+    def truth(self) -> bool:
+        """Whether it is true."""
+        if isinstance(self.value, bool):
+            return self.value
+        self.fault(f"expected true or false, found {shown(self.value)}")
+        return False
+
+    def number(self, *, least: float, whole: bool = False) -> float | None:
+        """The number it is, also if it is written as a text; None, with a fault, if it is none or too small."""
+        value = self.value
+        if isinstance(value, str):
+            try:
+                value = float(value.removesuffix("s"))
+            except ValueError:
+                value = None
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= least
+        if not fits or (whole and value != int(value)):  # type: ignore[arg-type]  # it fits
+            self.fault(f"expected {'a whole number' if whole else 'a number'} of at least {least:g}, found {shown(self.value)}")
+            return None
+        return value  # type: ignore[return-value]  # it fits
+
+    def count(self, *, least: int = 0) -> int | None:
+        """The whole number it is."""
+        found = self.number(least=least, whole=True)
+        return None if found is None else int(found)
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def fault(self, message: str) -> None:
+        """Say what is wrong with it."""
+        found = self.document.fault(self.path, message)
+        self.faults.append(replace(found, where=f"{self.file} {found.where}".strip()))
+
+    def known_keys(self, known: Collection[str], needless: Collection[str] = (), what: str = "") -> None:
+        """Fault each key of a mapping that is not known; of those that only belong elsewhere, say so."""
+        if not isinstance(self.value, dict):
+            return
+        for key in self.value:
+            if key in known:
+                continue
+            if key in needless:
+                self.at(key).fault(f"{key!r} has no effect on {what}")
+            else:
+                self.at(key).fault(f"unknown key {key!r}{did_you_mean(key, sorted(known))}")

@@ -1,0 +1,126 @@
+"""Finds LangSwarm's files and gathers what they hold: one file, or several of a folder, with what they include."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cantata.config.documents import Document
+from cantata.config.faults import in_order
+from cantata.config.texts import lies_in
+from cantata.config.user_code.script_digest import name_of
+from cantata.errors import ConfigError, Fault
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.vocabulary import FILES, LEFT_ASIDE, SECTIONS, TOP
+from cantata.models.values import JsonValue
+
+Read = Callable[[Path], Document]
+
+
+@dataclass
+class Sources:
+    """What the files of a configuration hold, by section."""
+
+    folder: Path
+    parts: dict[str, list[Part]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
+    faults: list[Fault] = field(default_factory=list)
+    left_aside: list[str] = field(default_factory=list)
+    """Blocks that mean nothing here."""
+    several: bool = False
+    """Whether places name their file."""
+
+    def faults_in_order(self) -> list[Fault]:
+        """Each once, by file and line."""
+        faults = in_order(dict.fromkeys(self.faults))
+        return sorted(faults, key=lambda fault: fault.where.partition(" ")[0]) if self.several else faults
+
+    def named(self, section: str) -> Iterator[tuple[str, Part]]:
+        """The agents or tools of all files: a list with ids, or a mapping."""
+        taken: dict[str, Part] = {}
+        for part in self.parts[section]:
+            for name, each in _named(part):
+                if name in taken:
+                    each.fault(f"{name!r} is here twice; it is {taken[name].seen_from(each)} too")
+                taken[name] = each
+                yield name, each
+
+
+def is_langswarm(data: JsonValue) -> bool:
+    """Whether a document is LangSwarm's and not one of ours: it has workflows, or lists of agents or tools, or a version as a text."""
+    if not isinstance(data, dict):
+        return False
+    lists = any(isinstance(data.get(section), list) for section in ("agents", "tools"))
+    return lists or "workflows" in data or (isinstance(data.get("version"), str) and "agents" in data)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """LangSwarm's files in a folder: the main one, and those of one section each."""
+    return [folder / name for name in FILES if (folder / name).is_file()]
+
+
+def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
+    """What files hold, and those that they include. Raises ConfigError if one cannot be read at all."""
+    sources = Sources(folder, several=len(paths) > 1)
+    seen: set[Path] = set()
+    todo = list(paths)
+    while todo:
+        path = todo.pop(0)
+        if path.resolve() in seen:
+            continue
+        seen.add(path.resolve())
+        document = _document(path, read, sources)
+        if document is not None:
+            file = name_of(path, folder) if sources.several else ""
+            included = _included(Part(document, document.data, sources.faults, file=file), path.parent, folder)
+            sources.several = sources.several or bool(included)
+            todo += included
+            _take(document, name_of(path, folder) if sources.several else "", sources)
+    return sources
+
+
+def _document(path: Path, read: Read, sources: Sources) -> Document | None:
+    try:
+        return read(path)
+    except ConfigError as error:
+        sources.faults += [Fault(fault.message, f"{path.name} {fault.where}".strip(), fault.line) for fault in error.faults]
+        return None
+
+
+def _included(part: Part, beside: Path, folder: Path) -> list[Path]:
+    """The files that a file includes, by their place beside it; none is outside the configuration's folder."""
+    found: list[Path] = []
+    for item, name in part.at("include").texts():
+        if Path(name).is_absolute() or not lies_in(folder, beside / name):
+            item.fault(f"{name!r} leaves the configuration's folder; only files in it are read")
+            continue
+        files = sorted(beside.glob(name)) if any(sign in name for sign in "*?[") else [beside / name]
+        files = [file for file in files if lies_in(folder, file)]
+        if not files or not all(file.is_file() for file in files):
+            item.fault(f"there is no file {name!r} beside this one")
+        found += [file for file in files if file.is_file()]
+    return found
+
+
+def _take(document: Document, file: str, sources: Sources) -> None:
+    part = Part(document, document.data, sources.faults, file=file)
+    if not isinstance(document.data, dict):
+        part.fault("expected a mapping with 'agents', 'tools' and 'workflows'")
+        return
+    part.known_keys(TOP | LEFT_ASIDE)
+    sources.left_aside += [key for key in document.data if key in LEFT_ASIDE]
+    for section, parts in sources.parts.items():
+        if part.has(section):
+            parts.append(part.at(section))
+
+
+def _named(part: Part) -> Iterable[tuple[str, Part]]:
+    if isinstance(part.value, dict):
+        yield from part.entries()
+        return
+    for item in part.items():
+        name = item.first("id", "name") if isinstance(item.value, dict) else item
+        if name is None:
+            item.fault("'id' is missing")
+        elif text := name.text():
+            yield text, item

@@ -1,0 +1,151 @@
+"""What workflows may name: agents and their variants, tools, functions, other workflows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cantata.config.faults import did_you_mean
+from cantata.config.user_code.function_source import definition_of, fault_of
+from cantata.config.user_code.script_digest import digest_of, name_of
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.workflows.inputs import Inputs
+from cantata.models.definitions import Agent, Script, Tool
+from cantata.models.values import JsonValue
+
+RUNTIME = "cantata.frontends.langswarm.worker_functions"
+VALUE = "langswarm.value"
+"""The tool that gives what it is given: what a `transform` without a function is."""
+CHECK = "langswarm.check"
+"""The tool that holds what a workflow is given against its schema."""
+
+CLARIFY = "clarify"
+_QUESTION: Mapping[str, JsonValue] = {
+    "type": "object",
+    "properties": {
+        "prompt": {"type": "string", "description": "one clear question"},
+        "scope": {"enum": ["local", "parent_workflow", "root_user"], "description": "who is to answer it; the user, if in doubt"},
+        "context": {"type": "string", "description": "what you found so far, and what you need to know it for"},
+    },
+    "required": ["prompt"],
+}
+
+
+def defined_in(script: str) -> Mapping[str, ast.AST]:
+    """The functions that a text of Python defines. Raises SyntaxError."""
+    return {each.name: each for each in ast.parse(script).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@dataclass
+class Book:
+    """Grows while files are read: agents and tools first, then what steps need besides."""
+
+    folder: Path | None
+    agents: dict[str, Agent] = field(default_factory=dict)
+    tools: dict[str, Tool] = field(default_factory=dict)
+    methods: dict[str, list[str]] = field(default_factory=dict)
+    """Tool with methods of its own → the tools that they are."""
+    scripts: dict[str, str] = field(default_factory=dict)
+    """Tool whose function is written in the file → the text."""
+    workflows: dict[str, Inputs] = field(default_factory=dict)
+    """Workflow → what it says it is given."""
+    left_aside: list[str] = field(default_factory=list)
+    """Blocks of workflows that mean nothing here."""
+
+    @property
+    def tool_names(self) -> list[str]:
+        """What an agent or a step may name as its tool."""
+        return [*dict.fromkeys([*self.methods, *self.tools, CLARIFY])]
+
+    def tools_called(self, part: Part, name: str) -> list[str]:
+        """The tools that a name in a list of tools stands for."""
+        if name == CLARIFY and name not in self.tools:
+            description = "Asks a person for what is missing or not clear, and waits for the answer."
+            self.tools[name] = Tool(asks=True, description=description, parameters=dict(_QUESTION))
+        if name in self.methods:
+            return self.methods[name]
+        server, dot, _ = name.partition(".")
+        if name in self.tools or (dot and server in self.tools and self.tools[server].mcp):
+            return [name]
+        part.fault(f"there is no tool {name!r}{did_you_mean(name, self.tool_names)}")
+        return []
+
+    def variant(self, agent: str, place: str, changes: Mapping[str, object]) -> str:
+        """The name of an agent that is another one but for some changes, in one place of the workflows."""
+        if not changes:
+            return agent
+        name = f"{agent}@{place}"
+        self.agents[name] = self.agents[agent].model_copy(update=dict(changes))
+        return name
+
+    # --- functions ----------------------------------------------------------------------------------------------------
+
+    def value_tool(self) -> str:
+        """The tool that gives what it is given."""
+        self.tools[VALUE] = Tool(function=f"{RUNTIME}:value", description="Gives what it is given.", cheap=True)
+        return VALUE
+
+    def check_tool(self) -> str:
+        """The tool that holds what a workflow is given against its schema."""
+        self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Holds an input against its schema.", cheap=True)
+        return CHECK
+
+    def script(self, name: str, part: Part, place: str) -> str:
+        """The tool that a function written in the file is: its text stays there, and workers read it there too."""
+        tool, text, folder = f"{name}@{place}", part.text(), self.folder or Path()
+        self.tools[tool] = Tool(script=Script(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text)))
+        self.scripts[tool] = text
+        return tool
+
+    def function(self, part: Part) -> str | None:
+        """The tool that a step's `function` means: `module.name`, `module:name`, the name of a tool, or of one function beside the file."""
+        name = part.text().strip()
+        if name in self.tools:
+            return name
+        found = self._found(part, name) if name else None
+        if found is None:
+            return None
+        self.tools.setdefault(name, Tool(function=found))
+        return name
+
+    def resolved(self, part: Part) -> str | None:
+        """The `module:name` that a function of the file means; None with a fault."""
+        return self._found(part, part.text().strip())
+
+    def first_parameter(self, tool: str) -> str | None:
+        """The name of a function's first parameter, as its text has it."""
+        function, script = self.tools[tool].function, self.tools[tool].script
+        if script is not None:
+            node: ast.AST | None = defined_in(self.scripts[tool]).get(script.function)
+        else:
+            definition = definition_of(function, folder=self.folder) if function else None
+            node = definition.node if definition else None
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return None
+        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        return next((name for name in names if name != "context"), None)
+
+    def _found(self, part: Part, name: str) -> str | None:
+        module, _, last = name.rpartition(":") if ":" in name else name.rpartition(".")
+        if not module:
+            return self._beside(part, name)
+        message = fault_of(f"{module}:{last}", folder=self.folder)
+        if message:
+            part.fault(message)
+            return None
+        return f"{module}:{last}"
+
+    def _beside(self, part: Part, name: str) -> str | None:
+        """A function that is named without its module."""
+        modules = sorted(file.stem for file in self.folder.glob("*.py")) if self.folder else []
+        found = [module for module in modules if fault_of(f"{module}:{name}", folder=self.folder) is None]
+        if len(found) == 1:
+            return f"{found[0]}:{name}"
+        if found:
+            part.fault(f"function {name!r} is in {' and in '.join(f'{module}.py' for module in found)}: write '{found[0]}.{name}'")
+        else:
+            known = did_you_mean(name, self.tool_names) if self.tools else ""
+            part.fault(f"function {name!r} is in no module beside the file, and there is no tool of that name{known}")
+        return None

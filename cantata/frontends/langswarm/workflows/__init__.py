@@ -1,0 +1,1 @@
+"""From a LangSwarm workflow to the nodes of a chain."""

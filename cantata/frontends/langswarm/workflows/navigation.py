@@ -1,0 +1,157 @@
+"""Reads `navigation`: an agent's answer, or rules, choose the step that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from cantata.config.faults import did_you_mean
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
+from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, ToStep
+from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, parts_of
+from cantata.frontends.langswarm.workflows.steps import Step
+from cantata.models.definitions import Agent, OutputSchema
+from cantata.models.values import JsonValue
+
+_MODES = ("manual", "conditional", "hybrid")
+_KEYS = ("mode", "available_steps", "steps", "rules", "fallback_step", "prompt_template", "max_attempts", "timeout_seconds")
+_PROMPT = "Then choose the step that comes next, as `step` of your answer; `response` is what you have to say. The steps:"
+
+_ORDERS = ("gt", "lt", "gte", "lte")
+_OPERATORS: Mapping[str, Callable[[str, JsonValue], str]] = {
+    "eq": lambda left, value: f"({equals(left, value)})",
+    "ne": lambda left, value: negated(equals(left, value)),
+    "gt": lambda left, value: f"to_number({left}) > {literal(value)}",
+    "lt": lambda left, value: f"to_number({left}) < {literal(value)}",
+    "gte": lambda left, value: f"to_number({left}) >= {literal(value)}",
+    "lte": lambda left, value: f"to_number({left}) <= {literal(value)}",
+    "contains": lambda left, value: contains(left, literal(value)),
+    "in": lambda left, value: contains(literal(value), left),
+    "exists": lambda left, value: is_empty(left) if value is False else negated(is_empty(left)),
+}
+
+
+@dataclass(frozen=True)
+class Navigation:
+    """Among which steps is chosen, and how."""
+
+    options: Mapping[str, str]
+    """Step → what it is for."""
+    rules: Sequence[tuple[str, str]]
+    """Condition and step, the first that holds."""
+    asks: bool
+    """Whether the agent chooses where no rule does."""
+    fallback: str | None
+    trials: int | None
+    timeout_s: float | None
+    prompt: str | None
+
+    def changes(self, agent: Agent) -> dict[str, object]:
+        """What is different about an agent that chooses: it is told the steps, and answers with the name of one."""
+        options = "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in self.options.items())
+        if self.prompt is None:
+            prompt = f"{{input}}\n\n{_PROMPT}\n{options}"
+        else:
+            prompt = self.prompt.replace("{available_steps}", options).replace("{context}", "{input}")
+        schema = {
+            "type": "object",
+            "properties": {"step": {"enum": [*self.options]}, "response": {"type": "string"}},
+            "required": ["step"],
+        }
+        trials = {} if self.trials is None else {"trials": self.trials}
+        timeout = {} if self.timeout_s is None else {"timeout_s": self.timeout_s}
+        return {"instructions": [prompt], "output": OutputSchema.model_validate({"schema": schema, **trials}), **timeout}
+
+    def routes(self, value: str) -> tuple[Route, ...]:
+        """The ways on from a step with this output."""
+        routes: tuple[Route, ...] = (ToStep(self.fallback),) if self.fallback else ()
+        if self.asks:
+            options = [*self.options]
+            if not routes:  # the answer is one of them, so the last needs no question
+                routes = (ToStep(options.pop()),)
+            cases = tuple((f'{value}."step" == {literal(option)}', (ToStep(option),)) for option in options)
+            routes = (Choice(cases, routes),) if cases else routes
+        for test, target in reversed(self.rules):
+            routes = (Choice(((test, (ToStep(target),)),), routes),)
+        return routes
+
+
+def read_navigation(step: Step, steps: Mapping[str, Step], value: str) -> Navigation | None:
+    """What a step says of its navigation; `value` is the expression of its output. None with a fault."""
+    part = step.at("navigation")
+    part.known_keys(_KEYS)
+    mode = part.at("mode").text() if part.has("mode") else "manual"
+    if mode not in _MODES:
+        why = "; by chance is not chosen here" if mode == "weighted" else did_you_mean(mode, _MODES)
+        part.at("mode").fault(f"there is no mode {mode!r}{why}")
+    options = dict(_options(part.first("available_steps", "steps") or part.at("available_steps"), steps))
+    rules = _rules(part.at("rules"), steps, value) if mode != "manual" else []
+    if mode == "manual" and part.has("rules"):
+        part.at("rules").fault("'rules' have no effect in mode 'manual'; write 'hybrid' to have them asked first")
+    asks = mode != "conditional"
+    if asks and not options:
+        part.fault("name the steps to choose among in 'available_steps'")
+        return None
+    if not asks and not rules:
+        part.fault("mode 'conditional' needs 'rules'")
+    fallback = part.at("fallback_step").text() if part.has("fallback_step") else None
+    if fallback is not None and fallback not in steps:
+        part.at("fallback_step").fault(f"there is no step {fallback!r}{did_you_mean(fallback, steps)}")
+        fallback = None
+    trials = part.at("max_attempts").count(least=1) if part.has("max_attempts") else None
+    return Navigation(
+        options, rules, asks, fallback, None if trials is None else trials - 1,
+        part.at("timeout_seconds").number(least=0.001) if part.has("timeout_seconds") else None,
+        part.at("prompt_template").text() if part.has("prompt_template") else None,
+    )  # fmt: skip
+
+
+def _options(part: Part, steps: Mapping[str, Step]) -> list[tuple[str, str]]:
+    found = []
+    for item in part.items():
+        name = item.at("id").text() if isinstance(item.value, dict) else item.text()
+        item.known_keys(("id", "name", "description"))
+        if name in steps:
+            own = steps[name].part
+            described = item.first("description", "name") or own.first("description", "name")
+            found.append((name, described.text() if described else ""))
+        elif name:
+            item.fault(f"there is no step {name!r}{did_you_mean(name, steps)}")
+    return found
+
+
+def _rules(part: Part, steps: Mapping[str, Step], value: str) -> list[tuple[str, str]]:
+    found: list[tuple[float, str, str]] = []
+    for item in part.items():
+        item.known_keys(("conditions", "target_step", "priority", "description"))
+        target = item.at("target_step").text()
+        if target not in steps:
+            item.at("target_step").fault(f"there is no step {target!r}{did_you_mean(target, steps)}")
+            continue
+        tests = [test for each in item.at("conditions").items() if (test := _test(each, value))]
+        priority = item.at("priority").number(least=-1e9) if item.has("priority") else 0
+        found.append((priority or 0, " && ".join(f"({test})" for test in tests) or literal(True), target))
+    return [(test, target) for _, test, target in sorted(found, key=lambda rule: -rule[0])]
+
+
+def _test(part: Part, value: str) -> str | None:
+    part.known_keys(("field", "operator", "value", "description"))
+    operator = part.at("operator").text() if part.has("operator") else "eq"
+    if operator not in _OPERATORS:
+        part.at("operator").fault(f"there is no operator {operator!r}{did_you_mean(operator, _OPERATORS)}")
+        return None
+    if operator != "exists" and "value" not in (part.value if isinstance(part.value, dict) else {}):
+        part.fault(f"'value' is missing: what {part.at('field').value!r} is compared with")
+    constant = part.at("value").number(least=-inf) if operator in _ORDERS else part.at("value").value
+    try:
+        path = parts_of(part.at("field").text())
+    except Unreadable as error:
+        part.at("field").fault(str(error))
+        return None
+    scope = Scope(steps={"output": value, "response": value})
+    if path[0] == "context":
+        part.at("field").fault("a rule asks what its own step gave, such as 'output.priority'; ask for all else in 'output.to'")
+    name = part.at("field").text() if path[0] == "output" else f"output.{part.at('field').text()}"
+    return _OPERATORS[operator](scope.expression(name), constant)

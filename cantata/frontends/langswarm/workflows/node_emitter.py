@@ -1,0 +1,229 @@
+"""Draws a workflow as the nodes of a chain.
+
+A step becomes a node of its id. Beside it there may be nodes that only decide:
+
+    read.when       whether it is done at all        (`condition`)
+    read.if, .if-2  where its output goes            (`output.to`, `navigation`)
+    read.rollback   back to an earlier step          (`rollback_to`)
+    read.report     the workflow that is given its output   (`invoke`)
+    read.skip       what comes next where it is skipped at last, if that is several
+    begin           several steps that come first
+    given           holds the input against its schema      (`input_schema`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from cantata.frontends.langswarm.workflows.order import Order
+from cantata.frontends.langswarm.workflows.output_routes import Choice, Invoke, Route, ToStep, ToUser
+from cantata.frontends.langswarm.workflows.references import USER_INPUT, literal, step_value
+from cantata.models.definitions import Chain
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode
+
+Fields = dict[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A step that is a node of its own, with all that is said of it but what comes next."""
+
+    id: str
+    node: str
+    fields: Fields
+    value: str
+    """The expression of its output."""
+    routes: Sequence[Route] = ()
+    when: str | None = None
+    """The condition without which it is not done."""
+    rollback_to: str | None = None
+    rollbacks: int = 1
+    jumps_to: str | None = None
+    """The step that its failure leads to."""
+    is_branch: bool = False
+    """Whether its routes are sides of itself."""
+
+
+@dataclass
+class Drawing:
+    """Nodes in the making, in order."""
+
+    steps: Mapping[str, Drawn]
+    order: Order
+    bodies: Sequence[Fields] = ()
+    """The nodes that maps run."""
+    check: Fields | None = None
+    """The node that holds what the workflow is given against its schema, but for its id and what comes next."""
+    _nodes: dict[str, Fields] = field(default_factory=dict)
+    _answers: dict[str, list[str]] = field(default_factory=dict)
+
+    def chain(self, *, description: str = "", timeout_s: float | None = None) -> Chain:
+        """The whole as a chain."""
+        for step in self.steps.values():
+            self._draw(step)
+        entry = self._entry()
+        if not self._answers:
+            for step, held in self._last():
+                self._answer(step.id, step.value, held)
+        answers = {name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})" for name, given in self._answers.items()}
+        nodes = [ChainNode.model_validate(fields) for fields in (*self._nodes.values(), *self.bodies)]
+        return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, timeout_s=timeout_s)
+
+    def _entry(self) -> str:
+        first = self._all_of("begin", [self._enter(step_id) for step_id in self.order.first])
+        if self.check is None:
+            return first
+        node = self._free("given")
+        self._nodes[node] = {"node_id": node, **self.check, "next_node": first}
+        return node
+
+    def _last(self) -> Iterator[tuple[Drawn, tuple[str, ...]]]:
+        """The steps that no other comes after, with the conditions under which that is so; for a condition, those before it."""
+        leading = {needed for needs in self.order.waits_for.values() for needed in needs}
+        for step in self.steps.values():
+            if not (self.order.after[step.id] or self.order.passed.get(step.id) or step.id in leading):
+                said = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
+                yield from ((each, held) for held in _ends(step.routes, ()) for each in said)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def _draw(self, step: Drawn) -> None:
+        fields: Fields = {"node_id": step.node, **step.fields}
+        waits = [self.steps[needed] for needed in self.order.waits_for[step.id]]
+        deps: list[JsonValue] = [needed.node for needed in waits if needed.when is None]
+        if step.when is not None:
+            guard = self._enter(step.id)
+            self._nodes[guard] = {"node_id": guard, "kind": "branch", "condition": step.when, "true_node": step.node, "deps": deps}
+        elif deps:
+            fields["deps"] = deps
+        self._nodes[step.node] = fields
+        if step.is_branch:
+            self._sides(step, fields)
+            behind = self._behind(step)
+            for side in ("true_node", "false_node"):
+                fields[side] = _one([*_many(fields.get(side)), *behind])
+        else:
+            ways = [*self._targets(step, step.routes, ()), *self._behind(step)]
+            fields["next_node"] = _one(ways)
+            if step.when is not None and ways:
+                self._nodes[self._enter(step.id)]["false_node"] = _one(ways)
+        self._on_error(step, fields, _many(fields.get("next_node")))
+
+    def _behind(self, step: Drawn) -> list[str]:
+        """What follows a step unasked: by the list, as a fan's gatherer, and for one that may not be done, what depends on it."""
+        found = [self._enter(each) for each in self.order.after[step.id]]
+        if step.when is not None:
+            found += [self._enter(each) for each, needs in self.order.waits_for.items() if step.id in needs]
+        return list(dict.fromkeys(found))
+
+    def _enter(self, step_id: str) -> str:
+        """The node through which a step is entered."""
+        step = self.steps[step_id]
+        return step.node if step.when is None else f"{step.node}.when"
+
+    def _sides(self, step: Drawn, fields: Fields) -> None:
+        """Of a step that is a condition itself."""
+        for route in step.routes:
+            if isinstance(route, Choice):
+                for side, (test, inner) in zip(("true_node", "false_node"), route.ways, strict=True):
+                    targets = self._targets(step, inner, (test,)) or [self._enter(each) for each in self.order.passed[step.id]]
+                    fields[side] = _one(targets)
+
+    def _on_error(self, step: Drawn, fields: Fields, ways: Sequence[str]) -> None:
+        jump = self._enter(step.jumps_to) if step.jumps_to else fields.get("on_error")
+        if step.rollback_to is not None:
+            if jump == "skip" and ways:  # what is skipped is the step, not the way back
+                jump = self._all_of(f"{step.node}.skip", ways)
+            back = self._free(f"{step.node}.rollback")
+            fields["on_error"] = back
+            self._nodes[back] = {
+                "node_id": back, "kind": "branch", "condition": literal(True), "true_node": self._enter(step.rollback_to),
+                "max_iterations": step.rollbacks + 1, **({"on_error": jump} if jump else {}),
+            }  # fmt: skip
+        elif jump:
+            fields["on_error"] = jump
+
+    # --- where its output goes ------------------------------------------------------------------------------------------
+
+    def _targets(self, step: Drawn, routes: Sequence[Route], held: tuple[str, ...]) -> list[str]:
+        """The nodes that routes lead to, made where they are not there; `held` are the conditions that hold on the way to them."""
+        found: list[str] = []
+        for route in routes:
+            match route:
+                case ToUser():
+                    self._answer(step.id, step.value, held)
+                case ToStep(target):
+                    found.append(self._enter(target))
+                case Invoke():
+                    found.append(self._invoked(step, route))
+                case Choice():
+                    found += self._choice(step, route, held)
+        return list(dict.fromkeys(found))
+
+    def _choice(self, step: Drawn, choice: Choice, held: tuple[str, ...]) -> list[str]:
+        """The first of the branches that ask for one case after the other."""
+        made: list[tuple[str, list[str]]] = []
+        for held_too, routes in choice.ways[:-1]:
+            node = self._free(f"{step.node}.if")
+            self._nodes[node] = {}  # it stands before those within it
+            made.append((node, self._targets(step, routes, (*held, held_too))))
+        held_too, routes = choice.ways[-1]
+        entry = self._targets(step, routes, (*held, held_too))
+        for (node, then), (test, _) in zip(reversed(made), reversed(choice.cases), strict=True):
+            if then or entry:
+                sides: Fields = {"true_node": _one(then), "false_node": _one(entry)}
+                self._nodes[node] = {"node_id": node, "kind": "branch", "condition": test, **sides}
+                entry = [node]
+            else:  # only whether the user is told hangs on it
+                del self._nodes[node]
+        return entry
+
+    def _invoked(self, step: Drawn, route: Invoke) -> str:
+        node = self._free(f"{step.node}.{route.workflow}")
+        given: Fields = dict.fromkeys(USER_INPUT, step.value)
+        self._nodes[node] = {"node_id": node, "kind": "chain", "name": route.workflow, "input_map": given}
+        if route.waits:
+            self._answer(route.workflow, step_value(node), ())
+        else:
+            self._nodes[node]["on_error"] = "skip"
+        return node
+
+    def _answer(self, name: str, value: str, held: tuple[str, ...]) -> None:
+        """A value that the user is told, if the way to it was taken."""
+        self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(held)}] | [0])" if held else value)
+
+    def _all_of(self, name: str, targets: Sequence[str]) -> str:
+        """A node that leads to all of these: the one that they are, or one of its own."""
+        if len(targets) == 1:
+            return targets[0]
+        node = self._free(name)
+        self._nodes[node] = {"node_id": node, "kind": "branch", "condition": literal(True), "true_node": [*targets]}
+        return node
+
+    def _free(self, name: str) -> str:
+        taken: Set[str] = {*self._nodes, *(step.node for step in self.steps.values())}
+        number = 2
+        free = name
+        while free in taken:
+            free, number = f"{name}-{number}", number + 1
+        return free
+
+
+def _ends(routes: Sequence[Route], held: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The conditions under which routes lead nowhere."""
+    match routes:
+        case ():
+            yield held
+        case (Choice() as choice,):
+            for test, inner in choice.ways:
+                yield from _ends(inner, (*held, test))
+
+
+def _one(nodes: Sequence[str]) -> JsonValue:
+    return [*nodes] if len(nodes) > 1 else nodes[0] if nodes else None
+
+
+def _many(nodes: JsonValue) -> list[str]:
+    return [str(node) for node in nodes] if isinstance(nodes, list) else [str(nodes)] if nodes else []

@@ -1,0 +1,144 @@
+"""What comes after what among the steps of a workflow, where no route says it: list order, `depends_on`, fans.
+
+A step comes after the one above it, unless that one has an `output.to`, it depends on others itself, or an earlier step leads to it: what
+a condition chooses, or an error leads to, is not entered from above. A condition that names one step only goes past it else. The steps of
+a fan begin together, and what gathers them waits for all. The step under an `async` one begins together with it. Where `execution_mode` is
+`parallel`, list order says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from cantata.config.faults import did_you_mean
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, ToStep
+from cantata.frontends.langswarm.workflows.steps import Step
+
+
+@dataclass(frozen=True)
+class Order:
+    """What comes after what, and where it begins."""
+
+    after: Mapping[str, Sequence[str]]
+    """Step → the steps that follow it, besides those its routes name."""
+    waits_for: Mapping[str, Sequence[str]]
+    """Step → those it depends on."""
+    gathered: Mapping[str, Sequence[str]]
+    """Step that gathers a fan → the steps of the fan."""
+    passed: Mapping[str, Sequence[str]]
+    """Condition that names one step only → the steps that come next where it names none: those below the one it names, or below itself."""
+    first: Sequence[str]
+    """The steps that a workflow begins with."""
+
+
+def led_to(routes: Sequence[Route]) -> Iterator[str]:
+    """The steps that routes may lead to."""
+    for route in routes:
+        if isinstance(route, ToStep):
+            yield route.step
+        elif isinstance(route, Choice):
+            for _, inner in route.ways:
+                yield from led_to(inner)
+
+
+def order(
+    steps: Sequence[Step], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
+) -> Order:
+    """The order of steps; `jumps` are where errors lead, `reading` the steps that read others, and so may begin when those are over."""
+    return _Ordering(steps, routes, jumps, parallel=parallel).order(reading)
+
+
+class _Ordering:
+    def __init__(self, steps: Sequence[Step], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], *, parallel: bool) -> None:
+        self._steps = steps
+        self._routes = routes
+        self._jumps = jumps
+        self._parallel = parallel
+        self._place = {step.id: place for place, step in enumerate(steps)}
+        self._fans = {step.id: step.at("fan_key").text() for step in steps if step.has("fan_key") and not step.says("is_fan_in")}
+        self._needs = {step.id: self._named(step.names("depends_on"), step.id) for step in steps}
+        self._gatherers = {step.id: named for step in steps for named in self._named(step.names("fan_in_id"), step.id)}
+        gathering = [step for step in steps if step.says("is_fan_in") or step.id in self._gatherers.values()]
+        self._gathered = {step.id: self._gathers(step) for step in gathering}
+        self._entered = {target for step in steps for target in self._leads(step) if self._place[target] > self._place[step.id]}
+
+    def order(self, reading: Set[str]) -> Order:
+        after: dict[str, list[str]] = {step.id: [] for step in self._steps}
+        for gatherer, members in self._gathered.items():
+            for member in members:
+                after[member].append(gatherer)
+        for step in self._steps:
+            for before in self._before(step) if self._follows_the_list(step) else ():
+                after[before].append(step.id)
+        follow = {target for step in self._steps for target in (*after[step.id], *self._leads(step))}
+        follow |= {step_id for step_id, needs in self._needs.items() if needs}
+        passed = {step.id: self._past(step) for step in self._steps if step.kind == "condition"}
+        follow.update(*passed.values())
+        return Order(after, self._needs, self._gathered, passed, self._first(follow, reading))
+
+    def _past(self, step: Step) -> list[str]:
+        """The steps that a condition goes on with where it names none."""
+        named = [self._steps[self._place[target]] for target in self._leads(step) if self._place[target] > self._place[step.id]]
+        below = ([each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one] for one in (step, *named))
+        return next(filter(None, below), [])
+
+    def _leads(self, step: Step) -> Iterator[str]:
+        """The steps that a step says it leads to."""
+        targets = [*led_to(self._routes.get(step.id, ())), *filter(None, [self._jumps.get(step.id)])]
+        return (target for target in targets if target in self._place)
+
+    def _named(self, names: Sequence[tuple[Part, str]], own: str) -> list[str]:
+        """The steps of these names, without those that are not there."""
+        for part, name in names:
+            if name == own:
+                part.fault("the step would wait for itself")
+            elif name not in self._place:
+                part.fault(f"there is no step {name!r}{did_you_mean(name, self._place)}")
+        return list(dict.fromkeys(name for _, name in names if name in self._place and name != own))
+
+    def _gathers(self, step: Step) -> list[str]:
+        """The steps that a fan-in waits for: those of its key, those that name it, and those that its `args.steps` names."""
+        key = step.at("fan_key").text() if step.has("fan_key") else None
+        found = [member for member, name in self._fans.items() if name == key]
+        found += [member for member, gatherer in self._gatherers.items() if gatherer == step.id]
+        found += self._named(step.at("args").at("steps").texts(), step.id)
+        if not found:
+            step.at("is_fan_in").fault("no step has its 'fan_key', so it would gather nothing")
+        return list(dict.fromkeys(found))
+
+    # --- list order ---------------------------------------------------------------------------------------------------
+
+    def _follows_the_list(self, step: Step) -> bool:
+        return not (self._parallel or step.has("depends_on") or step.id in self._entered or step.id in self._gathered)
+
+    def _before(self, step: Step) -> list[str]:
+        """The steps that a step follows by its place in the list: the one above, or all of its fan; not those that say where they go."""
+        above = self._above(step)
+        if above is None:
+            return []
+        fan = self._fans.get(above.id)
+        members = [self._steps[self._place[each]] for each, name in self._fans.items() if name == fan] if fan is not None else [above]
+        return [member.id for member in members if not self._routes.get(member.id)]
+
+    def _above(self, step: Step) -> Step | None:
+        """The step above, past those that a step begins together with."""
+        fan = self._fans.get(step.id)
+        for above in reversed(self._steps[: self._place[step.id]]):
+            if not (_goes_on_at_once(above) or (fan is not None and self._fans.get(above.id) == fan)):
+                return above
+        return None
+
+    def _first(self, follow: Set[str], reading: Set[str]) -> list[str]:
+        """The steps that nothing comes before: of the whole workflow, or at its top and where `depends_on` says so."""
+        free = [step for step in self._steps if step.id not in follow]
+        if self._parallel:
+            first = [step.id for step in free if step.id not in reading]
+        else:
+            first = [step.id for step in free if step.has("depends_on") or self._above(step) is None]
+        return first or [step.id for step in self._steps[:1]]
+
+
+def _goes_on_at_once(step: Step) -> bool:
+    return step.kind != "loop" and step.says("async")

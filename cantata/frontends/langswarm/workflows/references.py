@@ -1,0 +1,232 @@
+"""Turns LangSwarm's references into expressions of chains: `${context.step_outputs.read.title}`, `${user_input}`, `${analyst.output}`.
+
+A value that is exactly one reference keeps its type. Within a text, a reference is written out: a text as it is, null as nothing, all else
+as JSON. Every path is written from the root and in quotes (`$."read"."title"`), so an expression means the same wherever it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cantata.config.faults import did_you_mean
+from cantata.models.values import JsonValue
+
+USER_INPUT = ("user_input", "user_query", "input")
+"""The names of what the user said."""
+
+_GAP = re.compile(r"\$\{([^{}]*)\}")
+_TEMPLATE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
+_PART = re.compile(r"""\.?(?:([\w-]+)|\[(-?\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\])""")
+_READ = re.compile(r'\$\.("(?:[^"\\]|\\.)*")')
+_VARIABLES = ("workflow_variables", "variables")
+
+Path = Sequence[str | int]
+
+
+class Unreadable(ValueError):
+    """A reference or a condition means nothing here; the message says why, and what is known."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What names mean at one place of a workflow."""
+
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Step, `output_key` or loop variable → the expression of its value."""
+    agents: Mapping[str, str] = field(default_factory=dict)
+    """Agent → the expression of its most recent earlier step."""
+    variables: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Declared input → its default."""
+    before: str = "null"
+    """The expression of `previous_output`."""
+
+    def expression(self, reference: str) -> str:
+        """The expression of what stands between `${` and `}`; `a || b` is the first that is there. Raises Unreadable."""
+        found = [self._path(each) for each in reference.split("||")]
+        return found[0] if len(found) == 1 else f"not_null({', '.join(found)})"
+
+    def knows(self, name: str) -> bool:
+        """Whether a name without braces can only be a reference."""
+        return name in self.steps or name in self.agents or name == "context"
+
+    def _path(self, reference: str) -> str:
+        parts = parts_of(reference)
+        if parts[0] == "context":
+            return self._of_context(parts[1:], reference)
+        if parts[0] == "step_outputs" and parts[0] not in self.steps:
+            return self._of_context(parts, reference)
+        known = self._known(parts)
+        if known is None:
+            names = [*self.steps, *self.agents, *self.variables, *USER_INPUT, "previous_output"]
+            raise Unreadable(f"{written(reference)}: nothing here is called {parts[0]!r}{did_you_mean(str(parts[0]), names)}")
+        return known
+
+    def _of_context(self, parts: Path, reference: str) -> str:
+        match list(parts):
+            case []:
+                raise Unreadable(f"{written(reference)} names nothing; write what of it, such as ${{context.user_input}}")
+            case ["step_outputs", str(step), *rest]:
+                if step not in self.steps:
+                    raise Unreadable(f"{written(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
+                return self.steps[step] + _path(rest)
+            case ["step_outputs", *_]:
+                raise Unreadable(f"{written(reference)} names no step")
+            case [str(section), str(name), *rest] if section in _VARIABLES:
+                return self._variable(name) + _path(rest)
+        return self._known(parts) or _rooted("input", parts)
+
+    def _known(self, parts: Path) -> str | None:
+        name, rest = str(parts[0]), _path(parts[1:])
+        if name in self.steps:
+            return self.steps[name] + rest
+        if name in USER_INPUT:
+            return _rooted("input", [name]) + rest
+        if name == "previous_output":
+            return self.before + rest
+        if name in self.agents:
+            return self.agents[name] + rest
+        return self._variable(name) + rest if name in self.variables else None
+
+    def _variable(self, name: str) -> str:
+        given, default = _rooted("input", [name]), self.variables.get(name)
+        return given if default is None else f"not_null({given}, {literal(default)})"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A value of the file: as it stands, or the expression of it if it has references."""
+
+    value: JsonValue = None
+    expression: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The expression of it, whether it has references or not."""
+        return literal(self.value) if self.expression is None else self.expression
+
+
+def render(value: JsonValue, scope: Scope) -> Rendered:
+    """A value with its references read; of a mapping or list, those within. Raises Unreadable."""
+    if isinstance(value, str):
+        return _text(value, scope)
+    if isinstance(value, dict):
+        for key in value:
+            check_key(key)
+        entries = {key: render(each, scope) for key, each in value.items()}
+        if all(each.expression is None for each in entries.values()):
+            return Rendered(value)
+        return Rendered(expression="{" + ", ".join(f"{json.dumps(key)}: {each.text}" for key, each in entries.items()) + "}")
+    if isinstance(value, list):
+        items = [render(each, scope) for each in value]
+        if all(each.expression is None for each in items):
+            return Rendered(value)
+        return Rendered(expression="[" + ", ".join(each.text for each in items) + "]")
+    return Rendered(value)
+
+
+def check_key(key: str) -> None:
+    """Raises Unreadable for a reference in the key of a mapping, which would stay as it is written."""
+    if "${" in key:
+        raise Unreadable(f"{key!r} is a key, in which no reference is read; only values have references")
+
+
+def is_reference(value: JsonValue) -> bool:
+    """Whether a value is exactly one reference, and so keeps its type."""
+    return isinstance(value, str) and _GAP.fullmatch(value.strip()) is not None
+
+
+def step_value(node_id: str) -> str:
+    """The expression of a node's output."""
+    return f"$.{_quoted(node_id)}"
+
+
+def literal(value: JsonValue) -> str:
+    """The expression of a constant."""
+    return "`" + json.dumps(value, ensure_ascii=False).replace("`", "\\u0060") + "`"
+
+
+def written_out(expression: str) -> str:
+    """The expression of a value within a text."""
+    return f"to_string(not_null({expression}, ''))"
+
+
+def reads(expression: str) -> set[str]:
+    """The names that an expression made here reads from the root. In a constant a quote has a backslash, so none is taken for a path."""
+    return {json.loads(name) for name in _READ.findall(expression)}
+
+
+def parts_of(reference: str) -> Path:
+    """The names and indexes of a path. Raises Unreadable."""
+    text = reference.strip()
+    if not text:
+        raise Unreadable("${} names nothing")
+    parts, position = [], 0
+    while position < len(text):
+        found = _PART.match(text, position)
+        if found is None or (found[0].startswith(".") == (position == 0) and found[0][0] != "["):
+            raise Unreadable(f"{written(reference)} is no path such as ${{step.field[0]}}; conditions and sums stand outside the braces")
+        name, index, *keys = found.groups()
+        parts.append(int(index) if index is not None else next(part for part in (name, *keys) if part is not None))
+        position = found.end()
+    return parts
+
+
+def gaps(text: str) -> Iterator[str | re.Match[str]]:
+    """A text in pieces: what stands as it is, and the references."""
+    position = 0
+    for gap in _GAP.finditer(text):
+        yield text[position : gap.start()]
+        yield gap
+        position = gap.end()
+    yield text[position:]
+
+
+def written(reference: str) -> str:
+    """A reference as people wrote it."""
+    return "${" + reference + "}"
+
+
+def _text(text: str, scope: Scope) -> Rendered:
+    alone = _GAP.fullmatch(text.strip())
+    if alone:
+        return Rendered(expression=scope.expression(alone[1]))
+    pieces = [piece for piece in gaps(text) if piece]
+    for piece in pieces:
+        if isinstance(piece, str):
+            _check_braces(piece, scope)
+    if not any(isinstance(piece, re.Match) for piece in pieces):
+        return Rendered(text)
+    parts = [literal(piece) if isinstance(piece, str) else written_out(scope.expression(piece[1])) for piece in pieces]
+    return Rendered(expression=f"join('', [{', '.join(parts)}])")
+
+
+def _check_braces(text: str, scope: Scope) -> None:
+    """Raises Unreadable for what was meant as a reference, and would be said as it is written."""
+    if "${" in text:
+        raise Unreadable(f"{text[text.index('${') :][:20]!r} is never closed, or holds braces; a reference is such as ${{step.field}}")
+    for found in _TEMPLATE.finditer(text):
+        if _is_reference(found[1], scope):
+            raise Unreadable(f"{found[0]!r} would be said as it is written; write ${{{found[1]}}}")
+
+
+def _is_reference(text: str, scope: Scope) -> bool:
+    try:
+        scope.expression(text)
+    except Unreadable:
+        return False
+    return True
+
+
+def _rooted(name: str, path: Path) -> str:
+    return f"$.{_quoted(name)}" + _path(path)
+
+
+def _path(parts: Path) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{_quoted(part)}" for part in parts)
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name)

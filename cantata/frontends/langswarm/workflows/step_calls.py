@@ -1,0 +1,266 @@
+"""What a step does, as the fields of its node: whom it calls, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from cantata.config.faults import did_you_mean, shown
+from cantata.frontends.langswarm.agent_reader import tools_listed
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.symbol_table import Book, defined_in
+from cantata.frontends.langswarm.workflows.conditions import condition
+from cantata.frontends.langswarm.workflows.inputs import Schema
+from cantata.frontends.langswarm.workflows.navigation import Navigation
+from cantata.frontends.langswarm.workflows.node_emitter import Fields
+from cantata.frontends.langswarm.workflows.references import (
+    USER_INPUT,
+    Rendered,
+    Scope,
+    Unreadable,
+    check_key,
+    is_reference,
+    literal,
+    render,
+)
+from cantata.frontends.langswarm.workflows.steps import Step
+from cantata.models.definitions import OutputSchema
+from cantata.models.values import JsonValue
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Makes the nodes of one workflow's steps."""
+
+    book: Book
+    workflow: str
+    retry: int = 0
+    """Tries after the first, where a step says nothing."""
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """What is different about every agent of the workflow."""
+    at_once: bool = False
+    """Whether loops do all items at once, where a step says nothing."""
+
+    def fields(self, step: Step, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
+        """The fields of a step's node, but for what comes next."""
+        fields = _KINDS[step.kind](self, step, scope)
+        if step.kind == "agent":
+            fields["name"] = self._agent(step, navigation, schema)
+        if step.has("timeout") and (seconds := step.at("timeout").number(least=0.001)):
+            fields["timeout"] = seconds
+        if step.kind in ("agent", "function", "tool", "transform"):
+            retry = step.at("retry").count() if step.has("retry") else self.retry
+            fields |= {"retry": retry} if retry else {}
+        return fields
+
+    # --- agents -------------------------------------------------------------------------------------------------------
+
+    def _agent(self, step: Step, navigation: Navigation | None, schema: JsonValue) -> str:
+        """The agent that a step asks, or a variant of it."""
+        part = step.at("agent")
+        name = part.text()
+        if name not in self.book.agents:
+            part.fault(f"there is no agent {name!r}{did_you_mean(name, self.book.agents)}")
+            return name
+        agent = self.book.agents[name]
+        changes: dict[str, object] = dict(self.changes)
+        if step.has("no_mcp"):
+            inner = step.at("no_mcp")
+            inner.known_keys(("tools",))
+            tools, most = tools_listed(inner.at("tools"), self.book)
+            changes |= {"tools": tools, **({"max_tool_rounds": most} if most else {})}
+            if not inner.has("tools"):
+                inner.fault("'no_mcp' needs 'tools', the tools that its agent may call in this step")
+        if navigation is not None and navigation.asks:
+            changes |= navigation.changes(agent)
+        elif isinstance(schema, dict):
+            changes["output"] = OutputSchema.model_validate({"schema": schema})
+        return self.book.variant(name, f"{self.workflow}.{step.id}", changes)
+
+    def _asked(self, step: Step, scope: Scope) -> Fields:
+        for name, each in step.at("args").entries():
+            if name != "steps" or not step.says("is_fan_in"):
+                each.fault(f"{name!r} has no effect on a step that is an agent's; put it in 'input'")
+        part = step.at("input")
+        if part.value is None:
+            return {"kind": "agent", "input_map": {"input": f"not_null({scope.before}, '')"}}
+        if isinstance(part.value, dict):
+            return {"kind": "agent", **_given(dict(part.entries()), scope)}
+        rendered = _rendered(part, scope)
+        if rendered.expression is None:
+            return {"kind": "agent", "input": {"input": rendered.value}}
+        return {"kind": "agent", "input_map": {"input": f"not_null({rendered.expression}, '')"}}
+
+    # --- tools and functions --------------------------------------------------------------------------------------------
+
+    def _tool(self, step: Step, scope: Scope) -> Fields:
+        part = step.at("tool")
+        name = part.text()
+        if step.has("method"):
+            name = f"{name}.{step.at('method').text()}"
+        names = self.book.tools_called(part, name) if name else []
+        if len(names) > 1:
+            part.fault(f"{name!r} has several methods; write which in 'method': {', '.join(each.partition('.')[2] for each in names)}")
+        return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
+
+    def _function(self, step: Step, scope: Scope) -> Fields:
+        part = step.at("function")
+        tool = self._script(part.text(), step) if step.has("script") else self.book.function(part)
+        return {"kind": "tool", "name": tool or part.text(), **self._arguments(step, scope, tool or "")}
+
+    def _script(self, name: str, step: Step) -> str | None:
+        """The tool that a function of the step's own is; None with a fault."""
+        part = step.at("script")
+        text = part.text()
+        try:
+            if name in defined_in(text):
+                return self.book.script(name, part, f"{self.workflow}.{step.id}")
+        except (SyntaxError, ValueError) as error:
+            part.fault(f"the script is no Python: {error}")
+            return None
+        part.fault(f"the script does not define the function {name!r}")
+        return None
+
+    def _transform(self, step: Step, scope: Scope) -> Fields:
+        """A function of the input, or a value put together of references."""
+        part = step.at("transform")
+        function = step.at("function") if step.has("function") else part.at("function") if part.has("function") else None
+        if function is None and isinstance(part.value, str) and "${" not in part.value:
+            function = part
+        if function is None:
+            if part.value is None:
+                step.part.fault("a transform needs a 'function', or a value with references")
+            if step.has("input"):
+                step.at("input").fault("'input' has no effect on a transform that is a value; write it as a reference there")
+            return {"kind": "tool", "name": self.book.value_tool(), **_given({"value": part}, scope)}
+        if part.has("function"):
+            part.known_keys(("function",))
+        tool = self.book.function(function)
+        return {"kind": "tool", "name": tool or "", **self._arguments(step, scope, tool or "", default=True)}
+
+    def _arguments(self, step: Step, scope: Scope, tool: str, *, default: bool = False) -> Fields:
+        """What a function or tool is given: mappings by name, anything else as its first argument."""
+        given: dict[str, Part] = {}
+        for key in ("input", "args"):
+            part = step.at(key)
+            if isinstance(part.value, dict):
+                given |= {name: each for name, each in part.entries() if not (name == "steps" and step.says("is_fan_in"))}
+            elif part.value is not None or (default and key == "input"):
+                name = (self.book.first_parameter(tool) if tool in self.book.tools else None) or "input"
+                given[name] = part if part.value is not None else part.saying("${previous_output}")
+        return _given(given, scope)
+
+    # --- the others -------------------------------------------------------------------------------------------------------
+
+    def _invoke(self, step: Step, scope: Scope) -> Fields:
+        part = step.at("invoke_workflow")
+        name = part.text()
+        if name not in self.book.workflows:
+            part.fault(f"there is no workflow {name!r}{did_you_mean(name, self.book.workflows)}")
+        given = step.at("input")
+        fields: Fields = {"kind": "chain", "name": name}
+        said = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
+        if isinstance(given.value, dict):
+            named = _given(dict(given.entries()), scope)
+            static = cast(Fields, named.get("input", {}))
+            if name in self.book.workflows:
+                self.book.workflows[name].check(dict(given.entries()), static, given)
+            mapped = {key: text for key, text in said.items() if key not in static}
+            own = named.get("input_map", {})
+            return {**fields, "input": static, "input_map": {**mapped, **(own if isinstance(own, dict) else {})}}
+        if name in self.book.workflows:
+            self.book.workflows[name].check({}, {}, step.part)
+        text = scope.before if given.value is None else _rendered(given, scope).text
+        return {**fields, "input_map": dict.fromkeys(USER_INPUT, text)}
+
+    def check(self, schema: Schema) -> Fields:
+        """The fields of the node that holds the workflow's input against its schema."""
+        return {"kind": "tool", "name": self.book.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
+
+    def _loop(self, step: Step, scope: Scope) -> Fields:
+        part = step.at("loop")
+        part.known_keys(("for_each", "body", "var", "max"))
+        if not part.has("for_each"):
+            part.fault("a loop needs 'for_each': a list, or the reference of one")
+        elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
+            part.at("for_each").fault(f"expected a list, or the reference of one, found {shown(part.at('for_each').value)}")
+        items = _rendered(part.at("for_each"), scope).text
+        if part.has("max") and (most := part.at("max").count(least=1)):
+            items = f"({items})[:{most}]"
+        at_once = step.says("async") if step.has("async") else self.at_once
+        return {"kind": "map", "items_path": items, **({} if at_once else {"max_concurrency": 1})}
+
+    def _condition(self, step: Step, scope: Scope) -> Fields:
+        part = step.at("condition")
+        if part.value is None:
+            step.part.fault("'true_step' and 'false_step' need a 'condition'")
+            return {"kind": "branch", "condition": literal(False)}
+        return {"kind": "branch", "condition": read_condition(part, scope)}
+
+    def _approval(self, step: Step, scope: Scope) -> Fields:
+        if step.has("default") and not step.has("timeout"):
+            step.at("default").fault("'default' has no effect without 'timeout', after which it is the output")
+        part = step.at("approval")
+        text = part.value if isinstance(part.value, str) else ""
+        if not isinstance(part.value, str | None) and part.value is not True:
+            part.fault(f"expected what is to be approved, found {shown(part.value)}")
+        if "${" in text:
+            part.fault("what is to be approved is asked as it stands, without references; have the step before say the rest")
+        return {"kind": "wait", "default": step.at("default").value, **({"input": {"prompt": text}} if text else {})}
+
+
+_KINDS: Mapping[str, Callable[[Caller, Step, Scope], Fields]] = {
+    "agent": Caller._asked,
+    "tool": Caller._tool,
+    "function": Caller._function,
+    "transform": Caller._transform,
+    "invoke_workflow": Caller._invoke,
+    "loop": Caller._loop,
+    "condition": Caller._condition,
+    "approval": Caller._approval,
+}
+
+
+def read_condition(part: Part, scope: Scope) -> str:
+    """The expression of a condition; one that never holds, with a fault, if it cannot be read."""
+    if isinstance(part.value, bool):
+        return literal(part.value)
+    try:
+        return condition(part.text(), scope)
+    except Unreadable as error:
+        part.fault(str(error))
+        return literal(False)
+
+
+def _given(parts: Mapping[str, Part], scope: Scope) -> Fields:
+    """Values by name: what stands as it is, and what has references."""
+    for name, part in parts.items():
+        try:
+            check_key(name)
+        except Unreadable as error:
+            part.fault(str(error))
+    rendered = {name: _rendered(part, scope) for name, part in parts.items()}
+    static: dict[str, JsonValue] = {name: each.value for name, each in rendered.items() if each.expression is None}
+    mapped: dict[str, JsonValue] = {name: each.expression for name, each in rendered.items() if each.expression is not None}
+    return {**({"input": static} if static else {}), **({"input_map": mapped} if mapped else {})}
+
+
+def _rendered(part: Part, scope: Scope) -> Rendered:
+    try:
+        return render(part.value, scope)
+    except Unreadable as error:
+        _blamed(part, scope).fault(str(error))
+        return Rendered()
+
+
+def _blamed(part: Part, scope: Scope) -> Part:
+    """The innermost part that cannot be read."""
+    children = [part.at(key) for key in part.value] if isinstance(part.value, dict) else []
+    children = part.items() if isinstance(part.value, list) else children
+    for child in children:
+        try:
+            render(child.value, scope)
+        except Unreadable:
+            return _blamed(child, scope)
+    return part

@@ -1,0 +1,157 @@
+"""Reads the steps of a workflow: what each is called, what it does, which of its keys have an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cantata.config.faults import did_you_mean
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
+
+_FORBIDDEN = "/#@|=,*"  # the ids of a run's steps are made with them
+_TAKEN = {"input", "output", "item", "index", "_item"}  # what expressions of chains call other things
+
+
+FAULTY = "faulty"
+"""The kind of a step that does not say what it does."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step, as its file has it."""
+
+    id: str
+    node: str
+    """The node that it becomes."""
+    kind: str
+    """agent, function, tool, transform, invoke_workflow, loop, condition, approval"""
+    part: Part
+
+    def at(self, key: str) -> Part:
+        """The part under a key, whatever it is called."""
+        return self.part.first(*ALIASES.get(key, (key,))) or self.part.at(key)
+
+    def has(self, key: str) -> bool:
+        """Whether something is under a key, whatever it is called."""
+        return any(map(self.part.has, ALIASES.get(key, (key,))))
+
+    def says(self, key: str) -> bool:
+        """Whether a key says true."""
+        return self.has(key) and self.at(key).truth()
+
+    def names(self, key: str) -> list[tuple[Part, str]]:
+        """The texts of a list under a key."""
+        return self.at(key).texts() if self.has(key) else []
+
+    @cached_property
+    def asks(self) -> str | None:
+        """The agent it asks."""
+        name = self.at("agent").value if self.kind == "agent" else None
+        return name if isinstance(name, str) else None
+
+    @property
+    def is_navigator(self) -> bool:
+        """Whether an agent's answer chooses the step that comes next."""
+        return self.kind == "agent" and self.has("navigation")
+
+
+def read_steps(part: Part) -> list[Step]:
+    """The steps of a list."""
+    found: list[Step] = []
+    taken: dict[str, Part] = {}
+    given = {str(item.value.get("id", item.value.get("step"))) for item in part.items() if isinstance(item.value, dict)}
+    for item in part.items():
+        if not isinstance(item.value, dict):
+            item.fault("expected a step: a mapping such as {agent: ..., input: ...}")
+            continue
+        kind = _kind(item)
+        step_id = _id(item, kind, taken, given)
+        if step_id in taken:
+            item.fault(f"the id {step_id!r} is also that of the step on line {taken[step_id].document.line(taken[step_id].path)}")
+        if step_id == "user":
+            item.fault("the id 'user' is the name of whoever asked, in 'output.to'; give the step another")
+        for character in sorted(set(step_id) & set(_FORBIDDEN)):
+            item.fault(f"the id {step_id!r} holds {character!r}, which ids may not")
+        taken.setdefault(step_id, item)
+        found.append(Step(step_id, f"{step_id}-step" if step_id in _TAKEN else step_id, kind or FAULTY, item))
+        if kind:
+            _check_keys(found[-1])
+    return found
+
+
+def _kind(part: Part) -> str | None:
+    """What a step does; None with a fault."""
+    said = part.at("type").value
+    if said is not None and str(said) not in TYPES:
+        part.at("type").fault(f"there is no type {said!r}{did_you_mean(str(said), TYPES)}")
+        return None
+    kinds = [kind for kind in KINDS if any(map(part.has, ALIASES.get(kind, (kind,))))]
+    is_choice = any(map(part.has, (*ALIASES["true_step"], *ALIASES["false_step"])))
+    if said is not None:
+        kinds = [kind for kind in kinds if kind != "function"] if TYPES[str(said)] == "transform" else kinds
+        kinds = list(dict.fromkeys([TYPES[str(said)], *kinds]))
+    if is_choice:
+        kinds = list(dict.fromkeys(["condition", *kinds]))
+    if "transform" in kinds and "function" in kinds:
+        kinds.remove("function")
+    if part.has("no_mcp") and "agent" not in kinds:
+        part.at("no_mcp").fault("'no_mcp' needs an 'agent', which chooses among the tools")
+        return None
+    if not kinds:
+        near = _near_kind(part)
+        part.fault(f"the step does nothing; it needs one of {', '.join(map(repr, reversed(KINDS)))}{near}")
+        return None
+    if len(kinds) > 1:
+        part.fault(f"a step does one thing, not {' and '.join(map(repr, kinds))}")
+        return None
+    return kinds[0]
+
+
+def _near_kind(part: Part) -> str:
+    keys = part.value if isinstance(part.value, dict) else {}
+    unknown = [key for key in keys if key not in _KEYS]
+    hints = [f"{key!r}{hint}" for key in unknown if (hint := did_you_mean(key, _KEYS)).startswith("; did")]
+    return f" (unknown key {hints[0]})" if hints else ""
+
+
+_KEYS = sorted({*ALL_STEP_KEYS, *(alias for aliases in ALIASES.values() for alias in aliases)})
+
+
+def _check_keys(step: Step) -> None:
+    known = {alias for key in STEP[step.kind] for alias in ALIASES.get(key, (key,))}
+    step.part.known_keys(known, _KEYS, f"a step that is {_what(step.kind)}")
+    for aliases in ALIASES.values():
+        first, *others = [alias for alias in aliases if step.part.has(alias)] or [""]
+        for other in others:
+            step.part.at(other).fault(f"{other!r} says again what {first!r} says; write one of them")
+
+
+def _what(kind: str) -> str:
+    words = {"invoke_workflow": "another workflow", "approval": "an approval", "agent": "an agent's"}
+    return words.get(kind, f"a {kind}")
+
+
+def _id(part: Part, kind: str | None, taken: dict[str, Part], given: set[str]) -> str:
+    """The id a step has, or one that it gets: what it names, with a number if that is taken."""
+    own = part.first(*ALIASES["id"])
+    if own is not None:
+        return own.text()
+    named = part.first(*ALIASES.get(kind or "", ())) if kind else None
+    name = named.value if named is not None and isinstance(named.value, str) else kind or "step"
+    base = "".join("-" if character in _FORBIDDEN or character.isspace() else character for character in name) or "step"
+    return next(each for each in _numbered(base) if each not in taken and each not in given)
+
+
+def _numbered(base: str) -> Iterator[str]:
+    yield base
+    number = 2
+    while True:
+        yield f"{base}-{number}"
+        number += 1
+
+
+def agents_of(steps: Sequence[Step]) -> dict[str, str]:
+    """Agent → the first step that asks it."""
+    return {step.asks: step.id for step in reversed(steps) if step.asks}

@@ -1,0 +1,335 @@
+"""Compiles one workflow into a chain: what its steps do becomes nodes, what they say of each other becomes the ways between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cantata.config.faults import did_you_mean
+from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.symbol_table import Book
+from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
+from cantata.frontends.langswarm.workflows.inputs import read_schema
+from cantata.frontends.langswarm.workflows.navigation import read_navigation
+from cantata.frontends.langswarm.workflows.node_emitter import Drawing, Drawn, Fields
+from cantata.frontends.langswarm.workflows.order import Order, order
+from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, Targets, ToStep, ToUser
+from cantata.frontends.langswarm.workflows.references import Scope, reads, step_value
+from cantata.frontends.langswarm.workflows.step_calls import Caller, read_condition
+from cantata.frontends.langswarm.workflows.steps import FAULTY, Step, agents_of, read_steps
+from cantata.models.definitions import Chain
+from cantata.models.values import JsonValue
+
+_ON_ERROR: Mapping[str, str] = {
+    **dict.fromkeys(("abort", "fail", "stop"), "abort"),
+    **dict.fromkeys(("skip", "continue", "ignore"), "skip"),
+}
+_ITEM = '$."_item"'
+_NOT_IN_BODIES = (
+    "output", "condition", "depends_on", "fan_key", "is_fan_in", "fan_in_id", "async", "rollback_to", "rollback_limit", "navigation",
+)  # fmt: skip
+_BEFORE = 'not_null($."output", $."input"."input")'
+"""The output of the step before; the input of the workflow where it begins."""
+
+
+def compile_workflow(name: str, part: Part, book: Book) -> tuple[Chain | None, Mapping[str, Part]]:
+    """The chain that a workflow is, and where its nodes are in the file. Faults go to the part."""
+    compiler = _Compiler(name, part, book)
+    before = len(part.faults)
+    chain = compiler.compile()
+    return (chain if len(part.faults) == before else None), compiler.places
+
+
+class _Compiler:
+    def __init__(self, name: str, part: Part, book: Book) -> None:
+        self._part = part
+        self._book = book
+        part.known_keys(WORKFLOW)
+        self._inputs = book.workflows[name]
+        self._variables = self._inputs.defaults
+        self._mode = self._read_mode()
+        self._steps = {step.id: step for step in read_steps(part if isinstance(part.value, list) else part.at("steps"))}
+        self._bodies = dict(self._read_bodies())
+        self._aliases = self._read_aliases()
+        self._values = {step.id: step_value(step.node) for step in self._steps.values()}
+        self._navigations = {
+            step.id: found
+            for step in self._steps.values()
+            if step.is_navigator and (found := read_navigation(step, self._steps, self._values[step.id]))
+        }
+        changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
+        at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").truth())
+        self._caller = Caller(book, name, self._count("retry"), changes, at_once)
+        self._output_schema = read_schema(part.at("output_schema"))
+        if part.has("settings"):
+            book.left_aside.append("settings")
+        self.places = {step.node: step.part for step in self._steps.values()}
+
+    def compile(self) -> Chain | None:
+        """The chain; of no use if there are faults."""
+        if not self._steps:
+            self._part.fault("the workflow has no steps")
+            return None
+        listed = [step for step in self._steps.values() if step.id not in self._bodies and step.kind != FAULTY]
+        routes = {step.id: self._routes(step) for step in listed}
+        jumps = {step.id: jump for step in listed if (jump := self._jump(step)) is not None}
+        drawn = {step.id: self._draw(step, routes[step.id], jumps.get(step.id), {}) for step in listed}
+        bodies = [self._body(step, owner) for step, owner in self._body_steps()]
+        reading = {step_id for step_id, each in drawn.items() if self._reads_others(each)}
+        found = order(listed, routes, jumps, reading, parallel=self._mode == "parallel")
+        self._check_schema(listed, routes)
+        self._check_reached(listed, found, routes, jumps, reading)
+        drawn |= {step_id: self._gathering(drawn[step_id], members) for step_id, members in found.gathered.items()}
+        description, timeout_s = self._described(), self._seconds()
+        if self._part.faults:
+            return None
+        check = self._caller.check(self._inputs.schema) if self._inputs.schema else None
+        return Drawing(drawn, found, bodies, check).chain(description=description, timeout_s=timeout_s)
+
+    # --- the workflow as a whole ----------------------------------------------------------------------------------------
+
+    def _read_mode(self) -> str:
+        part = self._part.at("execution_mode")
+        mode = part.text() if part.value is not None else "sync"
+        if mode not in MODES:
+            part.fault(f"there is no execution mode {mode!r}{did_you_mean(mode, MODES)}")
+        return mode
+
+    def _described(self) -> str:
+        part = self._part.first("description", "name")
+        return part.text() if part else ""
+
+    def _seconds(self) -> float | None:
+        return self._part.at("timeout").number(least=0.001) if self._part.has("timeout") else None
+
+    def _count(self, key: str) -> int:
+        return (self._part.at(key).count() or 0) if self._part.has(key) else 0
+
+    def _goes_on(self) -> bool:
+        """Whether a failed step does not fail the workflow."""
+        said = self._part.has("continue_on_error") and self._part.at("continue_on_error").truth()
+        if not self._part.has("error_strategy"):
+            return said
+        part = self._part.at("error_strategy")
+        if part.text() not in ("continue", "stop"):
+            part.fault("expected 'continue' or 'stop'")
+        elif self._part.has("continue_on_error") and said != (part.text() == "continue"):
+            part.fault("'error_strategy' and 'continue_on_error' say different things; write one of them")
+        return part.text() == "continue"
+
+    def _check_schema(self, listed: Sequence[Step], routes: Mapping[str, Sequence[Route]]) -> None:
+        answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
+        if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
+            self._part.at("output_schema").fault("'output_schema' has no effect: it is for agents whose 'output.to' is 'user'; none is")
+
+    def _check_reached(
+        self, listed: Sequence[Step], found: Order, routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: set[str]
+    ) -> None:
+        led = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
+        led.update(*found.passed.values())
+        led |= {each for each, needs in found.waits_for.items() if needs}
+        led |= {target for ways in routes.values() for target in _steps_in(ways)}
+        led |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
+        for step in listed:
+            if step.id not in led:
+                step.part.fault(f"nothing leads to step {step.id!r}: no 'output.to' names it, and the step above says itself where it goes")
+
+    # --- names ----------------------------------------------------------------------------------------------------------
+
+    def _scope(self, step: Step, items: Mapping[str, str], *, behind: bool = False) -> Scope:
+        """What names mean in a step; with `behind`, where its output goes."""
+        known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
+        known |= {alias: self._latest(owners, step, behind=behind) for alias, owners in self._aliases.items()}
+        agents = {agent: self._values[first] for agent, first in agents_of([*self._steps.values()]).items()}
+        for other in self._steps.values():
+            if other.id == step.id and not behind:
+                break
+            if other.asks:
+                agents[other.asks] = self._values[other.id]
+            if other.id == step.id:
+                break
+        before = self._values[step.id] if behind else _ITEM if items and not step.has("input") else _BEFORE
+        return Scope({**known, **items}, agents, self._variables, before)
+
+    def _read_aliases(self) -> Mapping[str, Sequence[str]]:
+        """What outputs are called besides → the steps whose output it is, in order."""
+        found: dict[str, list[str]] = {}
+        for step in self._steps.values():
+            for part, alias in _aliases(step):
+                if alias != step.id and alias in self._steps:
+                    part.fault(f"{alias!r} is the id of a step; give the output another name")
+                found.setdefault(alias, []).append(step.id)
+        return found
+
+    def _latest(self, owners: Sequence[str], step: Step, *, behind: bool) -> str:
+        """Of several outputs with one name, the most recent that is there: of the steps above, or else the first."""
+        place = {step_id: place for place, step_id in enumerate(self._steps)}
+        above = [each for each in owners if place[each] < place[step.id] or (behind and each == step.id)]
+        values = [self._values[each] for each in reversed(above or owners[:1])]
+        return values[0] if len(values) == 1 else f"not_null({', '.join(values)})"
+
+    def _reads_others(self, drawn: Drawn) -> bool:
+        """Whether a step reads the output of another, and so may begin when that is over."""
+        texts = [drawn.when or "", *_expressions(drawn.fields)]
+        nodes = {step.node for step in self._steps.values()} - {drawn.node}
+        return bool(set().union(*map(reads, texts)) & nodes)
+
+    # --- a step ---------------------------------------------------------------------------------------------------------
+
+    def _draw(self, step: Step, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> Drawn:
+        scope = self._scope(step, items)
+        navigation = self._navigations.get(step.id)
+        fields = self._caller.fields(step, scope, navigation, self._answer_schema(step, routes))
+        for body in [body for body, loop in self._bodies.items() if loop == step.id]:
+            fields["map_node"] = self._steps[body].node
+        if navigation is not None and not step.has("output"):
+            routes = navigation.routes(self._values[step.id])
+        if step.kind != "condition" and (word := self._on_error(step)) is not None:
+            fields["on_error"] = word
+        drawn = Drawn(step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition")
+        when = step.at("condition") if step.kind != "condition" and step.has("condition") else None
+        rollback = self._rollback(step)
+        return replace(
+            drawn, when=read_condition(when, scope) if when is not None else None, jumps_to=jump,
+            rollback_to=rollback[0] if rollback else None, rollbacks=rollback[1] if rollback else 1,
+        )  # fmt: skip
+
+    def _routes(self, step: Step) -> tuple[Route, ...]:
+        scope = self._scope(step, {}, behind=True)
+        steps = [step_id for step_id in self._steps if step_id not in self._bodies]
+        targets = Targets(steps, agents_of([*self._steps.values()]), self._book.workflows)
+        if step.kind == "condition":
+            test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
+            sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
+            if any(isinstance(route, ToUser) for route in _all([*sides[0], *sides[1]])):
+                step.part.fault("a condition leads to steps: 'user' would only be told whether it holds; let the step before tell more")
+            return (Choice(((test, sides[0]),), sides[1]),)
+        output = step.at("output")
+        if output.value is None:
+            navigation = self._navigations.get(step.id)
+            return navigation.routes(self._values[step.id]) if navigation else ()
+        if not isinstance(output.value, dict):
+            return targets.read(output, scope)
+        output.known_keys(("to", "collect"))
+        if output.has("collect") and step.kind != "loop":
+            output.at("collect").fault("'collect' names the results of a loop; of other steps, write 'output_key'")
+        if step.is_navigator and output.has("to"):
+            output.at("to").fault("'navigation' says already which step comes next")
+        return targets.read(output.at("to"), scope)
+
+    def _on_error(self, step: Step) -> str | None:
+        """abort or skip; None where a failure leads to a step, or nothing is said."""
+        if step.has("on_error"):
+            word = _ON_ERROR.get(step.at("on_error").text())
+            if step.has("continue_on_error") and step.at("continue_on_error").truth() != (word == "skip"):
+                step.at("continue_on_error").fault("'continue_on_error' and 'on_error' say different things; write one of them")
+            return word
+        if step.has("continue_on_error"):
+            return "skip" if step.at("continue_on_error").truth() else "abort"
+        return "skip" if self._goes_on() and step.kind != "approval" else None
+
+    def _jump(self, step: Step) -> str | None:
+        """The step that a failure leads to."""
+        part = step.at("on_error")
+        if part.value is None or part.text() in _ON_ERROR:
+            return None
+        target = part.text()
+        if target not in self._steps or target in self._bodies:
+            part.fault(f"there is no step {target!r}{did_you_mean(target, [*self._steps, *_ON_ERROR])}")
+            return None
+        return target
+
+    def _rollback(self, step: Step) -> tuple[str, int] | None:
+        if not step.has("rollback_to"):
+            if step.has("rollback_limit"):
+                step.at("rollback_limit").fault("'rollback_limit' has no effect without 'rollback_to'")
+            return None
+        part = step.at("rollback_to")
+        target = part.text()
+        earlier = [*self._steps][: [*self._steps].index(step.id) + 1]
+        if target not in earlier:
+            why = "comes later" if target in self._steps else f"is not there{did_you_mean(target, earlier)}"
+            part.fault(f"step {target!r} {why}; a rollback goes to an earlier step")
+            return None
+        most = step.at("rollback_limit").count(least=1) if step.has("rollback_limit") else 1
+        return target, most or 1
+
+    def _answer_schema(self, step: Step, routes: Sequence[Route]) -> JsonValue:
+        """What an answer must be, for the agents whose output goes to the user."""
+        return self._output_schema if any(isinstance(route, ToUser) for route in _all(routes)) else None
+
+    def _gathering(self, drawn: Drawn, members: Sequence[str]) -> Drawn:
+        """A step that gathers a fan, and says nothing of its input, is given what all of it gave."""
+        step = self._steps[drawn.id]
+        if step.has("input") or step.kind != "agent":
+            return drawn
+        given: JsonValue = {member: self._values[member] for member in members}
+        return replace(drawn, fields={**drawn.fields, "input_map": given})
+
+    # --- loops ----------------------------------------------------------------------------------------------------------
+
+    def _read_bodies(self) -> Iterator[tuple[str, str]]:
+        """The steps that loops run, each with its loop; one written in place becomes a step of the workflow."""
+        loops = [step for step in self._steps.values() if step.kind == "loop"]
+        taken: dict[str, str] = {}
+        for loop in loops:  # grows as loops are found in loops
+            part = loop.at("loop").at("body")
+            if isinstance(part.value, dict):
+                for body in read_steps(part):
+                    inner = replace(body, id=f"{loop.id}.{body.id}", node=f"{loop.node}.{body.node}")
+                    self._steps[inner.id] = inner
+                    loops += [inner] if inner.kind == "loop" else []
+                    yield inner.id, loop.id
+            elif part.value is None:
+                loop.at("loop").fault("a loop needs a 'body': the step that is done for each item")
+            elif (name := part.text()) in taken:
+                part.fault(f"step {name!r} is the body of {taken[name]!r} already; give each loop its own")
+            elif name in self._steps:
+                taken[name] = loop.id
+                yield name, loop.id
+            else:
+                part.fault(f"there is no step {name!r}{did_you_mean(name, self._steps)}")
+
+    def _body_steps(self) -> Iterator[tuple[Step, Step]]:
+        for body, loop in self._bodies.items():
+            if self._steps[body].kind != FAULTY:
+                yield self._steps[body], self._steps[loop]
+
+    def _body(self, step: Step, loop: Step) -> Fields:
+        """The node that a loop runs for each item."""
+        for key in _NOT_IN_BODIES:
+            if step.has(key) and (key, step.kind) != ("async", "loop"):
+                step.at(key).fault(f"{key!r} has no effect on the body of a loop; put it on {loop.id!r}")
+        var = loop.at("loop").at("var")
+        name = var.text() if var.value is not None else "item"
+        if step.has("on_error") and step.at("on_error").text() not in _ON_ERROR:
+            step.at("on_error").fault(f"expected one of {', '.join(map(repr, _ON_ERROR))}; a step to go to belongs on {loop.id!r}")
+        drawn = self._draw(step, (), None, {name: _ITEM})
+        return {"node_id": step.node, **drawn.fields}
+
+
+def _aliases(step: Step) -> Iterator[tuple[Part, str]]:
+    """What a step's output is called besides."""
+    yield from step.at("output_key").texts()
+    output = step.at("output")
+    if isinstance(output.value, dict):
+        yield from output.at("collect").texts()
+
+
+def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:
+    """The expressions of a node."""
+    mapped = fields.get("input_map")
+    yield from (str(text) for text in (mapped.values() if isinstance(mapped, dict) else ()))
+    yield from (str(fields[key]) for key in ("condition", "items_path") if key in fields)
+
+
+def _all(routes: Sequence[Route]) -> Iterator[Route]:
+    for route in routes:
+        yield route
+        if isinstance(route, Choice):
+            for _, inner in route.ways:
+                yield from _all(inner)
+
+
+def _steps_in(routes: Sequence[Route]) -> Iterator[str]:
+    yield from (route.step for route in _all(routes) if isinstance(route, ToStep))

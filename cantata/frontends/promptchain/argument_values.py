@@ -1,0 +1,30 @@
+"""Makes values of what callers give, and tells in one line what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from cantata.config.faults import did_you_mean
+from cantata.config.source_map import place
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def valid(model: type[Model], what: str, fields: Mapping[str, object]) -> Model:
+    """The fields as a value. Raises ValueError; pydantic's own error has five lines."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        told = [f"{place(detail['loc'])}: {detail['msg']}".lstrip(": ").replace("Value error, ", "") for detail in details]
+        raise ValueError(f"{what}: {'; '.join(told)}") from None
+
+
+def check_keys(given: Mapping[str, object], known: Collection[str], what: str) -> None:
+    """Raises ValueError for a key that nobody would read."""
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{what}: unknown key {key!r}{did_you_mean(key, known)}")

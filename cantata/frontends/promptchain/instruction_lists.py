@@ -1,0 +1,88 @@
+"""What the lists of a PromptChain hold: its models, its texts and their files, its agentic steps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cantata.config.texts import file_of
+from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.models.definitions import Model
+from cantata.models.instructions import AgenticStep, Prompt
+from cantata.models.values import JsonValue
+
+
+def AgenticStepProcessor(  # the documented name
+    objective: str,
+    max_internal_steps: int = 5,
+    model_name: str | None = None,
+    model_params: Mapping[str, JsonValue] | None = None,
+    history_mode: str = "minimal",
+    max_tool_rounds: int = 40,
+    tools: Sequence[str] | None = None,
+) -> AgenticStep:
+    """An objective that a model works at with the chain's tools, as one instruction: with `tools` only with those.
+
+    Without `model_name` the first of the chain's models is asked. Raises ValueError for what does not fit, such as an empty objective.
+    """
+    if not isinstance(objective, str) or not objective.strip():
+        raise ValueError("an agentic step needs an objective, which is a text")
+    fields = {
+        "objective": objective, "max_internal_steps": max_internal_steps, "max_tool_rounds": max_tool_rounds, "model_name": model_name,
+        "model_params": dict(model_params or {}), "history_mode": history_mode, "tools": None if tools is None else list(tools),
+    }  # fmt: skip
+    return valid(AgenticStep, f"the agentic step {objective[:40]!r}", fields)
+
+
+def models_for(models: Iterable[str | Mapping[str, object]], instructions: Sequence[object]) -> list[str | Model]:
+    """The models of the texts among the instructions: one for all, or one for each. Raises ValueError if they do not fit."""
+    given = [models] if isinstance(models, str | Mapping) else list(models)
+    texts = sum(isinstance(each, str | Prompt) for each in instructions)
+    if len(given) != texts and (len(given) != 1):
+        raise ValueError(
+            f"there {_are(len(given), 'model')} for {_count(texts, 'text')} among the instructions; give one for all, or one for each "
+            "(functions, agentic steps and chains have none)"
+        )
+    for each in instructions:
+        if isinstance(each, AgenticStep) and each.model_name is None and not given:
+            raise ValueError(f"the agentic step {each.objective[:40]!r} has no model: name one as its model_name, or give the chain models")
+    return [_model(each) for each in given]
+
+
+def text_of(text: str, folders: Iterable[Path]) -> str:
+    """The text, or that of the file it stands for, in the first of the folders that has it.
+
+    A text stands for a file only if it is written `file: path`, or ends in .md, .txt or .jinja2 and is there. Raises ValueError.
+    """
+    looked_in = list(folders)
+    files = [file for folder in looked_in if (file := file_of(text, folder))]
+    found = next((file for file in files if file.is_file()), None)
+    if files and found is None:
+        raise ValueError(f"the prompt {text!r} is not in {' nor in '.join(str(folder) for folder in looked_in)}")
+    return text if found is None else found.read_text("utf-8-sig")
+
+
+def script_folder() -> Path:
+    """The folder of the script that runs; the working directory in an interactive session."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve().parent if file and Path(file).is_file() else Path.cwd()
+
+
+def _model(given: str | Mapping[str, object]) -> str | Model:
+    if isinstance(given, str):
+        if not given.strip():
+            raise ValueError("a model's name is empty; write one, such as 'openai/gpt-4o-mini'")
+        return given
+    if not isinstance(given, Mapping) or not given.get("name"):
+        raise ValueError(f"a model is a name or {{'name': ..., 'params': {{...}}}}, not {given!r}")
+    check_keys(given, ("name", "params"), f"model {given['name']!r}")
+    return valid(Model, f"model {given['name']!r}", {"model": given["name"], "params": given.get("params") or {}})
+
+
+def _are(number: int, noun: str) -> str:
+    return f"{'is' if number == 1 else 'are'} {_count(number, noun)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

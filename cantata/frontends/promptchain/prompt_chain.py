@@ -1,0 +1,222 @@
+"""The class PromptChain, with the documented names and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cantata.config.user_code.function_names import name_of, shared_folder
+from cantata.errors import ConfigError
+from cantata.frontends.promptchain.argument_values import valid
+from cantata.frontends.promptchain.instruction_lists import models_for, script_folder, text_of
+from cantata.frontends.promptchain.run_calls import Call, answer_of, log_event, show_logs
+from cantata.frontends.promptchain.servers import McpHelper
+from cantata.frontends.promptchain.toolbox import Toolbox
+from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
+from cantata.models.values import JsonValue
+from cantata.models.wire import RunResult, Turn
+
+CHAIN = "chain"
+"""What a chain is called among its own definitions; chains within it are `chain.2` for the second instruction, and so on."""
+
+STEP_S = 60.0  # as of any agent
+
+
+class PromptChain:
+    """Instructions done one after the other, each with the answer before it: texts for models, functions, agentic steps, other chains.
+
+    `models` are names or `{"name", "params"}`: one for all texts, or one for each. A text with some tools of its own is
+    `(text, [names])`. `timeout_s` bounds a whole run (300 if None), `step_timeout_s` one model call or function.
+    `labels` are those of its runs; `tenant` says whose they are.
+
+    The work is done by the workers at REDIS_URL, or of the stack that `submit up` keeps in this folder; else a stack is started that ends
+    with this process. Raises ValueError for what does not fit together, ConfigError for a function that no worker could import.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str | Mapping[str, Any]],
+        instructions: Sequence[Any],
+        full_history: bool = False,
+        store_steps: bool = False,
+        verbose: bool = False,
+        chainbreakers: Sequence[Callable[..., Any]] | None = None,
+        mcp_servers: Sequence[Mapping[str, Any]] | None = None,
+        additional_prompt_dirs: Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        step_timeout_s: float = STEP_S,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        if step_timeout_s <= 0:
+            raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
+        self._toolbox = Toolbox(mcp_servers or ())
+        self._functions: dict[str, Path | None] = {}
+        self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
+        self._instructions = [self._read(each) for each in instructions]
+        if not self._instructions:
+            raise ValueError("there are no instructions")
+        self._models = models_for(models, self._instructions)
+        self._breakers = [self._named(breaker) for breaker in chainbreakers or ()]
+        self._full_history = full_history
+        self._store_steps = store_steps
+        self._turn = valid(Turn, "PromptChain", {"text": "{input}", "agent": CHAIN, "timeout_s": timeout_s})
+        self._step_timeout_s = step_timeout_s
+        self._verbose = verbose
+        self._labels = dict(labels or {})
+        self.last_result: RunResult | None = None
+        """How the last run ended: its id, status, usage and more."""
+        self._agent(CHAIN)  # what is wrong with it is told now
+        if verbose:
+            show_logs()
+
+    @property
+    def timeout_s(self) -> float | None:
+        """What bounds a whole run, if it was given."""
+        return self._turn.timeout_s
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def process_prompt(self, initial_input: str) -> Any:
+        """Run the chain on a text and wait for what comes of it: a text, or with `full_history` the list of all steps.
+
+        Raises RunError if the run does not succeed. Ctrl-C cancels it.
+        """
+        return self._answer(self._call(initial_input).result())
+
+    async def process_prompt_async(self, initial_input: str) -> Any:
+        """The same, beside other coroutines. Cancelling it cancels the run."""
+        return self._answer(await self._call(initial_input).result_async())
+
+    @property
+    def step_outputs(self) -> dict[str, JsonValue]:
+        """With `store_steps`, what each step of the last run gave: `step_0` is the input, each is {type, output, ...}."""
+        return dict(self.last_result.steps) if self.last_result else {}
+
+    def get_step_output(self, step_number: int) -> Any:
+        """What a step of the last run gave. Raises ValueError if that is not known."""
+        outputs = self.step_outputs
+        if not self._store_steps:
+            raise ValueError("steps are not kept; make the chain with store_steps=True")
+        if f"step_{step_number}" not in outputs:
+            raise ValueError(f"there is no step_{step_number}: {', '.join(outputs) or 'no run has ended with an answer'}")
+        return outputs[f"step_{step_number}"]
+
+    def _call(self, text: str) -> Call:
+        if not isinstance(text, str):
+            raise ValueError(f"the input of a chain is a text, not {text!r}")
+        verbose = any(chain._verbose for _, chain in self._with_nested(CHAIN))
+        return Call(
+            self.definitions, self._turn.model_copy(update={"text": text}), labels=self._labels, watch=log_event if verbose else None
+        )
+
+    def _answer(self, result: RunResult) -> Any:
+        self.last_result = result
+        return answer_of(result)
+
+    # --- tools ------------------------------------------------------------------------------------------------------
+
+    def add_tools(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Take the schemas of functions as OpenAI writes them; each names the function that is registered for it. Raises ValueError."""
+        self._toolbox.add_schemas(tools)
+
+    def register_tool_function(self, func: Callable[..., Any]) -> None:
+        """Let the models call a function. Without a schema they are told its signature and docstring. Raises ValueError or ConfigError."""
+        self._toolbox.register(func)
+
+    @property
+    def mcp_helper(self) -> McpHelper | None:
+        """Asks whether the MCP servers of the chain answer; None if it has none. Workers connect to them by themselves."""
+        has_servers = any(tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values())
+        return McpHelper(lambda: self.definitions) if has_servers else None
+
+    # --- definitions ------------------------------------------------------------------------------------------------
+
+    @property
+    def definitions(self) -> Definitions:
+        """What a configuration would say: the chain is its agent `chain`. Raises ConfigError."""
+        return definitions_of({CHAIN: self})
+
+    def _with_nested(self, name: str) -> Iterator[tuple[str, PromptChain]]:
+        yield name, self
+        for number, each in enumerate(self._instructions, start=1):
+            if isinstance(each, PromptChain):
+                yield from each._with_nested(f"{name}.{number}")
+
+    def _agent(self, name: str) -> Agent:
+        """The chain as an agent, without its tools."""
+        instructions = [
+            Nested(agent=f"{name}.{number}") if isinstance(each, PromptChain) else each
+            for number, each in enumerate(self._instructions, start=1)
+        ]
+        fields = {
+            "models": self._models, "instructions": instructions, "chainbreakers": self._breakers, "full_history": self._full_history,
+            "store_steps": self._store_steps, "timeout_s": self._step_timeout_s, "stream": False,
+        }  # fmt: skip
+        return valid(Agent, "PromptChain", fields)
+
+    def _agent_with_tools(self, name: str) -> Agent:
+        agent = self._agent(name)
+        return agent.model_copy(update={"tools": list(self._toolbox.tools()), "instructions": list(map(self._scoped, agent.instructions))})
+
+    def _scoped(self, instruction: Instruction) -> Instruction:
+        """An instruction whose own tools are named as definitions name them."""
+        if not isinstance(instruction, Prompt | AgenticStep) or instruction.tools is None:
+            return instruction
+        return instruction.model_copy(update={"tools": list(map(self._toolbox.resolve, instruction.tools))})
+
+    def _read(self, given: Any) -> Instruction | PromptChain:
+        match given:
+            case str():
+                return text_of(given, self._prompt_folders)
+            case PromptChain() if given.timeout_s:
+                raise ValueError("timeout_s is for a whole run: give it to the outermost chain only")
+            case PromptChain() | AgenticStep() | MemoryStep():
+                return given
+            case (str() as text, list() | tuple() as tools):
+                names = [tool if isinstance(tool, str) else self._toolbox.register(tool) for tool in tools]
+                return Prompt(prompt=text_of(text, self._prompt_folders), tools=names)
+        if callable(given):
+            return FunctionStep(function=self._named(given))
+        raise ValueError(f"an instruction is a text, a function, an agentic step, a chain, or (text, [tools]); not {given!r}")
+
+    def _named(self, function: Callable[..., Any]) -> str:
+        name, folder = name_of(function)
+        self._functions[name] = folder
+        return name
+
+
+def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None) -> Definitions:
+    """What a configuration would say of chains: each is an agent, and so is each chain within it. Raises ConfigError.
+
+    `functions` are named by others that go with them, as `name_of` names them.
+    """
+    agents: dict[str, Agent] = {}
+    tools: dict[str, tuple[str, Tool]] = {}
+    places = dict(functions or {})
+    for root, outer in chains.items():
+        for name, chain in outer._with_nested(root):
+            if name in agents:
+                raise ConfigError(f"agent {name!r} is also what the chain within {root!r} is called; rename one", source="PromptChain")
+            agents[name] = chain._agent_with_tools(name)
+            for called, tool in chain._toolbox.tools().items():
+                owner, known = tools.setdefault(called, (root, tool))
+                if known != tool:
+                    where = (
+                        "a chain and another in a chain within it" if owner == root else f"agent {owner!r} and another in agent {root!r}"
+                    )
+                    raise ConfigError(f"tool {called!r} is one thing in {where}", source="PromptChain")
+            places |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
+    folder = shared_folder(places) or script_folder()  # commands of MCP servers run there
+    return Definitions(folder=str(folder), agents=agents, tools={name: tool for name, (_, tool) in tools.items()})
+
+
+def prompt_folders(given: Sequence[str]) -> list[Path]:
+    """Where the files of prompts are looked for: in the folders given, then beside the script. Raises ValueError."""
+    folders = [Path(folder) for folder in given]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"additional_prompt_dirs: there is no folder {str(folder)!r}")
+    return [*folders, script_folder()]

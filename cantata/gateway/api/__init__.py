@@ -1,0 +1,1 @@
+"""The routes of the gateway, and what they take and answer."""

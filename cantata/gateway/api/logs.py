@@ -1,0 +1,42 @@
+"""What was logged for a run, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from cantata.gateway.api.routes import ERRORS, UNKNOWN, Desk, Reader
+from cantata.gateway.edge import Name
+from cantata.models.values import Value
+from cantata.observability.logs.lines import Line
+from cantata.state.runs import log_store
+
+router = APIRouter(responses=ERRORS)
+
+After = Annotated[
+    str, Query(pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last line that is known; only later ones are sent")
+]
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class RunLog(Value):
+    """Lines of a run's log."""
+
+    lines: list[Line] = Field(description="in the order they were said")
+    dropped: int = Field(description="how many older lines are not kept any more")
+    next: str | None = Field(description="the `after` to go on with; null if there were no lines")
+
+
+@router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
+async def show_logs(
+    run_id: Name, desk: Desk, tenant: Reader, after: After = "0-0", level: Level = "debug", step: str | None = None
+) -> RunLog:
+    """What workers and tools logged for a run, on all machines: up to 1,000 lines, from `after` on."""
+    await desk.run(tenant, run_id)
+    found = log_store.Logs(desk.client.redis, run_id)
+    lines = await desk.call(found.read, after=after)
+    newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
+    wanted = [line for line in lines if log_store.at_least(line, level) and (step is None or log_store.of_step(line, step))]
+    return RunLog(lines=wanted, dropped=await desk.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}")

@@ -1,0 +1,119 @@
+"""What the run pages ask for: runs found again, drawn as graphs, done anew; and the pages themselves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import RedirectResponse
+
+from cantata.dashboard.pages import assets
+from cantata.dashboard.pages.page_views import GraphView, StepDetail
+from cantata.gateway.access import PAGES
+from cantata.gateway.api import bodies
+from cantata.gateway.api.bodies import documented
+from cantata.gateway.api.routes import ERRORS, UNKNOWN, Caller, Desk, Key, Most, Reader, accepted
+from cantata.gateway.edge import Name
+from cantata.gateway.http_errors import ErrorBody, Refused
+from cantata.models.wire import RunStatus
+from cantata.state.runs.listing import LONGEST_SEARCH, RunList
+
+MOST_OPENED = 20
+
+Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs that stand so; may be given several times")]
+Kind = Annotated[Literal["turn", "chain"] | None, Query(description="only runs of this kind")]
+Sought = Annotated[str, Query(max_length=LONGEST_SEARCH, description="only runs with this in their id, title, session or labels")]
+Before = Annotated[str | None, Query(max_length=220, description="`next` of the page before: what follows it")]
+Opened = Annotated[list[str] | None, Query(alias="open", max_length=MOST_OPENED, description="a map whose items are to be told too")]
+
+Signalled = Annotated[str | None, Query(max_length=2000, description="the step that a signal would be for")]
+
+router = APIRouter(responses=ERRORS)
+static = APIRouter(include_in_schema=False)
+
+
+@router.get("/runs", tags=["runs"])
+async def list_runs(
+    desk: Desk, tenant: Reader, status: Statuses = None, kind: Kind = None, q: Sought = "", before: Before = None, most: Most = 20
+) -> RunList:
+    """Runs, newest first. A page may be short, or empty, though `next` is set: it was looked for long enough, and more may follow."""
+    return await desk.call(desk.pages.list, tenant, statuses=status or (), kind=kind, text=q, before=before, most=most)
+
+
+@router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
+async def show_graph(run_id: Name, desk: Desk, tenant: Reader, opened: Opened = None) -> Response:
+    """A run's steps and edges as they stand. The items of a map are counted; of one that is opened the first are told as steps."""
+    graph = await desk.call(lambda: desk.pages.graph(tenant, run_id, opened=opened or ()).model_dump_json())
+    return Response(graph, media_type="application/json")
+
+
+@router.get("/runs/{run_id}/steps/{step_id:path}", tags=["runs"], responses=UNKNOWN, response_model=StepDetail)
+async def show_step(run_id: Name, step_id: Name, desk: Desk, tenant: Reader) -> Response:
+    """A step with its inputs, its output, its attempts, and what was said if it asked a model. Large values are cut."""
+    step = await desk.call(lambda: desk.pages.step(tenant, run_id, step_id).model_dump_json())
+    return Response(step, media_type="application/json")
+
+
+@router.get("/runs/{run_id}/tasks", tags=["runs"], responses=UNKNOWN)
+async def list_tasks(run_id: Name, desk: Desk, tenant: Reader) -> bodies.TaskList:
+    """The Celery tasks of a run, where they are known: in Flower, not here."""
+    await desk.run(tenant, run_id)
+    return bodies.TaskList(tasks=[])
+
+
+@router.get("/runs/{run_id}/refusals", tags=["runs"], responses=UNKNOWN)
+async def show_refusals(run_id: Name, desk: Desk, caller: Caller, step: Signalled = None) -> bodies.Refusals:
+    """Why this token may not do what the run pages have buttons for; empty texts for what it may."""
+    caller.require("read")
+    return bodies.Refusals.model_validate(await desk.refusals(caller, run_id, step))
+
+
+@router.post(
+    "/runs/{run_id}/retry", status_code=202, tags=["runs"],
+    responses={**UNKNOWN, 422: {"model": ErrorBody, "description": "it is under way, or succeeded: there is nothing to do anew"}},
+)  # fmt: skip
+async def retry_run(response: Response, run_id: Name, desk: Desk, caller: Caller, key: Key = None) -> bodies.RunState:
+    """Do anew what a run left unfinished that failed, was cancelled or ran out of time, as a new run; the rest is taken over."""
+    return await accepted(await desk.retry(caller, run_id, key), response, desk)
+
+
+@router.post(
+    "/runs/{run_id}/fork", status_code=202, tags=["runs"], responses=UNKNOWN,
+    openapi_extra=documented(bodies.ForkBody, bodies.FORK),
+)  # fmt: skip
+async def fork_run(request: Request, response: Response, run_id: Name, desk: Desk, caller: Caller, key: Key = None) -> bodies.RunState:
+    """Do a run that is over anew from a step on, as a new run; what lies upstream is taken over as it ended."""
+    body = await bodies.read(request, bodies.ForkBody)
+    return await accepted(await desk.fork(caller, run_id, body.from_step, body.changes, key), response, desk)
+
+
+# --- the pages themselves ---------------------------------------------------------------------------------------------------
+
+
+@static.get("/")
+async def home(desk: Desk) -> Response:
+    """To the pages."""
+    return RedirectResponse(f"{desk.prefix}{PAGES}/")
+
+
+@static.get(f"{PAGES}/static/{{path:path}}")
+async def asset(request: Request, path: str) -> Response:
+    """A script, a style, an image of the pages."""
+    found = assets.asset(path)
+    if found is None:
+        raise Refused(404, f"the pages have no file {path!r}")
+    return _file(request, found)
+
+
+@static.get(PAGES)
+@static.get(f"{PAGES}/{{path:path}}")
+async def page(request: Request, desk: Desk, path: str = "") -> Response:
+    """The document of every page."""
+    return _file(request, assets.index(api=desk.prefix, base=desk.prefix + PAGES, flower=request.app.state.flower))
+
+
+def _file(request: Request, found: assets.Asset) -> Response:
+    headers = {**assets.HEADERS, "Cache-Control": assets.CACHE, "ETag": found.etag}
+    if request.headers.get("if-none-match") == found.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, media_type=found.media_type, headers=headers)

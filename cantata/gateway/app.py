@@ -1,0 +1,100 @@
+"""Puts the gateway together: layers, routes, and the task that reads events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI
+
+from cantata import __version__
+from cantata.client.client import Client
+from cantata.gateway import http_errors, metrics
+from cantata.gateway.access import Access, Tokens
+from cantata.gateway.api import bodies, chat_socket, logs, pages, routes
+from cantata.gateway.config_reload import keep_current
+from cantata.gateway.edge import Edge, prefix_of
+from cantata.gateway.request_limits import Bounded, Paced
+from cantata.gateway.tenant_service import Service
+from cantata.state.limits.request_rate import Pace
+from cantata.state.runs.streams import Streams, connect_async
+
+REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
+PER_S = 200.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
+BURST_S = 10.0  # seconds of that pace may come at once
+
+ROUTERS = (routes.probes, metrics.router, pages.router, pages.static, routes.router, logs.router, chat_socket.router)  # asked in this order
+
+ABOUT = "Turns, chains, sessions and memory. A run goes on whether or not anyone is connected; its events can be read from any offset."
+
+
+def create_app(
+    client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None,
+    flower: str = "", url_prefix: str = "",
+) -> FastAPI:  # fmt: skip
+    """The gateway as an ASGI application. Without tokens everybody who may ask is the tenant of runs without a label.
+
+    `flower` is the address of Flower, if the run pages are to lead there; `url_prefix` is what stands before every path for those who ask
+    through a proxy. Raises ConfigError for one that cannot.
+    """
+    prefix = prefix_of(url_prefix, ours=_first_names())
+    redis = connect_async(client.redis_url, namespace=client.app.namespace)
+    streams = Streams(redis)
+    service = Service(client, streams, prefix=prefix)
+    pace = Pace(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        reading = asyncio.create_task(streams.run())
+        reloading = asyncio.create_task(keep_current(service))
+        try:
+            yield
+        finally:
+            reloading.cancel()
+            streams.end()
+            with suppress(asyncio.CancelledError):
+                await reading
+            service.close()
+            await redis.aclose()
+
+    app = FastAPI(
+        title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
+        servers=[{"url": prefix}] if prefix else None,
+    )  # fmt: skip  # the pages that FastAPI would serve load scripts from elsewhere
+    app.state.service, app.state.pace, app.state.flower = service, pace, flower
+    app.state.watch = metrics.Watch(client)
+    for router in ROUTERS:
+        app.include_router(router)
+    http_errors.install(app)
+    app.add_middleware(Bounded, most_bytes=request_bytes)
+    app.add_middleware(Paced, pace=pace)
+    app.add_middleware(Access, tokens=tokens)
+    app.add_middleware(Edge, prefix=prefix)  # the outermost
+    _describe(app, has_tokens=tokens is not None)
+    return app
+
+
+def _first_names() -> set[str]:
+    """What our paths begin with."""
+    return {"openapi.json", *(path.split("/")[1] for router in ROUTERS for route in router.routes if (path := getattr(route, "path", "")))}
+
+
+def _describe(app: FastAPI, *, has_tokens: bool) -> None:
+    """Have the OpenAPI document show what FastAPI cannot know: bodies that we read ourselves, and tokens."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = made()
+            components = document.setdefault("components", {})
+            for model in bodies.ASKED:
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
+            if has_tokens:
+                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"token": []}]
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document

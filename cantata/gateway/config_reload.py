@@ -1,0 +1,85 @@
+"""Serves a changed configuration: looks at its files each second, and keeps the one of before while the new one has faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from pathlib import Path
+
+import structlog
+
+from cantata.client.client import Client
+from cantata.errors import CantataError
+from cantata.gateway.tenant_service import Service
+
+LOOK_S = 0.5
+MAX_LOOKS = 3  # at files of which some change all the time, before the configuration is read nonetheless
+MAX_FILES = 2000  # of a configuration's folder, the nearest first
+SKIPPED = {"__pycache__", "node_modules", "site-packages"}
+
+log = structlog.get_logger(__name__)
+
+_Stats = dict[str, tuple[int, int]]
+
+
+async def keep_current(service: Service) -> None:
+    """Have the service use the configuration as it lies on the disk, from now on."""
+    original = service.client
+    judged = seen = await asyncio.to_thread(files_of, original)
+    unsettled = 0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        before, seen = seen, await asyncio.to_thread(files_of, original)
+        unsettled = unsettled + 1 if seen != before else 0
+        if seen == judged or 0 < unsettled < MAX_LOOKS:  # as it was, or still being saved
+            continue
+        judged, unsettled = seen, 0
+        try:
+            found = await asyncio.to_thread(original.read_definitions)
+        except (CantataError, OSError) as error:
+            log.error("configuration_not_served", error=str(error), note="the one of before is served until it is corrected")
+            continue
+        if found != service.client.definitions:
+            service.client = original.with_definitions(found)
+            log.info("configuration_served", folder=found.folder)
+
+
+def files_of(client: Client) -> _Stats:
+    """Return when the files of a configuration's folder were changed, and how large they are."""
+    try:
+        path = client.find_config()
+    except CantataError:
+        return {}
+    found: _Stats = {}
+    if path is not None:
+        _add(found, path)
+        folders = deque([path if path.is_dir() else path.parent])
+        while folders and len(found) < MAX_FILES:
+            folders.extend(_look(folders.popleft(), found))
+    return found
+
+
+def _look(folder: Path, found: _Stats) -> list[Path]:
+    """Add the files of a folder; return its folders."""
+    inner = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                if entry.name[0] == "." or entry.name in SKIPPED:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    inner.append(Path(entry.path))
+                elif len(found) < MAX_FILES:
+                    _add(found, Path(entry.path))
+    except OSError:
+        return []
+    return inner
+
+
+def _add(found: _Stats, path: Path) -> None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return
+    found[str(path)] = stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,286 @@
+"""What the gateway does for a tenant, as coroutines: calls of the client in a bounded pool of threads, and waiting without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar, cast
+
+from cantata.client.client import ChainRun, Client, Run, TurnRun
+from cantata.coordinator import fork_requests
+from cantata.coordinator.fork_requests import FORKED_AT
+from cantata.coordinator.sweeper import definitions_from
+from cantata.dashboard.pages.run_pages import Pages
+from cantata.errors import CantataError, ConfigError, UnknownRunError
+from cantata.gateway.grants import STARTS, Grant, is_question
+from cantata.gateway.http_errors import Refused
+from cantata.models.forks import Past
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
+from cantata.planning import rewind as rewinding
+from cantata.planning.turns.mentions import mention
+from cantata.state.fleet import registry
+from cantata.state.fleet.load import USUAL_QUEUES
+from cantata.state.forks import fork_store
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.redis.connection import RedisFailure
+from cantata.state.runs.records import StepRecord
+from cantata.state.runs.streams import Streams
+from cantata.state.sessions.conversations import Sessions
+
+THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
+FRESH_S = 1.0  # for so long the answer of a probe is given again
+READY_S = 2.0  # until it is said that Redis hangs: probes, and `submit status`, which waits for 3 s, are to hear why
+MOST_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Service:
+    """The way to runs, sessions and memory, of whoever asks. Every method takes the tenant, and shows nobody what is another's."""
+
+    def __init__(self, client: Client, streams: Streams, *, prefix: str = "") -> None:
+        self.client = client
+        self.streams = streams
+        self.prefix = prefix  # stands before the addresses that answers name
+        self.pages = Pages(client)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
+        self._waiting = 0
+        self._looking: asyncio.Task[list[str] | Exception] | None = None
+        self._looked_at = 0.0
+
+    async def call(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Call what blocks, in a thread."""
+        if self._waiting >= MOST_WAITING:
+            raise Refused(503, "this gateway has too much to do; come again", code="busy", retry_after_s=1)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **more))
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- runs -----------------------------------------------------------------------------------------------------------
+
+    async def submit_turn(self, grant: Grant, turn: Turn, key: str | None = None) -> TurnRun:
+        """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError, or Refused for what the token may not name."""
+        return await self.call(self._submit_turn, grant, turn, key)
+
+    async def submit_chain(self, grant: Grant, request: ChainRequest, key: str | None = None) -> ChainRun:
+        """Submit a chain request. The same key of a tenant gives the same run. Raises ConfigError, or Refused as above."""
+        return await self.call(self._submit_chain, grant, request, key)
+
+    async def run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
+        """A run of a tenant. Raises UnknownRunError, also for the runs of others."""
+        return await self.call(self._run, tenant, run_id)
+
+    async def turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, Turn]:
+        """A turn of a tenant, and what was asked. Raises UnknownRunError, also for a chain."""
+        return await self.call(self._turn_of, tenant, run_id)
+
+    async def result(self, run: TurnRun | ChainRun) -> RunResult | ChainResponse:
+        """How a run ended, or how far it is."""
+        return await self.call(_result, run)
+
+    async def is_over(self, run: Run, wait_s: float) -> bool:
+        """Whether a run is over, once it is or `wait_s` have passed."""
+        if await self.call(run.status) in RUN_OVER:
+            return True
+        return bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s)
+
+    async def cancel(self, grant: Grant, run_id: str) -> RunStatus:
+        """End a run; its status after that. Raises Refused for a token that could not start it."""
+        return await self.call(lambda: self._started_by(grant, run_id).cancel())
+
+    async def retry(self, grant: Grant, run_id: str, key: str | None = None) -> TurnRun | ChainRun:
+        """Do anew what a run left unfinished. The same key gives the same run. Raises ConfigError, or Refused as `cancel` does."""
+        return await self.call(self._made_of, grant, run_id, None, {}, key)
+
+    async def fork(
+        self, grant: Grant, run_id: str, from_step: str, changes: Mapping[str, JsonValue], key: str | None = None
+    ) -> TurnRun | ChainRun:
+        """Do a run anew from a step on. The same key gives the same run. Raises ConfigError, or Refused as `cancel` does."""
+        return await self.call(self._made_of, grant, run_id, from_step, changes, key)
+
+    async def signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
+        """Give a waiting step its value; what became of it. Raises Refused for an approval of the token's own run."""
+        return await self.call(self._signal, grant, run_id, step, value)
+
+    async def refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
+        """Return why a token may not cancel, retry, fork or signal a run; of a signal, for this step."""
+        return await self.call(self._refusals, grant, run_id, step)
+
+    async def steps(self, run: Run, step_ids: list[str]) -> Mapping[str, StepRecord]:
+        """What is known of some steps."""
+        return await self.call(run.steps, step_ids) if step_ids else {}
+
+    # --- the rest -------------------------------------------------------------------------------------------------------
+
+    def sessions(self, tenant: str) -> Sessions:
+        """The conversations of a tenant."""
+        return self.client.sessions.of(tenant)
+
+    def memory(self, tenant: str) -> MemoryBank:
+        """What is remembered of a tenant."""
+        return self.client.memory.of(tenant=tenant)
+
+    async def faults(self) -> list[str]:
+        """Why runs would not be worked on now; nothing if they would. Told in time, though Redis may hang.
+
+        However many ask, Redis is asked once a second: the path is open to anyone.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._looking is None or (self._looking.done() and now - self._looked_at > FRESH_S):
+            self._looking, self._looked_at = asyncio.create_task(self._look()), now
+        found = await asyncio.shield(self._looking)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _look(self) -> list[str] | Exception:
+        try:
+            return await asyncio.wait_for(self.call(self._faults), READY_S)
+        except TimeoutError:
+            return [f"Redis gave no answer within {READY_S:g} s"]
+        except (CantataError, RedisFailure, OSError) as error:  # told to each who asks
+            return error
+
+    def _submit_turn(self, grant: Grant, turn: Turn, key: str | None) -> TurnRun:
+        grant.check_turn(turn, self.client.definitions)
+        run = self.client.submit_turn(
+            turn.text, team=turn.team, agent=turn.agent, workflow=turn.workflow, session=turn.session, send_history=turn.send_history,
+            timeout_s=turn.timeout_s, idempotency_key=key and f"gateway\n{grant.tenant}\nturn\n{key}", labels=grant.labels(),
+        )  # fmt: skip
+        if key is not None and self._asked(run, Turn) != turn:
+            raise _used(key)
+        return run
+
+    def _submit_chain(self, grant: Grant, request: ChainRequest, key: str | None) -> ChainRun:
+        grant.check_chain(request)
+        own = key and f"gateway\n{grant.tenant}\nchain\n{key}"
+        run = self.client.submit_chain(request, idempotency_key=own, labels=grant.labels())
+        if key is not None:
+            asked = self._asked(run, ChainRequest)
+            named = asked if request.chain_id else asked.model_copy(update={"chain_id": ""})  # one was made up
+            if named != request:
+                raise _used(key)
+        return run
+
+    def _made_of(
+        self, grant: Grant, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None
+    ) -> TurnRun | ChainRun:
+        run = self._started_by(grant, run_id)
+        if isinstance(run, TurnRun):
+            grant.check_turn(self._asked(run, Turn), self.client.definitions)
+        else:
+            grant.check_chain(self._asked(run, ChainRequest))
+        own, labels = key and f"gateway\n{grant.tenant}\nfork\n{key}", grant.labels()
+        if from_step is None:
+            made = self.client.retry(run_id, idempotency_key=own, labels=labels)
+        else:
+            if changes and not grant.approve_own:
+                _check_approvals(fork_store.read(self.client.ledger, run_id), from_step)
+            made = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own, labels=labels)
+        if key is not None and not self._is_made_so(made, run_id, from_step, changes):
+            raise _used(key)
+        return made
+
+    def _is_made_so(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+        """Whether a run was made of another as is asked now, and not by an earlier request with the same key."""
+        ledger = self.client.ledger
+        _, request, _, labels = ledger.request_of(made.run_id)
+        if labels.get(FORKED_AT) != from_step:
+            return False
+        past = fork_store.read(ledger, source)
+        wanted, _ = fork_requests.request_of(past, changes, definitions_from(ledger.definitions(source, past.definitions)))
+        return cast(JsonValue, json.loads(request)) == wanted
+
+    def _asked(self, run: Run, kind: type[TurnOrChain]) -> TurnOrChain:
+        return kind.model_validate_json(self.client.ledger.request_of(run.run_id)[1])
+
+    def _run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
+        kind, _, _, labels = self.client.ledger.request_of(run_id)
+        if labels.get("tenant", "") != tenant:
+            raise UnknownRunError.of(run_id)
+        return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
+
+    def _started_by(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
+        """A run of the token's tenant that it could start, and so may end. Raises UnknownRunError, Refused."""
+        run = self._run(grant.tenant, run_id)
+        grant.require(STARTS[kind_of(run)])
+        return run
+
+    def _signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
+        run = self._run(grant.tenant, run_id)
+        if reason := self._own_approval(grant, run, step):
+            raise Refused(403, reason, code="own_run")
+        return run.signal(step, value)
+
+    def _own_approval(self, grant: Grant, run: Run, step: str) -> str:
+        labels = self.client.ledger.request_of(run.run_id)[3]
+        known = run.steps([step]).get(step)
+        return grant.own_approval(labels, known.spec if known else None)
+
+    def _refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
+        run = self._run(grant.tenant, run_id)
+        starts = grant.lacks(STARTS[kind_of(run)])
+        signal = grant.lacks("signal") or (self._own_approval(grant, run, step) if step is not None else "")
+        return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
+
+    def _turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, Turn]:
+        run = self._run(tenant, run_id)
+        if not isinstance(run, TurnRun):
+            raise UnknownRunError(f"run {run_id!r} is a chain, not a turn")
+        return run, self._asked(run, Turn)
+
+    def _faults(self) -> list[str]:
+        redis = self.client.redis
+        redis.ping()
+        served = {queue for worker in registry.workers(redis) for queue in worker.queues}
+        return [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
+
+
+TurnOrChain = TypeVar("TurnOrChain", Turn, ChainRequest)
+
+
+def addressed(turn: Turn) -> Turn:
+    """The turn, for the agent that its text names: `@agent: text`, `@history @agent: text`."""
+    named = mention(turn.text)
+    if named is None or turn.agent or turn.team:
+        return turn
+    return turn.model_copy(update={"text": named.text, "agent": named.agent, "send_history": named.send_history})
+
+
+def _result(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
+    if isinstance(run, TurnRun):
+        return run.result(1.0) if run.status() in RUN_OVER else run.so_far()
+    return run.so_far()
+
+
+def kind_of(run: Run) -> str:
+    """Return the kind of a run: chain or turn."""
+    return "chain" if isinstance(run, ChainRun) else "turn"
+
+
+def _check_approvals(past: Past, from_step: str) -> None:
+    """Raise Refused if a fork with another input would take over an approval that was given for the input before."""
+    fork = rewinding.fork(past, from_step)
+    anew = {each.step_id for each in fork.redone}.union(fork.removed)
+    for step_id, duty in past.duties.items():
+        if duty.kind == "wait" and past.cells[step_id].word == "done" and step_id not in anew and not is_question(duty.kind, duty.work):
+            message = (
+                f"step {step_id!r} was approved for the input before, and this fork would change the input behind it; "
+                "fork from that step or one before it, so that it is approved again"
+            )
+            raise Refused(403, message, code="own_run")
+
+
+def _used(key: str) -> ConfigError:
+    return ConfigError(f"the key {key!r} was used for another request; a new request needs a new key", code="key_used")

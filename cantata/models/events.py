@@ -1,0 +1,268 @@
+"""Events of a run: one class for each type, with what it means as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from cantata.models.graph import StepState
+from cantata.models.values import ErrorInfo, Value
+from cantata.models.wire import RunStatus
+
+
+class RunEvent(Value):
+    """Something that happened in a run. An event of a type that this version does not know is of this class."""
+
+    model_config = ConfigDict(extra="ignore")  # of a failure, Redis has the whole record of the attempt
+
+    seq: int = Field(description="offset in the run's stream: rises by one, no gap and no repeat")
+    run_id: str = Field(description="the run")
+    at_ms: int = Field(description="Redis's clock, milliseconds since 1970")
+    type: str = Field(description="what happened")
+    step: str | None = Field(default=None, description="the step it happened to; the run, if null")
+    attempt: int | None = Field(default=None, description="the attempt of the step, from 1")
+    worker: str | None = Field(default=None, description="the worker that did it")
+
+    step_state: ClassVar[StepState | None] = None
+    """The state that the event puts its step in; None if the step stays as it is."""
+    ends_step: ClassVar[bool] = False
+    ends_attempt: ClassVar[bool] = False
+    voids_attempt: ClassVar[str] = ""
+    """Why everything that the attempt streamed before is void; empty if it is not."""
+    ends_run: ClassVar[bool] = False
+
+    @property
+    def explanation(self) -> str:
+        """Return why it happened, for people; empty if the event does not say."""
+        return ""
+
+
+class AttemptFailed(RunEvent):
+    """An attempt that ended with an error."""
+
+    error: ErrorInfo | None = Field(default=None, description="why the attempt failed")
+    ends_attempt = True
+
+    @property
+    def explanation(self) -> str:
+        """Return the error's message."""
+        return self.error.message if self.error else ""
+
+
+class Notice(RunEvent):
+    """Something that is told in a sentence."""
+
+    message: str = Field(default="", description="for people: what, and what to do")
+
+    @property
+    def explanation(self) -> str:
+        """Return the message."""
+        return self.message
+
+
+class RunAccepted(RunEvent):
+    """The run was taken in: nothing of it is lost from here on."""
+
+    type: Literal["accepted"] = "accepted"
+    forked_from: str | None = Field(default=None, description="the run it was forked from")
+
+
+class StepStarted(RunEvent):
+    """A worker began an attempt."""
+
+    type: Literal["started"] = "started"
+    step_state = "running"
+
+
+class StepDone(RunEvent):
+    """The step succeeded; its output is recorded."""
+
+    type: Literal["done"] = "done"
+    step_state = "done"
+    ends_step = True
+    ends_attempt = True
+    timed_out: bool = Field(default=False, description="a wait whose time passed without a signal: its output is its default")
+
+
+class StepExpanded(RunEvent):
+    """The step added steps to the graph, which take its place."""
+
+    type: Literal["expanded"] = "expanded"
+    step_state = "done"
+    ends_attempt = True
+    steps: int = Field(default=0, description="how many steps it added")
+
+
+class StepFailed(AttemptFailed):
+    """The step failed for good."""
+
+    type: Literal["failed"] = "failed"
+    step_state = "failed"
+    ends_step = True
+    voids_attempt = "the attempt failed"
+
+
+class StepMissedDeadline(AttemptFailed):
+    """The step was not done when its join went on without it."""
+
+    type: Literal["missed_deadline"] = "missed_deadline"
+    step_state = "failed"
+    ends_step = True
+    voids_attempt = "it did not answer in time"
+
+
+class StepSkipped(RunEvent):
+    """The step will not run: no path leads to it any more, or its scope was stopped."""
+
+    type: Literal["skipped"] = "skipped"
+    step_state = "skipped"
+    ends_step = True
+    ends_attempt = True
+
+
+class StepRetried(AttemptFailed):
+    """The attempt failed, and another follows."""
+
+    type: Literal["retry"] = "retry"
+    step_state = "waiting"
+    voids_attempt = "the attempt failed, another follows"
+
+
+class RateLimited(RunEvent):
+    """The attempt could not begin, since a limit has no room; it is made again later."""
+
+    type: Literal["rate_limited"] = "rate_limited"
+    step_state = "waiting"
+    ends_attempt = True
+    reason: str = Field(default="", description="the limit that has no room")
+    seconds: float = Field(default=0.0, description="how long it waits at least")
+
+    @property
+    def explanation(self) -> str:
+        """Return which limit has no room."""
+        return self.reason
+
+
+class LeaseLost(RunEvent):
+    """The worker of the attempt is gone; another attempt follows."""
+
+    type: Literal["lost"] = "lost"
+    step_state = "ready"
+    ends_attempt = True
+    voids_attempt = "its worker is gone, another begins anew"
+
+    @property
+    def explanation(self) -> str:
+        """Name the worker."""
+        return f"its worker {self.worker} is gone"
+
+
+class StepReleased(RunEvent):
+    """A worker that stops handed the step back; another attempt follows."""
+
+    type: Literal["released"] = "released"
+    step_state = "ready"
+    ends_attempt = True
+    voids_attempt = "its worker was stopped, another begins anew"
+
+
+class StepRefused(Notice):
+    """A worker that does not know the step handed it back."""
+
+    type: Literal["refused"] = "refused"
+    step_state = "ready"
+    ends_attempt = True
+
+
+class OutcomeUncertain(RunEvent):
+    """The worker of a step that runs at most once is gone; a signal has to say how it ended."""
+
+    type: Literal["uncertain"] = "uncertain"
+    step_state = "waiting_signal"
+    ends_attempt = True
+
+
+class SignalAwaited(RunEvent):
+    """The step waits for a signal."""
+
+    type: Literal["waiting"] = "waiting"
+    step_state = "waiting_signal"
+    asks: JsonValue = Field(default=None, description="the question that the signal answers")
+
+
+class SignalReceived(RunEvent):
+    """The step has its signal."""
+
+    type: Literal["signal"] = "signal"
+
+
+class ReplyDelta(RunEvent):
+    """A piece of a model's reply, as it comes."""
+
+    type: Literal["delta"] = "delta"
+    text: str = Field(default="", description="the piece")
+
+
+class ModelFallback(Notice):
+    """A model failed, and the next one of the agent is asked."""
+
+    type: Literal["fallback"] = "fallback"
+    voids_attempt = "the model failed, another is asked"
+    model: str = Field(default="", description="the model that failed")
+
+
+class ChainBroken(RunEvent):
+    """A chainbreaker ended the row of an agent's instructions."""
+
+    type: Literal["break"] = "break"
+    breaker: str = Field(default="", description="the chainbreaker")
+    reason: str = Field(default="", description="the reason it gave")
+    original: JsonValue = Field(default=None, description="the output that it may have replaced, cut if it is large")
+
+    @property
+    def explanation(self) -> str:
+        """Return the reason that the chainbreaker gave."""
+        return self.reason
+
+
+class RunWarning(Notice):
+    """Something went wrong without failing the run."""
+
+    type: Literal["warning"] = "warning"
+
+
+class QueueUnserved(Notice):
+    """No worker serves the queue of a step."""
+
+    type: Literal["unserved"] = "unserved"
+    queue: str = Field(default="", description="the queue")
+
+
+class RunClosed(RunEvent):
+    """The run is over."""
+
+    type: Literal["closed"] = "closed"
+    status: RunStatus = Field(description="how it ended")
+    failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
+    ends_run = True
+
+
+KNOWN_EVENTS = (
+    RunAccepted, StepStarted, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried, RateLimited, LeaseLost,
+    StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning,
+    QueueUnserved, RunClosed,
+)  # fmt: skip
+EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
+"""Type → class."""
+
+
+def types_where(has_property: Callable[[type[RunEvent]], object]) -> frozenset[str]:
+    """Return the types of the events whose class has a property."""
+    return frozenset(name for name, each in EVENT_CLASSES.items() if has_property(each))
+
+
+def event_of(**fields: Any) -> RunEvent:
+    """Return the event with these fields, of the class that its type says. Raises pydantic.ValidationError."""
+    return EVENT_CLASSES.get(fields["type"], RunEvent).model_validate(fields)

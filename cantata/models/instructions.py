@@ -1,0 +1,97 @@
+"""What an agent is told to do, one after the other: prompts, functions, memory functions, agentic steps, other agents and chains."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from cantata.models.params import Params
+from cantata.models.values import Value
+
+FUNCTION = r"^[\w.]+:\w+$"
+
+
+class Prompt(Value):
+    """A prompt with the tools it may use, where they are not all of the agent's."""
+
+    prompt: str = Field(description="the text; `{input}` is the answer before, or the input")
+    tools: list[str] = Field(description="names of tools; an empty list is none")
+
+
+class FunctionStep(Value):
+    """A Python function between the prompts: it gets the answer before it and gives the next input."""
+
+    function: str = Field(
+        description="module:name, importable from the configuration's folder; takes the text, or nothing", pattern=FUNCTION
+    )
+
+
+class MemoryStep(Value):
+    """A memory function between the prompts: lines of the text before it that begin with MEMORY are done and answered."""
+
+    memory: str = Field(min_length=1, max_length=256, description="the namespace that its commands read and write")
+
+
+class AgenticStep(Value):
+    """An objective that a model works at in rounds of tool calls, until it answers."""
+
+    objective: str = Field(min_length=1, description="what is to be reached")
+    tools: list[str] | None = Field(default=None, description="names of tools; all of the agent's if absent")
+    model_name: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the agent's model if absent")
+    model_params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
+    max_internal_steps: int = Field(default=5, ge=1, description="replies that neither call a tool nor answer, before it is given up")
+    max_tool_rounds: int = Field(default=40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools")
+    history_mode: Literal["minimal", "progressive", "kitchen_sink"] = Field(
+        default="minimal",
+        description="what a model turn sees of those before: all tool calls and results; their texts too; the agent's earlier steps too",
+    )
+
+
+class Nested(Value):
+    """Another agent, or a chain, as one instruction."""
+
+    agent: str | None = Field(default=None, description="a name under `agents`")
+    chain: str | None = Field(default=None, description="a name under `chains`; its input is {input: the answer before}")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Nested:
+        if (self.agent is None) == (self.chain is None):
+            raise ValueError("name an agent or a chain, one of them")
+        return self
+
+
+_KEYS = {"prompt": "prompt", "function": "function", "memory": "memory", "objective": "agentic", "agent": "nested", "chain": "nested"}
+_TYPES: dict[type, str] = {
+    str: "text", Prompt: "prompt", FunctionStep: "function", MemoryStep: "memory", AgenticStep: "agentic", Nested: "nested",
+}  # fmt: skip
+
+
+def _kind_of(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return next((kind for key, kind in _KEYS.items() if key in value), None)
+    return _TYPES.get(type(value))
+
+
+def _pair(value: Any) -> Any:
+    """`[text, [tools]]` is a prompt with its tools, as PromptChain writes it."""
+    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list | tuple):
+        return {"prompt": value[0], "tools": list(value[1])}
+    return value
+
+
+Instruction = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Prompt, Tag("prompt")]
+    | Annotated[FunctionStep, Tag("function")]
+    | Annotated[MemoryStep, Tag("memory")]
+    | Annotated[AgenticStep, Tag("agentic")]
+    | Annotated[Nested, Tag("nested")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="instruction",
+        custom_error_message="expected a text, or a mapping with `prompt`, `function`, `memory`, `objective`, `agent` or `chain`",
+    ),
+    BeforeValidator(_pair),
+]
+"""One instruction of an agent."""

@@ -1,0 +1,50 @@
+"""What must not be told: values whose names say that they are secret, and texts that look like a key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from cantata.models.values import JsonValue
+
+SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)(_?\d+)?$", re.IGNORECASE)
+SECRET_SIZE = 8  # shorter values are numbers and words, and would tear holes in every text
+LOOKED_THROUGH = 50_000  # characters of a text of which the beginning is told: a process does nothing else meanwhile
+SECRET_TEXTS = (
+    (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|pplx|ghp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"), "***"),
+    (re.compile(r"\b(bearer|basic)\s+(?!\*)[^\s\"',}]+", re.IGNORECASE), r"\1 ***"),
+    (
+        re.compile(r"\b((?:x-)?api[-_]key|authorization|password)(['\"]?\s*[:=]\s*['\"]?)(?!bearer|basic)[^\s\"',}]+", re.IGNORECASE),
+        r"\1\2***",
+    ),
+    (re.compile(r"(?<=://)[^/\s@]+@"), "***@"),
+)
+
+
+def secrets_in(values: Mapping[str, JsonValue] | Mapping[str, str]) -> list[str]:
+    """The values whose names say that they are secret, longest first."""
+    return sorted(_secrets(values), key=len, reverse=True)
+
+
+def redact(text: str, secrets: Sequence[str]) -> str:
+    """The text without these secrets and without what looks like one."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    for pattern, instead in SECRET_TEXTS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def beginning(text: str, secrets: Sequence[str], *, most: int) -> str:
+    """At most so many characters of a text, in UTF-8 (a file's name may be none) and without secrets; if it has more, also how many."""
+    shown = redact(text[:LOOKED_THROUGH].encode("utf-8", "replace").decode(), secrets)
+    return shown if len(text) <= LOOKED_THROUGH and len(shown) <= most else f"{shown[:most]}… ({len(text)} characters)"
+
+
+def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[str]:
+    for name in list(values):
+        value = values.get(name)  # an environment may lose a variable meanwhile: other threads change it
+        if isinstance(value, dict):
+            yield from _secrets(value)
+        elif isinstance(value, str) and len(value) >= SECRET_SIZE and SECRET_NAMES.search(name):
+            yield value

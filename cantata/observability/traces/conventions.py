@@ -1,0 +1,147 @@
+"""What spans are called and what they tell: OpenTelemetry's conventions for generative AI where there are any, `cantata.*` elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cantata.models.graph import Spec
+from cantata.models.step_kinds import kind_named
+from cantata.models.values import ToolCall, Usage
+
+Attributes = dict[str, str | int | float | bool | Sequence[str]]
+
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+CALLS = frozenset({"tool", "function"})  # roles of steps whose spans are those of tools
+PROVIDERS = {
+    "azure": "azure.ai.openai", "azure_ai": "azure.ai.inference", "bedrock": "aws.bedrock", "gemini": "gcp.gemini",
+    "mistral": "mistral_ai", "vertex_ai": "gcp.vertex_ai", "watsonx": "ibm.watsonx.ai", "xai": "x_ai",
+}  # fmt: skip
+"""LiteLLM's names of providers → those of the conventions, where they differ."""
+
+REQUEST = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "max_tokens": "max_tokens", "max_completion_tokens": "max_tokens",
+    "frequency_penalty": "frequency_penalty", "presence_penalty": "presence_penalty", "seed": "seed", "stop": "stop_sequences",
+}  # fmt: skip
+"""Parameters of a request → what they are called behind `gen_ai.request.`."""
+
+LONGEST_TEXT = 20_000  # characters of one message that are recorded, if any are
+
+
+def records_content() -> bool:
+    """Whether prompts, replies, and what tools were given and gave, are recorded: only if that is asked for."""
+    return os.environ.get(CAPTURE, "").strip().lower() == "true"
+
+
+def step_name(spec: Spec) -> str:
+    """What the span of a step is called."""
+    if spec.role == "turn":
+        return f"invoke_agent {spec.work_name}"
+    return f"execute_tool {spec.work_name}" if spec.role in CALLS else f"step {spec.kind}"
+
+
+def step(spec: Spec, run_id: str, step_id: str, attempt: int, *, worker: str, tenant: str, session: str) -> Attributes:
+    """What is known of a step before it is done."""
+    found: Attributes = {
+        "cantata.run.id": run_id, "cantata.step.id": step_id, "cantata.step.kind": spec.kind, "cantata.step.attempt": attempt,
+        "cantata.queue": spec.queue, "cantata.worker": worker,
+    }  # fmt: skip
+    if spec.role == "turn":
+        found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": spec.work_name}
+    elif spec.role in CALLS:
+        is_ours = not kind_named(spec.kind).is_external
+        found |= {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": spec.work_name,
+            "gen_ai.tool.type": "function" if is_ours else "extension",
+        }
+    elif spec.work:
+        found["cantata.step.work"] = spec.work
+    return found | _whose(tenant, session)
+
+
+def run(fields: Mapping[str, str | None], run_id: str) -> Attributes:
+    """What is known of a run that is over."""
+    found: Attributes = {"cantata.run.id": run_id, "cantata.run.kind": fields["kind"] or "", "cantata.run.status": fields["status"] or ""}
+    found["cantata.run.steps"] = int(fields["count"] or 0)
+    tokens = Usage(input_tokens=int(fields["input_tokens"] or 0), output_tokens=int(fields["output_tokens"] or 0))
+    found |= used(tokens)
+    if fields["cost_usd"]:
+        found["cantata.cost_usd"] = float(fields["cost_usd"])
+    session = (fields["session"] or "").rpartition("/")[2]
+    return found | _whose(fields["tenant"] or "", session)
+
+
+def error_of(fields: Mapping[str, str | None]) -> tuple[str, str]:
+    """The code and the message of the error that a run ended with."""
+    error = json.loads(fields["error"] or "{}").get("error") or {}
+    return str(error.get("code") or fields["status"]), str(error.get("message") or "")
+
+
+def used(usage: Usage) -> Attributes:
+    """What was consumed; nothing if no model was asked."""
+    if not (usage.input_tokens or usage.output_tokens):
+        return {}
+    found: Attributes = {"gen_ai.usage.input_tokens": usage.input_tokens, "gen_ai.usage.output_tokens": usage.output_tokens}
+    if usage.cost_usd is not None:
+        found["cantata.cost_usd"] = usage.cost_usd
+    return found
+
+
+def chat(provider: str, model: str, params: Mapping[str, Any], *, is_streamed: bool) -> tuple[str, Attributes]:
+    """The name of a model call's span, and what is known before it is made."""
+    found: Attributes = {
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": model, "gen_ai.provider.name": PROVIDERS.get(provider, provider),
+    }  # fmt: skip
+    for param, attribute in REQUEST.items():
+        value = params.get(param)
+        if isinstance(value, str) and attribute == "stop_sequences":
+            value = [value]
+        if isinstance(value, int | float | list):
+            found[f"gen_ai.request.{attribute}"] = value
+    if is_streamed:
+        found["gen_ai.request.stream"] = True
+    return f"chat {model}", found
+
+
+def said(text: str, calls: Sequence[ToolCall], finish_reason: str) -> str:
+    """A reply, as `gen_ai.output.messages` has it."""
+    parts = [{"type": "text", "content": text[:LONGEST_TEXT]}] if text else []
+    parts += [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments[:LONGEST_TEXT]} for call in calls]
+    return json.dumps([{"role": "assistant", "parts": parts, "finish_reason": finish_reason}], ensure_ascii=False)
+
+
+def asked(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a model was told, as `gen_ai.input.messages` has it."""
+    return json.dumps([{"role": each.get("role", ""), "parts": _parts(each)} for each in messages], ensure_ascii=False, default=str)
+
+
+def tool_content(fixed: object, inputs: Mapping[str, Any], output: str) -> Attributes:
+    """What a tool was given, and what it gave (JSON text)."""
+    given = {**(fixed if isinstance(fixed, dict) else {}), **inputs}
+    arguments = json.dumps(given, ensure_ascii=False, default=str)
+    return {"gen_ai.tool.call.arguments": arguments[:LONGEST_TEXT], "gen_ai.tool.call.result": output[:LONGEST_TEXT]}
+
+
+def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str) if content else ""
+    if message.get("role") == "tool":
+        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text[:LONGEST_TEXT]}]
+    parts: list[dict[str, Any]] = [{"type": "text", "content": text[:LONGEST_TEXT]}] if text else []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        arguments = str(function.get("arguments", ""))[:LONGEST_TEXT]
+        parts.append({"type": "tool_call", "id": call.get("id"), "name": function.get("name"), "arguments": arguments})
+    return parts
+
+
+def _whose(tenant: str, session: str) -> Attributes:
+    named: Attributes = {}
+    if tenant:
+        named["cantata.tenant"] = tenant
+    if session:
+        named["gen_ai.conversation.id"] = session
+    return named

@@ -1,0 +1,123 @@
+"""Makes the spans of runs. Imported only where traces are wanted: it needs the extra `otel`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from cantata.observability.traces import Submission, conventions, trace_ids
+from cantata.observability.traces.conventions import Attributes
+
+_wanted: ContextVar[tuple[int, int] | None] = ContextVar("cantata_span", default=None)
+
+
+class _Ids(IdGenerator):
+    """Gives a span the ids that are wanted for it, any other those of the generator that was there before."""
+
+    def __init__(self, usual: IdGenerator) -> None:
+        self._usual = usual
+
+    def generate_trace_id(self) -> int:
+        wanted = _wanted.get()
+        return wanted[0] if wanted else self._usual.generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        wanted = _wanted.get()
+        return wanted[1] if wanted else self._usual.generate_span_id()
+
+    def is_trace_id_random(self) -> bool:
+        return True  # ours are digests: as evenly spread as chance
+
+
+class Spans:
+    """Spans in the traces of runs, given to a provider: ours, or that of the program we are part of."""
+
+    def __init__(self, provider: TracerProvider, version: str) -> None:
+        tracer = provider.get_tracer("cantata", version)
+        if isinstance(tracer, SdkTracer) and not isinstance(tracer.id_generator, _Ids):
+            tracer.id_generator = _Ids(tracer.id_generator)  # of this tracer alone
+        self._tracer = tracer
+        self._sampler = provider.sampler
+
+    @contextmanager
+    def step(self, run_id: str, step_id: str, attempt: int, parent: int, name: str, attributes: Attributes) -> Iterator[Span]:
+        """A span for an attempt of a step, current while the block lasts. `parent` is the span of what grew the step, or the run's."""
+        context = self._in_trace(run_id, parent)
+        span = self._start(trace_ids.trace_id(run_id), trace_ids.step_span(run_id, step_id, attempt), name, context, attributes)
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield span
+
+    @contextmanager
+    def call(self, name: str, attributes: Attributes) -> Iterator[Span]:
+        """A span for a call of another service, below the current one."""
+        span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield span
+
+    def run(self, run_id: str, fields: Mapping[str, str | None]) -> None:
+        """The root of the trace of a run that is over."""
+        attributes = conventions.run(fields, run_id)
+        start, end = _ns(fields["created_at"]), _ns(fields["closed_at"])
+        name = f"run {fields['kind']}"
+        span = self._start(trace_ids.trace_id(run_id), trace_ids.run_span(run_id), name, Context(), attributes, start_ns=start)
+        if fields["status"] != "succeeded":
+            self.fail(span, *conventions.error_of(fields))
+        span.end(end_time=end)
+
+    @contextmanager
+    def submitting(self, kind: str) -> Iterator[Submission]:
+        """A span for handing a run in, once it is known which: in the run's trace, linked with what the caller does now."""
+        submission = Submission()
+        start = time.time_ns()
+        yield submission
+        run_id = submission.run_id
+        if not run_id:
+            return
+        caller = trace.get_current_span()
+        known = caller.get_span_context()
+        links = [Link(known)] if known.is_valid else []
+        if submission.source:
+            links.append(Link(self._root(submission.source)))
+        context = self._in_trace(run_id, trace_ids.run_span(run_id))
+        span = self._tracer.start_span(f"submit {kind}", context, SpanKind.PRODUCER, {"cantata.run.id": run_id}, links, start)
+        span.end()
+        if caller.is_recording():
+            caller.add_link(self._root(run_id), {"cantata.run.id": run_id})
+
+    def fail(self, span: Span, code: str, message: str) -> None:
+        """Mark a span as failed."""
+        span.set_attribute("error.type", code)
+        span.set_status(Status(StatusCode.ERROR, message))
+
+    def _start(
+        self, trace_id: int, span_id: int, name: str, context: Context, attributes: Attributes, *, start_ns: int | None = None
+    ) -> Span:
+        before = _wanted.set((trace_id, span_id))
+        try:
+            return self._tracer.start_span(name, context, SpanKind.INTERNAL, attributes, start_time=start_ns)
+        finally:
+            _wanted.reset(before)
+
+    def _in_trace(self, run_id: str, parent: int) -> Context:
+        return trace.set_span_in_context(NonRecordingSpan(self._root(run_id, parent)), Context())
+
+    def _root(self, run_id: str, span_id: int | None = None) -> SpanContext:
+        """The root of a run's trace, or another span in it, as any process sees it: sampled or not by the trace's id alone."""
+        trace_id = trace_ids.trace_id(run_id)
+        is_sampled = self._sampler.should_sample(Context(), trace_id, "run").decision is not Decision.DROP
+        flags = TraceFlags.RANDOM_TRACE_ID | (TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
+        return SpanContext(trace_id, span_id or trace_ids.run_span(run_id), is_remote=True, trace_flags=TraceFlags(flags))
+
+
+def _ns(ms: str | None) -> int:
+    return int(float(ms or 0)) * 1_000_000

@@ -1,0 +1,191 @@
+"""The inputs that a chain declares: by `name: type`, or as a JSON Schema of an object; and what is wrong with those it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+from cantata.errors import StepError
+from cantata.models.definitions import Chain, Definitions
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode
+from cantata.planning.chain_checks.node_checks import Nearest
+from cantata.planning.chains.specs import section_of
+
+Schema = Mapping[str, JsonValue]
+Faults = Iterator[tuple[str, str]]
+"""Input and message."""
+
+ANY = "any"
+TYPES = ("string", "number", "integer", "boolean", "object", "array", "null", ANY)
+KEYWORDS = frozenset(
+    {
+        "type", "enum", "const", "properties", "required", "additionalProperties", "items", "default", "description", "title", "examples",
+        "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "$schema",
+    }
+)  # fmt: skip
+"""What a schema may say: what takes a time that grows with the value alone. Patterns and references may take for ever."""
+
+TURN_INPUTS = ("user_input", "user_query", "input")
+"""What a chain that answers a turn is given: the text, under each of the names that workflows use for it."""
+
+_LONGEST = 200  # characters of a message, which quotes the value
+_MOST = 5  # faults of one value
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a chain may be given."""
+
+    schemas: Mapping[str, Schema]
+    required: frozenset[str]
+    is_open: bool = False
+    """Whether it may be given others too."""
+
+    def faults(self, given: Mapping[str, JsonValue]) -> Faults:
+        """All that is wrong with an input."""
+        yield from self.missing(given)
+        yield from self.unknown(given)
+        yield from self.misfits(given)
+
+    def missing(self, given: Collection[str]) -> Faults:
+        """The required inputs that are not given."""
+        for name in sorted(self.required - set(given)):
+            kind = self.schemas.get(name, {}).get("type")
+            yield name, f"is missing: the chain declares it as a required input{f' of type {kind!r}' if isinstance(kind, str) else ''}"
+
+    def unknown(self, given: Collection[str]) -> Faults:
+        """What is given and not declared."""
+        for name in () if self.is_open else sorted(set(given) - self.schemas.keys()):
+            yield name, f"is not an input of the chain{hint(name, self.schemas)}"
+
+    def misfits(self, given: Mapping[str, JsonValue]) -> Faults:
+        """What is given and does not fit what is declared of it."""
+        for name in sorted(given.keys() & self.schemas.keys()):
+            yield from ((name, message) for message in _value_faults(given[name], self.schemas[name]))
+
+    def filled(self, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """An input with the defaults of what it leaves out."""
+        defaults = {name: schema["default"] for name, schema in self.schemas.items() if "default" in schema}
+        return {**defaults, **given}
+
+
+def read(declared: Mapping[str, JsonValue]) -> Inputs | None:
+    """The inputs that a sound declaration means; None if there is none."""
+    if not declared:
+        return None
+    if is_schema(declared):
+        schemas = {name: _own(schema) for name, schema in cast("dict[str, JsonValue]", declared["properties"]).items()}
+        required = cast("list[str]", declared.get("required") or [])
+        is_open = declared.get("additionalProperties") is True
+    else:
+        schemas = {name: _own(said) for name, said in declared.items()}
+        required = [name for name, said in declared.items() if not str(said).endswith("?")]
+        is_open = False
+    return Inputs(schemas, frozenset(name for name in required if "default" not in schemas.get(name, {})), is_open)
+
+
+def sound(declared: Mapping[str, JsonValue]) -> Inputs | None:
+    """The inputs that are declared; None if there are none, or the declaration has faults."""
+    return None if any(True for _ in declaration_faults(declared)) else read(declared)
+
+
+def is_schema(declared: Mapping[str, JsonValue]) -> bool:
+    """Whether a declaration is a JSON Schema of the whole input, and not one entry for each."""
+    return declared.get("type") == "object" and isinstance(declared.get("properties"), dict)
+
+
+def declaration_faults(declared: Mapping[str, JsonValue]) -> Faults:
+    """What is wrong with a declaration: the place in it, and the message."""
+    schemas: Mapping[str, JsonValue] = {"": dict(declared)} if is_schema(declared) else declared
+    for place, said in schemas.items():
+        if isinstance(said, dict):
+            yield from _schema_faults(said, place)
+        elif not isinstance(said, str):
+            yield place, f"expected a type, such as 'string', or a JSON Schema; found {said!r}"
+        elif said.removesuffix("?") not in TYPES:
+            yield place, f"there is no type {said!r}{hint(said.removesuffix('?'), TYPES)}"
+
+
+def call_faults(node: ChainNode, definitions: Definitions) -> Iterator[tuple[str, str]]:
+    """Field and message of what is wrong with the input of a node that runs a named chain, as far as it shows before the run."""
+    if section_of(node.kind, node.name, definitions) != "chains":
+        return
+    declared = sound(definitions.chains[node.name].inputs)
+    if declared is None:
+        return
+    named = f"of chain {node.name!r}"
+    given = {**node.input, **node.input_map}
+    for name, message in declared.missing(given):
+        yield "input", f"input {name!r} {named} {message}"
+    for name, message in declared.unknown(given):
+        yield f"{'input_map' if name in node.input_map else 'input'}.{name}", message.replace("of the chain", named)
+    fixed = {name: value for name, value in node.input.items() if name not in node.input_map}
+    for name, message in declared.misfits(fixed):
+        yield f"input.{name}", message
+
+
+def turn_faults(name: str, chain: Chain) -> Iterator[str]:
+    """What a chain needs that a turn cannot give."""
+    declared = sound(chain.inputs)
+    for each, _ in declared.missing(TURN_INPUTS) if declared else ():
+        yield f"workflow {name!r} needs the input {each!r}, which a turn does not give: it gives {', '.join(map(repr, TURN_INPUTS))}"
+
+
+def given_to(name: str, chain: Chain, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """What a named chain is given, with its defaults. Raises StepError for what does not fit its inputs."""
+    declared = read(chain.inputs)
+    if declared is None:
+        return dict(given)
+    filled = declared.filled(given)
+    faults = [f"{each}: {message}" for each, message in (*declared.missing(filled), *declared.misfits(filled))]
+    if faults:
+        raise StepError(f"chain {name!r} cannot take its input: {'; '.join(faults)}", code="bad_input")
+    return filled
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about an unknown name: what may be meant, else what there is."""
+    return Nearest(known).hint(name) or (f"; known are {', '.join(map(repr, known))}" if known else "")
+
+
+def _own(said: JsonValue) -> dict[str, JsonValue]:
+    if isinstance(said, dict):
+        return said
+    kind = str(said).removesuffix("?")
+    return {} if kind == ANY else {"type": kind}
+
+
+def _schema_faults(schema: dict[str, JsonValue], place: str) -> Faults:
+    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # takes 0.15 s, and few chains declare what they are given
+
+    yield from _unknown_keywords(schema, place)
+    try:
+        Draft202012Validator.check_schema(cast(dict[str, Any], schema))
+    except SchemaError as error:
+        yield ".".join([*([place] if place else []), *map(str, error.absolute_path)]), f"this is no JSON Schema: {error.message[:_LONGEST]}"
+
+
+def _unknown_keywords(schema: JsonValue, place: str) -> Faults:
+    if not isinstance(schema, dict):
+        return
+    for word in schema.keys() - KEYWORDS:
+        yield _in(place, word), f"the keyword {word!r} is not available here{Nearest(KEYWORDS).hint(word)}"
+    properties = schema.get("properties")
+    for name, each in properties.items() if isinstance(properties, dict) else ():
+        yield from _unknown_keywords(each, _in(_in(place, "properties"), name))
+    yield from _unknown_keywords(schema.get("items"), _in(place, "items"))
+
+
+def _in(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+def _value_faults(value: JsonValue, schema: Schema) -> Iterator[str]:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  # as above
+
+    for error in islice(Draft202012Validator(cast(dict[str, Any], schema)).iter_errors(value), _MOST):
+        where = ".".join(map(str, error.absolute_path))
+        yield f"{where}: {error.message[:_LONGEST]}" if where else error.message[:_LONGEST]

@@ -1,0 +1,89 @@
+"""Chain requests as graphs of steps, and how these expand: nested chains, map items, rounds of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from cantata.models.definitions import Definitions
+from cantata.models.graph import Edge, Graph, Items, Spec, Step
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode, ChainRequest
+from cantata.planning.chain_checks import declared_inputs
+from cantata.planning.chains.links import roots
+from cantata.planning.chains.loop_rounds import Round
+from cantata.planning.chains.outline import outline
+from cantata.planning.chains.step_ids import END, GATHER, split
+
+
+def plan(request: ChainRequest, definitions: Definitions) -> Graph:
+    """Return the graph of a request in which `checks.check` finds nothing wrong: it is checked once, where it is submitted."""
+    drawn = outline(request.nodes, request.entry_node)
+    first = Round(drawn, definitions)
+    return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=drawn.terminals)
+
+
+def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, grower: str, chain: str) -> Graph:
+    """Return what step `grower` adds to run the named chain on its output; the exit's output is the chain's."""
+    drawn = outline(nodes, entry)
+    first = Round(drawn, definitions, grower=grower, chain=chain)
+    steps, edges = first.steps(), first.edges()
+    answers = definitions.chains[chain].answers
+    reads = first.at.reads_of(roots(answers.values(), drawn.nodes.all)) if answers else {end: first.at.name(end) for end in drawn.terminals}
+    params: dict[str, JsonValue] = {"answers": dict(answers)} if answers else {}
+    end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
+    sources = {edge.source for edge in edges}
+    last = [Edge(source=step.id, target=end.id, wakes=False) for step in steps if step.id not in sources]
+    return Graph(steps=(*steps, end), edges=(*edges, *last), names=first.names(), exit=end.id)
+
+
+def expand_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
+    """Return what a map adds: a step for each item, and the gather that takes the map's place."""
+    like, gather = f"{step_id}/*", f"{step_id}/{GATHER}"
+    body = Spec.model_validate(spec.params["body"])
+    steps = (
+        Step(id=like, **dict(body)),
+        Step(id=gather, kind="chain.gather", params={"items": len(items), "of": step_id}, decides=True),
+    )
+    return Graph(
+        steps=steps,
+        edges=(Edge(source=like, target=gather, wakes=False),),  # it gathers nothing too, if there are no items
+        items=Items(like=like, prefix=step_id, given=tuple(items), window=int(cast(int, spec.params["window"]))),
+        exit=gather,
+    )
+
+
+def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_step_id: str, spec: Spec) -> Graph:
+    """Return what a branch that points back adds: the next round of its loop. The exit is that round's branch.
+
+    `nodes` are those of the chain that `spec.params["loop"]["chain"]` names, or of the request if that is empty.
+    """
+    turn = cast("dict[str, str]", spec.params["loop"])
+    grower, rounds = split(branch_step_id)
+    drawn = outline(nodes, turn["entry"])
+    following = Round(
+        drawn,
+        definitions,
+        grower=grower,
+        chain=turn["chain"],
+        loop=drawn.loops.home[turn["branch"]],
+        rounds=(*rounds[:-1], rounds[-1] + 1),
+    )
+    return Graph(
+        steps=tuple(following.steps()),
+        edges=tuple(following.edges()),
+        names=following.names(),
+        exit=following.at.step_id(turn["branch"]),
+        scoped=False,
+    )
+
+
+def input_of(request: ChainRequest) -> dict[str, JsonValue]:
+    """Return the input of a request, with the defaults of what it leaves out."""
+    declared = declared_inputs.sound(request.inputs)
+    return declared.filled(request.initial_input) if declared else request.initial_input
+
+
+def terminals(request: ChainRequest) -> tuple[str, ...]:
+    """Return the nodes whose outputs are the chain's, in declared order: no other node depends on them or is led to from them."""
+    return outline(request.nodes, request.entry_node).terminals

@@ -1,0 +1,87 @@
+"""The names and steps that a chain's nodes have in a run, in the rounds of its loops; and which of them a node reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from cantata.models.graph import RAW, START
+from cantata.planning.chains.links import ITEM_NAMES
+from cantata.planning.chains.loops import Loop
+from cantata.planning.chains.outline import Outline
+from cantata.planning.chains.step_ids import in_round, name_of
+
+
+@dataclass(frozen=True)
+class References:
+    """A chain in the run that asked for it, or in one that the step `grower` belongs to."""
+
+    outline: Outline
+    grower: str
+    rounds: Mapping[Loop, int]
+    """The rounds under way; loops that are not there are in their first."""
+
+    def name(self, node_id: str) -> str:
+        """What a node goes by, whatever round it is in."""
+        return name_of(node_id, self.grower)
+
+    def numbers(self, node_id: str) -> tuple[int, ...]:
+        """The rounds of the loops a node is in, the outermost first."""
+        return tuple([self.rounds.get(loop, 1) for loop in self.outline.loops.path(node_id)])
+
+    def step_id(self, node_id: str) -> str:
+        """The step of a node in this round."""
+        return in_round(self.name(node_id), self.numbers(node_id))
+
+    def reads(self, node_id: str) -> dict[str, str]:
+        """What a node's expressions read: node ids, and if they need them `@input`, and `@before/0` ... for `output`."""
+        nodes = self.outline.nodes
+        me, roots = nodes.owner_of(node_id), nodes.roots[node_id]
+        reads = {root: self._reference(me, nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
+        others = roots - reads.keys() - (ITEM_NAMES if me != node_id else frozenset())
+        if others - {"output"}:
+            reads["@input"] = f"{RAW}{self.grower or START}"
+        if "output" in others:
+            reads.update({f"@before/{i}": before for i, before in enumerate(dict.fromkeys(self._before(me)))})
+        return reads
+
+    def reads_of(self, roots: Collection[str]) -> dict[str, str]:
+        """What expressions behind the whole chain read: node ids, each in its last round, and if they need it `@input`."""
+        nodes = self.outline.nodes
+        reads = {root: self.name(nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
+        return reads if reads.keys() >= set(roots) else {**reads, "@input": f"{RAW}{self.grower or START}"}
+
+    @cached_property
+    def _recalled(self) -> set[tuple[str, str]]:
+        return {(link.source, link.target) for link in self.outline.loops.recalls}
+
+    def _reference(self, reader: str, source: str) -> str:
+        if (source, reader) in self._recalled:
+            return self._recall(reader, source) or RAW + in_round(self.name(source), (0,))  # no such step: null
+        return self.name(source)
+
+    def _before(self, node_id: str) -> Iterator[str]:
+        for source, backs in self.outline.before(node_id):
+            if any(source in loop.body for loop in backs):
+                before = self._recall(node_id, source)
+                if before:
+                    yield before
+            elif all(self.rounds.get(loop, 1) > 1 for loop in backs):
+                yield self.name(source)
+
+    def _recall(self, reader: str, source: str) -> str | None:
+        """The round before of a node in the same loop; None in the first.
+
+        A branch that grew its next round answers with that, so it is read itself. Loops with the same first node are one to their reader:
+        the first round of the inner one follows on the last.
+        """
+        shared = [loop for loop in self.outline.loops.path(reader) if source in loop.body]
+        for depth in range(len(shared), 0, -1):
+            loop, numbers = shared[depth - 1], self.numbers(reader)[:depth]
+            if numbers[-1] > 1:
+                before = in_round(self.name(source), (*numbers[:-1], numbers[-1] - 1))
+                return RAW + before if source == loop.branch else before
+            if depth == 1 or shared[depth - 2].first != loop.first:
+                return None
+        return None

@@ -1,0 +1,149 @@
+"""What the step of each kind of node is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from cantata.models.definitions import Definitions, Tool, mcp_tool
+from cantata.models.graph import Spec
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode
+from cantata.planning.chains.links import ON_ERROR_WORDS
+from cantata.planning.turns.agent_steps import agent_spec
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "tool": ("tools",),
+    "skill": ("skills", "agents", "teams", "chains"),
+    "agent": ("agents", "teams"),
+    "chain": ("chains",),
+    "proc": ("commands",),
+}
+"""Where the name of a node is looked up, by its kind."""
+
+Reads = Mapping[str, str]
+
+
+def section_of(kind: str, name: str, definitions: Definitions) -> str | None:
+    """The section of the definitions that a name is in, for a node of this kind; `server.tool` is where its server is."""
+    return next((section for section in SECTIONS.get(kind, ()) if _is_in(section, name, definitions)), None)
+
+
+def tools_in(section: str, definitions: Definitions) -> Mapping[str, Tool]:
+    """The functions and servers of a section; none in those that hold something else."""
+    return {"tools": definitions.tools, "skills": definitions.skills}.get(section, {})
+
+
+def _is_in(section: str, name: str, definitions: Definitions) -> bool:
+    tools = tools_in(section, definitions)
+    if name in tools:
+        return tools[name].mcp is None  # a server is no tool, its tools are
+    return name in getattr(definitions, section) or mcp_tool(name, tools) is not None
+
+
+def call(node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    """The step of a node that calls something by name."""
+    section = section_of(node.kind, node.name, definitions)
+    if section is None:
+        raise KeyError(f"there is no {node.kind} {node.name!r}")  # the check comes first and says it better
+    return _CALLS[section](section, node, reads, definitions)
+
+
+def branch(node: ChainNode, reads: Reads, loop: Mapping[str, JsonValue] | None) -> Spec:
+    """The step of a branch; with `loop`, of one that points back."""
+    params: dict[str, JsonValue] = {"condition": node.condition}
+    if loop:
+        params["loop"] = dict(loop)
+    return Spec(kind="chain.branch", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, grows=bool(loop))
+
+
+def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions) -> Spec:
+    """The step of a map over items that `body` is done for."""
+    skips = node.on_error == "skip" or body.on_error == "skip"
+    item = body.model_copy(update={"on_error": "skip" if skips else "abort"})
+    params: dict[str, JsonValue] = {
+        "items": node.items_path,
+        "body": item.model_dump(exclude_defaults=True),
+        "window": node.max_concurrency or definitions.defaults.max_concurrency,
+        "skip": skips,
+    }
+    return Spec(kind="chain.map", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, grows=True)
+
+
+def wait(node: ChainNode) -> Spec:
+    """The step of a node that waits for a signal; its input is shown to whoever may answer."""
+    return Spec(kind="wait", timeout_s=node.timeout, params={"asks": node.input} if node.input else {})
+
+
+def _on_error(node: ChainNode) -> Literal["abort", "skip", "jump"]:
+    return "jump" if node.on_error not in ON_ERROR_WORDS else "skip" if node.on_error == "skip" else "abort"
+
+
+def _params(node: ChainNode, of_kind: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    given: dict[str, JsonValue] = {"input": node.input} if node.input else {}
+    mapped: dict[str, JsonValue] = {"map": dict(node.input_map)} if node.input_map else {}
+    return {**of_kind, **given, **mapped}
+
+
+def _called(
+    kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any
+) -> Spec:  # fmt: skip
+    """What is the same for all that is called by name; `own` stands in its place."""
+    common = {
+        "work": f"{section}:{node.name}",
+        "reads": reads,
+        "params": _params(node, params),
+        "on_error": _on_error(node),
+        "retries": node.retry,
+        "timeout_s": node.timeout,
+    }
+    return Spec(kind=kind, **{**common, **own})
+
+
+def _function(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    tools = tools_in(section, definitions)
+    name, method = mcp_tool(node.name, tools) or (node.name, "")
+    tool = tools[name]
+    if tool.asks:
+        return wait(node).model_copy(update={"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s})
+    return _called(
+        "mcp.call" if method else "tool.call",
+        section,
+        node,
+        reads,
+        {"section": section, "tool": name, **({"method": method} if method else {})},
+        queue=tool.queue,
+        retries=0 if tool.at_most_once else node.retry or tool.retries,
+        timeout_s=node.timeout or tool.timeout_s,
+        cheap=tool.cheap,
+        at_most_once=tool.at_most_once,
+    )
+
+
+def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    agent = definitions.agents[node.name]
+    own = {"on_error": _on_error(node), "retries": node.retry or agent.retries, "timeout_s": node.timeout}
+    return agent_spec(node.name, agent, reads, _params(node, {})).model_copy(update=own)
+
+
+def _team(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    return _called("team.run", section, node, reads, {"team": node.name}, decides=True, grows=True)
+
+
+def _chain(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    return _called("chain.run", section, node, reads, {"chain": node.name}, decides=True, grows=True)
+
+
+def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    timeout_s = node.timeout or definitions.commands[node.name].timeout_s
+    return _called("proc.run", section, node, reads, {"command": node.name}, queue="tools", timeout_s=timeout_s)
+
+
+_CALLS: Mapping[str, Callable[[str, ChainNode, Reads, Definitions], Spec]] = {
+    "tools": _function,
+    "skills": _function,
+    "agents": _agent,
+    "teams": _team,
+    "chains": _chain,
+    "commands": _command,
+}

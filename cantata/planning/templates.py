@@ -1,0 +1,111 @@
+"""Texts with gaps: known `{placeholders}`, prompt instructions, and Jinja in its sandbox."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import TracebackType
+
+import jinja2
+import jinja2.meta
+from jinja2.sandbox import SandboxedEnvironment
+
+from cantata.models.values import JsonValue
+
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_INPUT = "{input}"
+
+
+class TemplateError(ValueError):
+    """A Jinja template cannot be read or rendered; `line` is where, if that is known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}")
+        self.line = line
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """The template with `{name}` replaced for each name in `values`, in one pass.
+
+    Every other brace stays as it is, and a text that was put in is not looked at again: templates hold JSON, and users type braces.
+    """
+    return _PLACEHOLDER.sub(lambda gap: values.get(gap[1], gap[0]), template)
+
+
+def names(template: str) -> list[str]:
+    """What stands in braces in a template, each once."""
+    return list(dict.fromkeys(_PLACEHOLDER.findall(template)))
+
+
+def instruct(instruction: str, text: str, values: Mapping[str, str] | None = None) -> tuple[str, bool]:
+    """The prompt that an instruction makes of its input, and whether it uses the input at all.
+
+    An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; one without it stands
+    alone. `values` fill its other placeholders. Source: PromptChain.
+    """
+    gaps = {**(values or {}), "input": text}
+    head, placeholder, tail = instruction.rstrip().rpartition(_INPUT)
+    if placeholder and not tail:
+        return "\n\n".join(part for part in (fill(head.rstrip(), gaps), text) if part), True
+    return fill(instruction, gaps), bool(placeholder)
+
+
+def check(template: str) -> list[str]:
+    """The other templates that a Jinja template includes, imports or extends, by name.
+
+    Raises TemplateError, with the line, if it has a fault that shows without data: syntax, unknown filters and tests.
+    """
+    _compiled(template, ())
+    found = list(jinja2.meta.find_referenced_templates(_ENVIRONMENT.parse(template)))
+    if None in found:
+        raise TemplateError("which template it includes is worked out when it is rendered; write that template's name in quotes")
+    return [name for name in dict.fromkeys(found) if name is not None]
+
+
+def render(template: str, context: Mapping[str, JsonValue], parts: Mapping[str, str] | None = None) -> str:
+    """The text that a Jinja template makes of a copy of the context; `parts` are the templates that it includes, by name.
+
+    A variable that is not there is an error, save behind `default` or `is defined`.
+
+    Raises TemplateError with the line and, where one is missing, the variable.
+    """
+    compiled = _compiled(template, tuple(sorted((parts or {}).items())))
+    try:
+        return compiled.render(copy.deepcopy(dict(context)))
+    except jinja2.UndefinedError as error:
+        raise TemplateError(f"{error.message}; give it a value, or write `| default('')` behind it", _line(error.__traceback__)) from error
+    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise TemplateError(f"the template cannot be rendered: {error}", _line(error.__traceback__)) from error
+
+
+def _environment() -> SandboxedEnvironment:
+    # Prompts are no HTML. Unoptimized: the optimizer evaluates constants, so that to check `{{ 'a' * 10**10 }}` would be to make it.
+    environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False, optimized=False)
+    del environment.filters["random"], environment.globals["lipsum"]  # a step that is run again is to get the same prompt
+    return environment
+
+
+_ENVIRONMENT = _environment()
+
+
+@lru_cache(maxsize=512)  # compiling takes a hundred times as long as rendering
+def _compiled(template: str, parts: tuple[tuple[str, str], ...]) -> jinja2.Template:
+    environment = _ENVIRONMENT.overlay(loader=jinja2.DictLoader(dict(parts))) if parts else _ENVIRONMENT
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(error.message or "syntax error", error.lineno) from error
+    except (SyntaxError, ValueError, RecursionError) as error:  # from Python, which compiles what Jinja makes of it
+        raise TemplateError(f"the template cannot be compiled: {error}") from error
+
+
+def _line(trace: TracebackType | None) -> int | None:
+    """The line of the template that a traceback ends in: Jinja puts frames of its own there, with the template's lines."""
+    line = None
+    while trace:
+        if "__jinja_exception__" in trace.tb_frame.f_globals:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,212 @@
+"""An agent as steps: a single model turn, or a row of instructions; and the rounds that a model turn with tools grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from cantata.models.definitions import Agent, Definitions, mcp_tool
+from cantata.models.graph import RAW, Edge, Graph, Spec, Step
+from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
+from cantata.models.values import JsonValue
+from cantata.planning import templates
+
+STOP = "stop"
+"""The label of the edge from a chainbreaker that ends the row."""
+
+
+def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object) -> Step:
+    """An agent as one step: a model turn, or a decision that lays out its instructions."""
+    spec = agent_spec(name, agent, {"@text": text}, params or {})
+    return Step.model_validate({**spec.model_dump(), "id": step_id, **more})
+
+
+def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
+    """What a step that asks an agent is to do. It has no time-out: each model call has one, and there may be several, of other models.
+
+    Of a node's input, what the agent's texts name is put there, and the rest is what it is asked.
+    """
+    gaps = _gaps(agent, params)
+    if gaps:
+        params = {**params, "gaps": cast(JsonValue, gaps)}
+    if is_one_turn(agent):
+        return _turn(name, agent, reads, 0, params)
+    return Spec(
+        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
+        retries=agent.retries,
+    )  # fmt: skip
+
+
+def _gaps(agent: Agent, params: Mapping[str, JsonValue]) -> list[str]:
+    """The keys of a node's input that the agent's texts name in braces."""
+    keys = {key for part in ("input", "map") for key in cast("dict[str, JsonValue]", params.get(part) or {})} - {"input", "text"}
+    return sorted(keys & _names(agent, agent.instructions)) if keys else []
+
+
+def _names(agent: Agent, instructions: Iterable[Instruction]) -> set[str]:
+    """What stands in braces in an agent's system message and some of its instructions."""
+    return {name for text in (agent.system or "", *map(template, instructions)) for name in templates.names(text)}
+
+
+def template(instruction: Instruction) -> str:
+    """The text of an instruction; empty if it has none."""
+    match instruction:
+        case str():
+            return instruction
+        case Prompt():
+            return instruction.prompt
+        case AgenticStep():
+            return instruction.objective
+    return ""
+
+
+def is_one_turn(agent: Agent) -> bool:
+    """Whether an agent is a single model turn, with the rounds of tool calls that it grows."""
+    first = agent.instructions[0]
+    asks_a_model = isinstance(first, str | Prompt | AgenticStep)
+    return len(agent.instructions) == 1 and asks_a_model and not (agent.chainbreakers or agent.store_steps or agent.full_history)
+
+
+def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
+    """The names of the tools that a model may call for an instruction."""
+    own = instruction.tools if isinstance(instruction, Prompt | AgenticStep) else None
+    return agent.tools if own is None else own
+
+
+def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
+    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower.
+
+    `filling` is put into the agent's texts.
+    """
+    own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
+    row = _Row(name, definitions, grower, own, spec.params.get("history"), filling or {})
+    for number in range(len(definitions.agents[name].instructions)):
+        row.add(number)
+    return row.graph()
+
+
+class _Row:
+    """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
+
+    def __init__(
+        self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]
+    ) -> None:
+        self._name = name
+        self._definitions = definitions
+        self._agent = definitions.agents[name]
+        self._grower = grower
+        self._own = own
+        self._history = history
+        self._filling = filling
+        self._steps: list[Step] = []
+        self._edges: list[Edge] = []
+        self._text = f"{RAW}{grower}"
+        self._done: list[str] = []
+        self._breaks: list[str] = []
+
+    def add(self, number: int) -> None:
+        """The step of an instruction, and of the chainbreakers behind it."""
+        step_id = f"{self._grower}/@{number + 1}"
+        self._append(step_id, self._spec(number))
+        self._done.append(step_id)
+        if self._agent.chainbreakers:
+            reads = {"@text": step_id, "@input": self._text}
+            self._append(f"{step_id}!", self._function("agent.break", f"breakers:{self._name}", number, reads))
+            self._breaks.append(f"{step_id}!")
+        self._text = self._steps[-1].id
+
+    def graph(self) -> Graph:
+        """The row, with its exit."""
+        agent = self._agent
+        if agent.chainbreakers or agent.store_steps or agent.full_history:
+            ends = cast(JsonValue, self._breaks or self._done)
+            params: dict[str, JsonValue] = {"agent": self._name, "done": cast(JsonValue, self._done), "ends": ends}
+            spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._grower}"}, params=params, decides=True)
+            self._append(f"{self._grower}/@end", spec)
+            self._edges += [Edge(source=each, target=self._steps[-1].id, label=STOP) for each in self._breaks]
+        return Graph(steps=tuple(self._steps), edges=tuple(self._edges), exit=self._steps[-1].id)
+
+    def _append(self, step_id: str, spec: Spec) -> None:
+        if self._steps:
+            self._edges.append(Edge(source=self._steps[-1].id, target=step_id))
+        self._steps.append(Step(id=step_id, **dict(spec)))
+
+    def _spec(self, number: int) -> Spec:
+        instruction, reads = self._agent.instructions[number], {"@text": self._text}
+        if isinstance(instruction, FunctionStep):
+            return self._function("agent.function", f"functions:{instruction.function}", number, reads)
+        if isinstance(instruction, MemoryStep):
+            params: dict[str, JsonValue] = {"namespace": instruction.memory}
+            return Spec(kind="agent.memory", work=f"memory:{instruction.memory}", reads=reads, params=params, decides=True)
+        if isinstance(instruction, Nested):
+            return self._nested(instruction)
+        seen: dict[str, JsonValue] = {"history": self._history} if self._history else {}
+        self._history = None  # the first that asks a model is told the conversation
+        reads = {**reads, **self._earlier(instruction)}
+        return _turn(self._name, self._agent, reads, number, {**self._filled(instruction), **seen}).model_copy(update=dict(self._own))
+
+    def _filled(self, instruction: Instruction) -> dict[str, JsonValue]:
+        """What fills the gaps in what the model is told for an instruction, as parameters of its step."""
+        shown = self._agent.instructions if self._agent.full_history or isinstance(instruction, AgenticStep) else [instruction]
+        named = _names(self._agent, shown)
+        gaps: dict[str, JsonValue] = {key: text for key, text in self._filling.items() if key in named}
+        return {"gaps": cast(JsonValue, sorted(gaps)), "input": gaps} if gaps else {}
+
+    def _earlier(self, instruction: Instruction) -> dict[str, str]:
+        """The input of the row and what came of its instructions so far, where the model is shown them."""
+        if not (self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")):
+            return {}
+        return {"@first": f"{RAW}{self._grower}", **{f"@earlier/{number}": done for number, done in enumerate(self._done)}}
+
+    def _function(self, kind: str, work: str, number: int, reads: Mapping[str, str]) -> Spec:
+        params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
+        return Spec(kind=kind, queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s)
+
+    def _nested(self, instruction: Nested) -> Spec:
+        if instruction.agent is not None:
+            return agent_spec(instruction.agent, self._definitions.agents[instruction.agent], {"@text": self._text}, {})
+        mapped: JsonValue = {"input": "text"}
+        params: dict[str, JsonValue] = {"chain": instruction.chain, "map": mapped}
+        work = f"chains:{instruction.chain}"
+        return Spec(kind="chain.run", work=work, reads={"text": self._text}, params=params, decides=True, grows=True)
+
+
+def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
+    """A model turn for one instruction; it grows if its model may call tools, or may be asked again."""
+    instruction = agent.instructions[turn]
+    asked_again = isinstance(instruction, AgenticStep) or (agent.output is not None and turn == len(agent.instructions) - 1)
+    return Spec(
+        kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
+        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, cheap=False,
+        grows=bool(tools_of(agent, instruction)) or agent.dialect == "json" or asked_again,
+    )  # fmt: skip
+
+
+def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, given: JsonValue = None) -> Graph:
+    """What a model turn grows: the tool calls it asked for, and behind them the next turn, which answers in its place.
+
+    `number` is that of the next turn; the first turn of an instruction has none. `given` is the grower's own value, such as a map item.
+    """
+    base = begun.rpartition("/r")[0] if number > 1 else begun
+    turn_id = f"{base}/r{number}"
+    params = {**spec.params, "round": number, "base": base}
+    turn = Step(**{**dict(spec), "id": turn_id, "params": params, "given": given})
+    edges = tuple(Edge(source=call.id, target=turn_id) for call in calls)
+    return Graph(steps=(*calls, turn), edges=edges, exit=turn_id)
+
+
+def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], definitions: Definitions) -> Step:
+    """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
+    server, method = mcp_tool(name, definitions.tools) or (name, "")
+    tool = definitions.tools[server]
+    params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}
+    if method:
+        params["method"] = method
+    if tool.asks:
+        params["asks"] = dict(arguments)
+    kind = "wait" if tool.asks else "mcp.call" if method else "tool.call"
+    return Step(
+        id=step_id, kind=kind, queue=tool.queue, work=f"tools:{name}", params=params,
+        retries=0 if tool.at_most_once else tool.retries, timeout_s=tool.timeout_s, cheap=tool.cheap, on_error="skip",
+        at_most_once=tool.at_most_once,
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""What a router is asked, and what its reply says: who answers, in what order agents work, or what is to be done next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cantata.models.definitions import Strategy
+from cantata.models.values import JsonValue
+from cantata.planning import json_repair
+
+FORMS: Mapping[Strategy, str] = {
+    "single_agent_dispatch": '{"chosen_agent": "<name>", "refined_query": "<a better wording of the request, or null>"}',
+    "static_plan": '{"plan": ["<name>", "<name>", ...], "initial_input": "<what the first of them is asked, or null>"}',
+    "dynamic_decomposition": (
+        '{"next_action": "call_agent", "agent_name": "<name>", "agent_input": "<what it is asked>"} or '
+        '{"next_action": "final_answer", "final_answer": "<the answer>"}'
+    ),
+}
+"""The replies that routers give. Source: PromptChain."""
+
+TEMPLATES: Mapping[Strategy, str] = {
+    "single_agent_dispatch": (
+        "Choose the agent that is best suited to answer the user.\n\nAgents:\n{agent_details}\n\nConversation so far:\n{history}\n\n"
+        f"The user says:\n{{user_input}}\n\nReply with JSON only: {FORMS['single_agent_dispatch']}"
+    ),
+    "static_plan": (
+        "Plan which agents work on the user's request, one after the other; each gets the answer of the one before it.\n\n"
+        "Agents:\n{agent_details}\n\nConversation so far:\n{history}\n\n"
+        f"The user says:\n{{user_input}}\n\nReply with JSON only: {FORMS['static_plan']}"
+    ),
+    "dynamic_decomposition": (
+        "Work on the user's request step by step: say which agent does what next, or give the final answer.\n\n"
+        "Agents:\n{agent_details}\n\nConversation so far:\n{history}\n\nThe user says:\n{initial_user_request}\n\n"
+        f"The last step gave:\n{{last_step_output}}\n\nReply with JSON only: {FORMS['dynamic_decomposition']}"
+    ),
+}
+"""What a router is asked where the configuration has no template."""
+
+MOST_PLANNED = 100
+"""Agents in one plan."""
+
+NOTHING_YET = "Nothing has been done yet."
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a router decided: these agents, in this order, and what the first of them is asked; or the answer itself."""
+
+    agents: tuple[str, ...] = ()
+    asked: str | None = None
+    """None: the text as it came."""
+    answer: str | None = None
+
+
+def details(descriptions: Mapping[str, str]) -> str:
+    """The agents as a prompt lists them."""
+    return "\n".join(f"- {name}: {description}" for name, description in descriptions.items())
+
+
+def choice_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Choice:
+    """What a reply says. Raises ValueError with what is wrong, in words for the router."""
+    said = _object(reply, strategy, agents)
+    if strategy == "static_plan":
+        plan = said.get("plan")
+        if not isinstance(plan, list) or not plan:
+            raise ValueError("'plan' must be a list of at least one agent's name")
+        if len(plan) > MOST_PLANNED:
+            raise ValueError(f"'plan' has {len(plan)} steps, and {MOST_PLANNED} are the most")
+        return Choice(tuple(_agent(each, "plan", agents) for each in plan), _text(said.get("initial_input")))
+    if strategy == "dynamic_decomposition":
+        match said.get("next_action"):
+            case "final_answer":
+                answer = said.get("final_answer")
+                if answer is None:
+                    raise ValueError("'final_answer' is missing")
+                return Choice(answer=answer if isinstance(answer, str) else _json(answer))
+            case "call_agent":
+                return Choice((_agent(said.get("agent_name"), "agent_name", agents),), _text(said.get("agent_input")))
+            case other:
+                raise ValueError(f"'next_action' must be 'call_agent' or 'final_answer', not {_json(other)}")
+    query = said.get("refined_query")
+    return Choice((_agent(said.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
+
+
+def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapping[str, JsonValue]:
+    if isinstance(reply, dict):
+        return reply
+    if not isinstance(reply, str):
+        raise ValueError(f"the reply must be a JSON object, not {_json(reply)}")
+    if strategy == "single_agent_dispatch" and reply.strip() in agents:
+        return {"chosen_agent": reply.strip()}
+    found = [each.value for each in json_repair.objects_in(reply)]
+    if not found:
+        raise ValueError("the reply is empty" if not reply.strip() else "the reply has no JSON object")
+    return found[-1]  # a model that thinks aloud decides at the end
+
+
+def _agent(name: JsonValue, key: str, agents: Sequence[str]) -> str:
+    if not isinstance(name, str) or name not in agents:
+        raise ValueError(f"{key!r} is {_json(name)}, which is no agent; the agents are {', '.join(map(repr, agents))}")
+    return name
+
+
+def _text(value: JsonValue) -> str | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,198 @@
+"""A conversation that agents hand to each other, and conductors that say who has it next: each step grows the one behind it.
+
+    @open ──▶ 1.conductor ─┬─ rules ── a rule holds ────────────────▶ 2.agent ──▶ ask ──▶ read ─┬─ a correction, a step ──▶ ask ...
+                           ├─ ask ──▶ read ── the model chose ──────▶ 2.agent                    └─ final ──▶ 3.conductor ...
+                           ├─ judged: a predicate agent says whether it is done
+                           ├─ finalize: the result, from the long-term memory or by a finalizer agent
+                           └─ fail: nobody was chosen, or a bound is reached
+
+Each arrow is growth, and the last step stands in the place of the first: what it gives is the answer. A step's output is where the
+conversation stands then (`Talk`: long-term memory, the arguments of who has it, counts), and what was said in that very step. What was said
+before is not copied: the talk names the steps that hold it. So a worker may die between any two steps, and nothing is written twice.
+
+A hop is one holding of the conversation; its steps are named after it: `2.agent`, `2.agent/ask.1`, `2.agent/read.1`. What runs code of the
+folder is done by tools workers, model calls by agents workers. A reply is recorded (`ask`) before it is read (`read`), so no model is asked
+twice for the same. Replies that cannot be read (trials) and valid ones that are not final (reasoning steps) are counted apart, in the
+parameters of the steps; rounds of tool calls grow within `ask`, as those of every agent, and count for neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from cantata.models.conductors import AgentKind, DiskursAgent, Forum
+from cantata.models.graph import RAW, Edge, Graph, Step
+from cantata.models.values import JsonValue
+
+RETRIES = 3
+"""Tries after the first, where a model's failure may pass."""
+
+ENTRIES: Mapping[AgentKind, str] = {
+    "conductor": "diskurs.visit",
+    "multistep": "diskurs.begin",
+    "multistep_predicate": "diskurs.begin",
+    "multistep_finalizer": "diskurs.begin",
+    "parallel_multistep": "diskurs.begin",
+    "heuristic": "diskurs.heuristic",
+    "heuristic_finalizer": "diskurs.heuristic",
+    "llm_compiler": "diskurs.begin",
+}
+"""What is done first when an agent of a kind gets the conversation."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One holding of the conversation: whose it is, and what for."""
+
+    agent: str
+    number: int
+    base: str
+    """The step it begins with."""
+    part: str = ""
+    """What of a parallel agent's work it is: `branch`, or `joined`."""
+    judges: str = ""
+    """The conductor that asks whether it is done."""
+    trial: int = 1
+    step: int = 1
+    asked: int = 1
+    """Which question to the model it is, within this hop."""
+
+    @classmethod
+    def of(cls, params: Mapping[str, JsonValue]) -> Hop:
+        """The hop that a step belongs to."""
+        return cls(**cast("dict[str, Any]", params["hop"]))
+
+    @property
+    def params(self) -> dict[str, JsonValue]:
+        """As a step's parameters have it."""
+        return {"hop": cast(JsonValue, asdict(self))}
+
+
+def opening(text: str) -> tuple[Graph, str]:
+    """What a turn begins with: the long-term memory, with the user's text."""
+    step = _code("diskurs.open", "@open", {"@text": text}, {}, work="diskurs:open")
+    return Graph(steps=(step,)), step.id
+
+
+def hand(agent: str, forum: Forum, *, number: int, before: str, judges: str = "") -> Graph:
+    """Gives the conversation, as it stands after the step `before`, to an agent."""
+    hop = Hop(agent, number, f"{number}.{agent}", judges=judges)
+    return _only(_behind(ENTRIES[forum.agents[agent].kind], hop.base, hop, before))
+
+
+def ask(hop: Hop, forum: Forum, *, before: str) -> Graph:
+    """Asks the model of a hop about the conversation as it stands after the step `before`, and reads its reply."""
+    agent = forum.agents[hop.agent]
+    reads = {"@talk": f"{RAW}{before}", "@begun": f"{RAW}{hop.base}"}
+    asking = Step(
+        id=f"{hop.base}/ask.{hop.asked}", kind="diskurs.ask", queue="agents", work=_work(hop.agent, agent), reads=reads, params=hop.params,
+        retries=RETRIES, cheap=False, grows=bool(agent.tools),
+    )  # fmt: skip
+    reading = _code("diskurs.read", f"{hop.base}/read.{hop.asked}", {**reads, "@said": asking.id}, hop.params, work=f"diskurs:{hop.agent}")
+    return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
+
+
+def ask_again(hop: Hop, forum: Forum, *, before: str, is_valid: bool) -> Graph | None:
+    """The next question of a hop: after a valid reply the next reasoning step, else the next trial; None if that bound is reached."""
+    agent = forum.agents[hop.agent]
+    most_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
+    step, trial = (hop.step + 1, 1) if is_valid else (hop.step, hop.trial + 1)
+    following = replace(hop, asked=hop.asked + 1, step=step, trial=trial)
+    if following.step > most_steps or following.trial > agent.max_trials:
+        return None
+    return ask(following, forum, before=before)
+
+
+def rules(hop: Hop, *, before: str) -> Graph:
+    """Asks a conductor's rules."""
+    return _only(_behind("diskurs.rules", f"{hop.base}/rules", hop, before))
+
+
+def judged(hop: Hop, conductor: str, *, before: str) -> Graph:
+    """Has a conductor go on with what its predicate agent said."""
+    return _only(_behind("diskurs.visit", f"{hop.base}/judged", replace(hop, agent=conductor, judges=""), before, judged=True))
+
+
+def finalize(hop: Hop, *, before: str) -> Graph:
+    """Has a conductor's code make the result."""
+    return _only(_behind("diskurs.finalize", f"{hop.base}/finalize", hop, before, grows=False))
+
+
+def fail(hop: Hop, conductor: str, *, before: str, code: str, reason: str) -> Graph:
+    """Has a conductor's code make what is left when there is no result."""
+    hop = replace(hop, agent=conductor)
+    return _only(_behind("diskurs.fail", f"{hop.base}/fail", hop, before, grows=False, code=code, reason=reason))
+
+
+def branches(hop: Hop, *, before: str, count: int) -> Graph:
+    """The parts of a parallel agent's work, all at once, and the step that joins them."""
+    parts = [
+        _behind("diskurs.begin", f"{hop.base}/branch.{i}", replace(hop, base=f"{hop.base}/branch.{i}", part="branch"), before, branch=i)
+        for i in range(count)
+    ]
+    reads = {f"@branch/{i}": part.id for i, part in enumerate(parts)}
+    join = _behind("diskurs.join", f"{hop.base}/join", hop, before, count=count)
+    join = join.model_copy(update={"reads": {**join.reads, **reads}})
+    edges = tuple(Edge(source=part.id, target=join.id) for part in parts)
+    return Graph(steps=(*parts, join), edges=edges, exit=join.id)
+
+
+def split(hop: Hop, *, before: str) -> Graph:
+    """Has a parallel agent's code split the conversation."""
+    return _only(_behind("diskurs.branch", f"{hop.base}/branches", hop, before))
+
+
+def after_join(hop: Hop, *, before: str) -> Graph:
+    """Asks a parallel agent once more, about what was joined."""
+    base = f"{hop.base}/joined"
+    return _only(_behind("diskurs.begin", base, replace(hop, base=base, part="joined", trial=1, step=1, asked=1), before))
+
+
+def carry_out(hop: Hop, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
+    """The steps of a plan as their dependencies allow, and behind them the one that tells the model what came of them.
+
+    Each step is {step_id, function, parameters, depends_on}; what it depends on is among the steps, and they form no cycle.
+    """
+    prefix = f"{hop.base}/plan.{hop.asked}"
+    steps, edges = [], []
+    for each in plan:
+        step_id = f"{prefix}/{each['step_id']}"
+        needs = {str(name): f"{prefix}/{name}" for name in cast("list[str]", each["depends_on"])}
+        call: dict[str, JsonValue] = {"tool": each["function"], "parameters": each["parameters"], "needs": cast(JsonValue, needs)}
+        made = _code("diskurs.tool", step_id, {}, call, work=f"tools:{each['function']}", grows=False)
+        steps.append(made.model_copy(update={"on_error": "skip"}))
+        edges += [Edge(source=needed, target=step_id) for needed in needs.values()]
+    gather = _behind("diskurs.gather", prefix, hop, before)
+    edges += [Edge(source=step.id, target=gather.id) for step in steps]
+    return Graph(steps=(*steps, gather), edges=tuple(edges), exit=gather.id)
+
+
+def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> Step:
+    """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
+    call: dict[str, JsonValue] = {"tool": name, "parameters": dict(arguments)}
+    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", grows=False).model_copy(update={"on_error": "skip"})
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def _behind(kind: str, step_id: str, hop: Hop, before: str, *, grows: bool = True, **more: JsonValue) -> Step:
+    """A step of a hop that needs nothing but where the conversation stands."""
+    return _code(kind, step_id, {"@talk": f"{RAW}{before}"}, {**hop.params, **more}, work=f"diskurs:{hop.agent}", grows=grows)
+
+
+def _code(
+    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, grows: bool = True
+) -> Step:  # fmt: skip
+    """A step that runs code of the folder."""
+    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), grows=grows)
+
+
+def _work(name: str, agent: DiskursAgent) -> str:
+    return f"{'conductors' if agent.kind == 'conductor' else 'agents'}:{name}"
+
+
+def _only(step: Step) -> Graph:
+    return Graph(steps=(step,), exit=step.id)

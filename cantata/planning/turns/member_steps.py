@@ -1,0 +1,69 @@
+"""An agent at work in a turn: one step, or two where its input begins with the conversation so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from cantata.models.definitions import Definitions
+from cantata.models.graph import Edge, Step
+from cantata.models.values import JsonValue
+from cantata.planning.turns.agent_steps import agent_step
+from cantata.planning.turns.history import MOST_TOKENS
+
+_NUMBER_BEHIND = re.compile(r"\.[0-9]+\Z")
+
+
+class Member(NamedTuple):
+    """The steps of one agent, in a row; the last is called by the name that was asked for."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def first(self) -> str:
+        """The step to put edges to."""
+        return self.steps[0].id
+
+    @property
+    def last(self) -> str:
+        """The step that gives its answer."""
+        return self.steps[-1].id
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Those between its steps."""
+        return row([step.id for step in self.steps])
+
+
+def member(
+    step_id: str, name: str, definitions: Definitions, text: str, *, team: str | None = None, is_chosen: bool = False,
+    send_history: bool = False, params: Mapping[str, JsonValue] | None = None, **more: object,
+) -> Member:  # fmt: skip
+    """An agent that answers a text, and what it sees of the conversation of the turn's session, if there is one.
+
+    With `send_history`, or where its team says so, that stands before its input; else, if it `is_chosen` or its own settings say so, its
+    model is told it as messages.
+    """
+    agent, of_team = definitions.agents[name], definitions.teams[team] if team else None
+    most = agent.history.max_tokens or (of_team.max_history_tokens if of_team else MOST_TOKENS)
+    if send_history or (of_team and of_team.auto_include_history and agent.history.enabled is not False):
+        block = Step(
+            id=f"{step_id}/@asked", kind="history.block", work=f"history:{name}", reads={"@text": text},
+            params={**(params or {}), "agent": name, "history": most}, decides=True,
+        )  # fmt: skip
+        return Member((block, agent_step(step_id, name, agent, block.id, params=params, **more)))
+    wants = is_chosen if agent.history.enabled is None else agent.history.enabled
+    seen = {"history": most} if wants else {}
+    return Member((agent_step(step_id, name, agent, text, params={**seen, **(params or {})}, **more),))
+
+
+def row(ids: list[str]) -> tuple[Edge, ...]:
+    """Each before the next."""
+    return tuple(Edge(source=source, target=target) for source, target in pairwise(ids))
+
+
+def numbered(name: str, number: int, *, is_alone: bool) -> str:
+    """A name, with its number if it is not alone. One that looks numbered itself always gets one: an agent `a.2` is not the second `a`."""
+    return name if is_alone and not _NUMBER_BEHIND.search(name) else f"{name}.{number}"

@@ -1,0 +1,156 @@
+"""User turns: an agent alone, or a team in one of its modes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from cantata.errors import ConfigError, Fault
+from cantata.models.definitions import Definitions, Team
+from cantata.models.graph import RAW, START, Edge, Graph, Step
+from cantata.models.values import JsonValue
+from cantata.models.wire import Turn
+from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faults
+from cantata.planning.turns import handovers, routing
+from cantata.planning.turns.member_steps import Member, member, numbered, row
+
+SYNTHESIZER_PATIENCE_S = 30.0
+
+
+def check(turn: Turn, definitions: Definitions) -> list[Fault]:
+    """What is wrong with a turn, before anything runs."""
+    faults = []
+    if not turn.text.strip():
+        faults.append(Fault("the text is empty; say what you want", "text"))
+    if turn.text.encode("utf-8", "ignore").decode() != turn.text:
+        faults.append(Fault("the text is not UTF-8", "text"))
+    if turn.send_history and not turn.agent:
+        faults.append(Fault("only an agent that is named can be sent the history", "send_history"))
+    if sum(map(bool, (turn.team, turn.agent, turn.workflow))) > 1:
+        faults.append(Fault("name a team, an agent or a workflow, one of them", "team"))
+    sections = (
+        ("team", turn.team, definitions.teams),
+        ("agent", turn.agent, definitions.agents),
+        ("workflow", turn.workflow, definitions.chains),
+    )
+    for kind, name, known in sections:
+        if name and name not in known:
+            faults.append(Fault(_unknown(kind, name, known), kind))
+    if turn.workflow in definitions.chains:
+        faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
+    if not faults and target_of(turn, definitions) is None:
+        faults.append(Fault("nobody to answer: name a team or an agent, or set defaults.team in the configuration", "team"))
+    return faults
+
+
+def plan(turn: Turn, definitions: Definitions) -> Graph:
+    """The graph that answers a turn. Raises ConfigError."""
+    faults = check(turn, definitions)
+    target = target_of(turn, definitions)
+    if faults or target is None:
+        raise ConfigError(faults)
+    kind, name = target
+    text = f"{RAW}{START}"
+    if kind == "team":
+        graph, last = _team(name, definitions, prefix="", text=text)
+    elif kind == "diskurs":
+        graph, last = handovers.opening(text)
+    elif kind == "workflow":
+        graph, last = Graph(steps=(_workflow(name, text),)), name
+    else:
+        alone = member(name, name, definitions, text, is_chosen=True, send_history=turn.send_history)
+        graph, last = Graph(steps=alone.steps, edges=alone.edges), alone.last
+    return graph.model_copy(update={"terminals": (last,)})
+
+
+def team_fragment(name: str, definitions: Definitions, *, grower: str) -> Graph:
+    """What a step grows to have a team answer its output; the exit is the team's answer."""
+    graph, last = _team(name, definitions, prefix=f"{grower}/", text=f"{RAW}{grower}")
+    return graph.model_copy(update={"exit": last})
+
+
+def _team(name: str, definitions: Definitions, *, prefix: str, text: str) -> tuple[Graph, str]:
+    team = definitions.teams[name]
+    return MODES[team.mode](name, team, definitions, prefix, text)
+
+
+def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
+    """A row: each agent gets only the answer before it; the first failure ends it."""
+    members: list[Member] = []
+    for position, agent in enumerate(team.agents):
+        members.append(
+            member(
+                f"{prefix}{_numbered(team.agents, position)}", agent, definitions, members[-1].last if members else text, team=name,
+                params={"failure": f"Pipeline failed at step {position + 1} ({agent}): "},
+            )
+        )  # fmt: skip
+    steps = [step for each in members for step in each.steps]
+    return Graph(steps=tuple(steps), edges=row([step.id for step in steps])), steps[-1].id
+
+
+def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
+    """A fan and a join: all at once; a failed agent is an answer that says so."""
+    members = {agent: member(f"{prefix}{agent}", agent, definitions, text, team=name, on_error="skip") for agent in team.agents}
+    join = _join(name, team, {agent: each.last for agent, each in members.items()}, prefix, text)
+    edges = [edge for each in members.values() for edge in (*each.edges, Edge(source=each.last, target=join.id))]
+    return Graph(steps=(*(step for each in members.values() for step in each.steps), join), edges=tuple(edges)), join.id
+
+
+def _join(name: str, team: Team, members: Mapping[str, str], prefix: str, text: str) -> Step:
+    common = {
+        "id": f"{prefix}@{'synthesizer' if team.synthesizer else 'responses'}", "reads": {"@text": text, **members},
+        "params": {"team": name, "members": dict(members)}, "quorum": team.min_responses, "deadline_s": team.deadline_s,
+    }  # fmt: skip
+    if team.synthesizer is None:
+        return Step.model_validate({**common, "kind": "team.collect", "decides": True})
+    return Step.model_validate(
+        {
+            **common, "kind": "team.synthesize", "queue": "agents", "work": f"teams:{name}", "cheap": False,
+            "retries": team.synthesizer.retries, "timeout_s": team.synthesizer.timeout_s + SYNTHESIZER_PATIENCE_S,
+        }
+    )  # fmt: skip
+
+
+Builder = Callable[[str, Team, Definitions, str, str], tuple[Graph, str]]
+
+MODES: dict[str, Builder] = {
+    "pipeline": _pipeline,
+    "broadcast": _broadcast,
+    "router": routing.router,
+    "round_robin": routing.round_robin,
+}
+"""How a team's mode becomes a graph and the step that holds its answer."""
+
+
+def _workflow(name: str, text: str) -> Step:
+    """A chain of the configuration, whose input is the text."""
+    mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
+    params: dict[str, JsonValue] = {"chain": name, "map": mapped}
+    return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, grows=True)
+
+
+def _numbered(names: list[str], position: int) -> str:
+    """A name that stands more than once in a row gets a number."""
+    name = names[position]
+    return numbered(name, names[: position + 1].count(name), is_alone=names.count(name) == 1)
+
+
+def target_of(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
+    """Return what answers a turn, as its kind and its name; None if nothing is named and there is no default."""
+    for kind, name in (
+        ("workflow", turn.workflow),
+        ("agent", turn.agent),
+        ("team", turn.team),
+        ("team", definitions.defaults.team),
+        ("agent", definitions.defaults.agent),
+        ("diskurs", definitions.diskurs and definitions.diskurs.first_contact),
+    ):
+        if name:
+            return kind, name
+    return ("agent", next(iter(definitions.agents))) if len(definitions.agents) == 1 else None
+
+
+def _unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(map(repr, known)) or 'none'}"
+    return f"no {kind} is called {name!r}{hint}"

@@ -1,0 +1,236 @@
+"""RunView: a run as far as its events tell. Pure; knows no clock and no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
+
+from cantata.models.events import (
+    AttemptFailed,
+    ModelFallback,
+    QueueUnserved,
+    ReplyDelta,
+    RunClosed,
+    RunEvent,
+    RunWarning,
+    StepDone,
+    StepExpanded,
+    StepStarted,
+)
+from cantata.models.graph import START, StepState
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
+from cantata.planning.chains.step_ids import END, GATHER
+from cantata.state.runs.summaries import state_of
+
+ViewState = StepState | Literal["expanded", "timed_out", "stopped"]
+VIEW_OVER: frozenset[ViewState] = frozenset({"done", "failed", "skipped", "timed_out", "stopped"})
+
+MAX_REPLY = 400
+"""Characters of a reply that are kept while it comes."""
+
+GATHERED = f"/{GATHER}"
+EXITS = (GATHERED, f"/{END}")
+"""The ends of the ids of steps that only close an expansion: they are shown as the step that expanded."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapProgress:
+    """The items of a map, counted: there may be thousands."""
+
+    total: int
+    running: frozenset[str] = frozenset()
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    open_steps: Mapping[str, int] = field(default_factory=dict)
+    """Item that expanded → how many of its steps are not over."""
+
+    @property
+    def over(self) -> int:
+        """Return how many items are over."""
+        return self.done + self.failed + self.skipped
+
+    def apply(self, event: RunEvent, item: str) -> MapProgress:
+        """Return the counts after an event of an item, or of a step that the item expanded to."""
+        if isinstance(event, StepStarted):
+            return replace(self, running=self.running | {item})
+        left = self.open_steps.get(item, 1) - 1
+        if isinstance(event, StepExpanded):
+            return replace(self, open_steps={**self.open_steps, item: left + event.steps})
+        if event.ends_step and left > 0:
+            return replace(self, open_steps={**self.open_steps, item: left})
+        if event.ends_step:
+            others = {name: count for name, count in self.open_steps.items() if name != item}
+            ended = str(event.step_state)  # done, failed or skipped: names of fields
+            return replace(self, open_steps=others, running=self.running - {item}, **{ended: getattr(self, ended) + 1})
+        return replace(self, running=self.running - {item}) if event.step_state and event.step == item else self
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """A step as far as its events tell."""
+
+    state: ViewState = "waiting"
+    attempt: int = 0
+    since_ms: int = 0
+    """When this attempt began."""
+    took_ms: int | None = None
+    note: str = ""
+    """Why it failed, or is tried again."""
+    items: MapProgress | None = None
+    """Of a map."""
+    open_steps: int = 0
+    """Of a step that expanded: how many of the steps under it are not over."""
+    reply: str = ""
+    """The end of the model's reply in this attempt, while it comes."""
+    model: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    has_usage: bool = False
+
+    def apply(self, event: RunEvent) -> StepProgress:
+        """Return the step after an event of its own."""
+        match event:
+            case StepStarted():
+                return replace(self, state="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None, reply="", note="")
+            case ReplyDelta():
+                return replace(self, reply=(self.reply + event.text)[-MAX_REPLY:])
+            case ModelFallback():
+                return replace(self, reply="")
+            case StepExpanded():
+                return replace(self, state="expanded", open_steps=event.steps)
+        if event.ends_step:
+            return self.end(event)
+        if event.step_state is None:
+            return self
+        since_ms = event.at_ms if event.step_state == "waiting_signal" else self.since_ms
+        return replace(self, state=event.step_state, since_ms=since_ms, note=event.explanation)
+
+    def end(self, event: RunEvent) -> StepProgress:
+        """Return the step as ended by an event: its own, or that of the last step it expanded to."""
+        state = "timed_out" if isinstance(event, StepDone) and event.timed_out else cast(ViewState, event.step_state)
+        took_ms = event.at_ms - self.since_ms if self.since_ms else None
+        return replace(self, state=state, took_ms=took_ms, note=event.explanation)
+
+    def end_with_run(self, run_status: str, at_ms: int) -> StepProgress:
+        """Return the step as its run's end leaves it."""
+        if self.state in VIEW_OVER:
+            return self
+        if run_status != "succeeded":
+            return replace(self, state="stopped")
+        if self.state != "expanded" or self.items:  # one whose steps are not named after it, as conductors' are, ends with the run
+            return self
+        return replace(self, state="done", took_ms=at_ms - self.since_ms if self.since_ms else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as far as its events tell: each event makes a new one."""
+
+    run_id: str
+    steps: Mapping[str, StepProgress] = field(default_factory=dict)
+    """By id, in the order of the plan, then as they came."""
+    status: str = "accepted"
+    state: str = "accepted"
+    """How people are told that it stands."""
+    began_ms: int = 0
+    at_ms: int = 0
+    """When the last event was, by Redis's clock."""
+    seq: int = 0
+    """The offset of the last event."""
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def planned(cls, run_id: str, steps: Iterable[str]) -> RunView:
+        """Return a run of which nothing happened yet, with the ids of its plan."""
+        return cls(run_id, {step_id: StepProgress() for step_id in steps if step_id != START})
+
+    def apply(self, *events: RunEvent) -> RunView:
+        """Return the run after these events."""
+        view, steps = self, dict(self.steps)
+        for event in events:
+            view = view._with_run(event)
+            if event.step is not None and event.step != START:
+                _apply_to_steps(steps, event)
+        if view.status in RUN_OVER:
+            steps = {step_id: step.end_with_run(view.status, view.at_ms) for step_id, step in steps.items()}
+        return replace(view, steps=steps)
+
+    def without_usage(self, most: int = 200) -> list[str]:
+        """Return the steps that are over and of which `with_usage` was not told yet."""
+        return [step_id for step_id, step in self.steps.items() if step.state in ("done", "failed") and not step.has_usage][-most:]
+
+    def with_usage(self, infos: Mapping[str, Mapping[str, JsonValue]]) -> RunView:
+        """Return the run with the model and usage that the ledger recorded of steps."""
+        return replace(self, steps={**self.steps, **{step_id: _with_usage(self.steps[step_id], info) for step_id, info in infos.items()}})
+
+    def _with_run(self, event: RunEvent) -> RunView:
+        status, state, warnings = self.status, self.state, self.warnings
+        match event:
+            case RunClosed():
+                status, state = event.status, state_of(event.status, event.failures)
+            case StepStarted() if status == "accepted":
+                status = state = "running"
+            case RunWarning() | QueueUnserved() if event.message not in warnings:
+                warnings = (*warnings, event.message)
+        began_ms, at_ms = self.began_ms or event.at_ms, max(self.at_ms, event.at_ms)
+        return replace(self, status=status, state=state, warnings=warnings, seq=event.seq, began_ms=began_ms, at_ms=at_ms)
+
+
+def ancestors(step_id: str) -> Iterator[str]:
+    """Yield the ids that a step's id begins with, the nearest first."""
+    while "/" in step_id:
+        step_id = step_id.rpartition("/")[0]
+        yield step_id
+
+
+def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent) -> None:
+    step_id = cast(str, event.step)
+    if owner := _map_over(steps, step_id):
+        name, item = owner
+        step, items = steps[name], cast(MapProgress, steps[name].items)
+        has_failed = isinstance(event, AttemptFailed) and event.ends_step
+        steps[name] = replace(step, items=items.apply(event, item), note=event.explanation if has_failed else step.note)
+    elif not step_id.endswith(EXITS):
+        if event.step_state or isinstance(event, ReplyDelta | ModelFallback):
+            steps[step_id] = steps.get(step_id, StepProgress()).apply(event)
+    elif step_id.endswith(GATHERED) and event.ends_step:
+        expanded = step_id.removesuffix(GATHERED)
+        steps[expanded] = steps.get(expanded, StepProgress()).end(event)
+    _count_for_ancestors(steps, event)
+
+
+def _count_for_ancestors(steps: dict[str, StepProgress], event: RunEvent) -> None:
+    """End a step that expanded when all that it, and those, expanded to is over: as the last of them ended."""
+    for name in ancestors(cast(str, event.step)):
+        step = steps.get(name)
+        if step is None or step.state != "expanded" or step.items:
+            continue
+        if isinstance(event, StepExpanded):
+            steps[name] = replace(step, open_steps=step.open_steps + event.steps - 1)
+        elif event.ends_step:
+            steps[name] = step.end(event) if step.open_steps <= 1 else replace(step, open_steps=step.open_steps - 1)
+
+
+def _map_over(steps: dict[str, StepProgress], step_id: str) -> tuple[str, str] | None:
+    """Return the map whose item a step is, or belongs to, and the item's id: only items have ids of digits alone."""
+    parts = step_id.split("/")
+    for end in range(1, len(parts)):
+        name = "/".join(parts[:end])
+        step = steps.get(name)
+        if step is not None and parts[end].isdecimal():
+            if step.items is None:
+                steps[name] = replace(step, items=MapProgress(step.open_steps - 1))  # but for what gathers them
+            return name, f"{name}/{parts[end]}"
+    return None
+
+
+def _with_usage(step: StepProgress, info: Mapping[str, JsonValue]) -> StepProgress:
+    usage = info.get("usage")
+    used = usage if isinstance(usage, dict) else {}
+    return replace(
+        step, model=str(info.get("model") or ""), tokens_in=int(cast(int, used.get("input_tokens", 0))),
+        tokens_out=int(cast(int, used.get("output_tokens", 0))), has_usage=True,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The fleet in Redis: workers, load, dead letters."""

@@ -1,0 +1,82 @@
+"""Skips time in a test stack: `lua/skip.lua` brings nearer what the ledger keeps for later, and the sweepers look at once.
+
+The clock itself is not moved: it is one for all processes, and those that live go by it with their leases.
+
+skips  stream, of the namespace: a word to the sweepers of a stack with virtual time; keeps one
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from cantata.errors import ConfigError, UnavailableError
+from cantata.state.redis.keys import SHARDS, key_of, namespace_of, shard_key
+from cantata.state.redis.lua_scripts import TEXTS
+from cantata.state.redis.redis_errors import reason
+
+SKIPS_KEY = "skips"
+MAX_S = 100 * 365 * 86_400.0
+PATIENCE_S = 60.0  # a worker that is killed comes back within this time, on a busy machine too
+LOOK_S = 0.005
+
+
+def bring_nearer(redis: Redis, seconds: float) -> int:
+    """Let so many seconds pass for what the ledger keeps for later; answers now (ms), by which it is told what is due.
+
+    Raises ConfigError unless `seconds` is a number from 0.001.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= MAX_S:
+        raise ConfigError(f"the seconds to be skipped are a number from 0.001 to {MAX_S:.0f}, not {seconds!r}")
+    return cast(int, redis.eval(TEXTS["skip"], 1, namespace_of(redis), str(round(seconds * 1000))))
+
+
+def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> None:
+    """Bring nearer, and return when all that became due has happened in the ledger.
+
+    Raises ConfigError unless `seconds` is a number from 0.001, UnavailableError if no worker sweeps, or Redis is away.
+    """
+    give_up = time.monotonic() + patience_s
+    try:
+        due_by = bring_nearer(redis, seconds)
+        while _count_due(redis, due_by):
+            if time.monotonic() > give_up:
+                raise UnavailableError(f"what became due did not happen within {patience_s:g} s: no worker of this stack sweeps")
+            time.sleep(LOOK_S)
+    except RedisError as error:
+        raise UnavailableError(reason(error)) from error
+
+
+def _count_due(redis: Redis, due_by: int) -> int:
+    """Wake the sweepers, and count what they have still to see."""
+    with redis.pipeline(transaction=False) as pipe:
+        for shard in range(SHARDS):
+            for part in ("due", "finished"):
+                pipe.zcount(f"{shard_key(redis, shard)}:{part}", "-inf", due_by)
+        pipe.xadd(key_of(redis, SKIPS_KEY), {"by": due_by}, maxlen=1, approximate=False)
+        *counts, _ = pipe.execute()
+    return sum(counts)
+
+
+class SkipListener:
+    """The pause of a sweeper between two sweeps, which ends early when time was skipped."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._read = partial(redis.xread, count=1)
+        self._key = key_of(redis, SKIPS_KEY)
+        self._seen = "0"
+
+    def wait(self, timeout_s: float) -> None:
+        """Return after so many seconds, or when time was skipped since the last call."""
+        give_up = time.monotonic() + timeout_s
+        with suppress(RedisError):  # the sweep tells of it
+            told = self._read({self._key: self._seen}, block=max(1, int(timeout_s * 1000)))
+            if told:
+                self._seen = cast("list[tuple[str, list[tuple[str, object]]]]", told)[0][1][-1][0]
+                return
+        time.sleep(max(0.0, give_up - time.monotonic()))

@@ -1,0 +1,208 @@
+"""How much there is to do, and how it stands: for those who watch the fleet, and those who scale it.
+
+A few hundred commands in one round trip, whatever the number of runs; nothing is searched for. What waits in the broker is told by
+`queues.waiting`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import Field
+from redis import Redis
+
+from cantata.models.values import Value
+from cantata.state.fleet import registry
+from cantata.state.fleet.dead_letters import LETTERS_KEY
+from cantata.state.redis import clock
+from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
+from cantata.state.runs.records import owner_of
+
+SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
+USUAL_QUEUES = ("coordinator", "agents", "tools")
+MOST_LOOKED_UP = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
+PARTS = ("runs", "finished", "ready")
+LAST = 100  # runs that ended: enough to see that many fail, few enough that what was mended is soon green
+
+
+class QueueLoad(Value):
+    """What waits in a queue and who works on it."""
+
+    ready: int = Field(description="messages that wait: a step each, or a batch of cheap ones")
+    leased: int = Field(description="steps that workers are doing")
+    work: int = Field(description="ready and leased: what to scale workers by")
+    slots: int = Field(description="steps that its workers can do at once")
+    workers: int = Field(description="worker processes that serve it")
+    oldest_wait_s: float | None = Field(description="how long the oldest message has waited; null if none waits, or it cannot be seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The messages of a queue that nobody has taken."""
+
+    count: int
+    oldest_s: float | None = None
+    """How long the oldest has waited; None if there is none, or it cannot be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the fleet stands, but for what waits in the broker."""
+
+    workers: Sequence[registry.Worker]
+    leased: Mapping[str, int]
+    runs_open: int
+    runs_kept: int
+    steps_ready: int
+    """Steps sent and not begun, in all queues: the ledger counts steps, the broker messages."""
+    totals: Mapping[str, int]
+    """What happened since the ledger began: accepted, closed:<status>, lost (leases), recovered (steps)."""
+    sweep_age_s: float | None
+    """Since a sweep last ended; None if none ever did."""
+    memory_bytes: int
+    memory_limit_bytes: int
+    dead_letters: int = 0
+    """Messages in our queues that were no steps, and are kept."""
+
+
+def swept(redis: Redis) -> None:
+    """Note that a sweep of all shards has ended."""
+    redis.set(key_of(redis, SWEPT_KEY), f"{clock.now():.3f}")
+
+
+def standing(redis: Redis) -> Standing:
+    """How the fleet stands now."""
+    workers = registry.workers(redis)
+    with redis.pipeline(transaction=False) as pipe:
+        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
+            for part in PARTS:
+                pipe.zcard(f"{key}:{part}")
+            pipe.hgetall(f"{key}:totals")
+            pipe.zrange(f"{key}:leases", 0, -1)
+        pipe.get(key_of(redis, SWEPT_KEY))
+        pipe.llen(key_of(redis, LETTERS_KEY))
+        *answers, swept_at, dead = pipe.execute()
+    kept, finished, ready, totals, leases = (answers[i :: len(PARTS) + 2] for i in range(len(PARTS) + 2))
+    memory = _memory(redis)
+    return Standing(
+        workers=workers,
+        leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
+        runs_open=max(0, sum(kept) - sum(finished)),
+        runs_kept=sum(kept),
+        steps_ready=sum(ready),
+        totals=_sums(totals),
+        sweep_age_s=max(0.0, clock.now() - float(swept_at)) if swept_at else None,
+        memory_bytes=sum(int(node["used_memory"]) for node in memory),
+        memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
+        dead_letters=int(dead),
+    )
+
+
+def last_ended(redis: Redis, *, most: int = LAST) -> dict[str, int]:
+    """How the runs that ended last did: status → how many of at most `most`.
+
+    They are known by when they expire, which is the order of their ends where all are kept equally long.
+    """
+    with redis.pipeline(transaction=False) as pipe:
+        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
+            pipe.zrevrange(f"{key}:finished", 0, most - 1, withscores=True)
+        ended = [found for shard in cast("list[list[tuple[str, float]]]", pipe.execute()) for found in shard]
+    ended.sort(key=lambda found: found[1], reverse=True)
+    statuses = _fields(redis, [(run_key(redis, run_id), "status") for run_id, _ in ended[:most]])
+    return dict(Counter(status for status in statuses if status))
+
+
+def queues(standing: Standing, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
+    """The load of each queue that somebody serves, that something was leased of, or that `waiting` names."""
+    served = [queue for worker in standing.workers for queue in worker.queues]
+    return {
+        queue: _load(queue, standing, waiting.get(queue, Waiting(0)))
+        for queue in sorted({*served, *standing.leased, *waiting})
+    }  # fmt: skip
+
+
+def queues_of_ready(redis: Redis, *, each: int = 4) -> set[str]:
+    """The queues of the steps that have waited longest in each shard: also those that nobody serves, and no configuration here names."""
+    with redis.pipeline(transaction=False) as pipe:
+        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
+            pipe.zrange(f"{key}:ready", 0, each - 1)
+        steps = [step for shard in cast("list[list[str]]", pipe.execute()) for step in shard]
+    return set(_queues_of(redis, [_run_and_step(step) for step in steps]))
+
+
+def _load(queue: str, standing: Standing, waiting: Waiting) -> QueueLoad:
+    serving = [worker for worker in standing.workers if queue in worker.queues]
+    leased = standing.leased.get(queue, 0)
+    return QueueLoad(
+        ready=waiting.count, leased=leased, work=waiting.count + leased, slots=sum(worker.concurrency for worker in serving),
+        workers=len(serving), oldest_wait_s=waiting.oldest_s,
+    )  # fmt: skip
+
+
+def _memory(redis: Redis) -> list[dict[str, Any]]:
+    """What each Redis that takes writes says of its memory."""
+    if isinstance(redis, Cluster):
+        return list(redis.each_node("INFO", "memory").values())
+    return [redis.info("memory")]
+
+
+def _sums(counts: Iterable[Mapping[str, str]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for each in counts:
+        for name, number in each.items():
+            sums[name] = sums.get(name, 0) + int(number)
+    return sums
+
+
+def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Worker]) -> dict[str, int]:
+    """How many steps are leased of each queue: of that which their worker serves, if it is one; else the step is asked."""
+    served = {worker.name: worker.queues for worker in workers}
+    counts: dict[str, int] = {}
+    unclear: list[str] = []
+    for lease in leases:
+        known = served.get(_worker_of(lease), ())
+        if len(known) == 1 or (known and len(unclear) >= MOST_LOOKED_UP):
+            counts[known[0]] = counts.get(known[0], 0) + 1
+        elif len(unclear) < MOST_LOOKED_UP:
+            unclear.append(lease)
+    for queue in _queues_of(redis, [_leased(lease) for lease in unclear]):
+        counts[queue] = counts.get(queue, 0) + 1
+    return counts
+
+
+def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
+    """The queues of steps, each told with its run, as their specs say; a step that has just ended with its run is left out."""
+    places = [(f"{run_key(redis, run_id)}:steps", step_id) for run_id, step_id in steps]
+    specs = _fields(redis, places)
+    shared = [(key, spec[1:]) for (key, _), spec in zip(places, specs, strict=True) if spec and spec.startswith("=")]
+    texts = [spec for spec in specs if spec and not spec.startswith("=")] + [spec for spec in _fields(redis, shared) if spec]
+    return [str(json.loads(text).get("queue", USUAL_QUEUES[0])) for text in texts]
+
+
+def _fields(redis: Redis, places: Sequence[tuple[str, str]]) -> list[str | None]:
+    if not places:
+        return []
+    with redis.pipeline(transaction=False) as pipe:
+        for key, field in places:
+            pipe.hget(key, field)
+        return cast("list[str | None]", pipe.execute())
+
+
+def _run_and_step(ready: str) -> tuple[str, str]:
+    run_id, _, step_id = ready.partition("|")
+    return run_id, step_id
+
+
+def _leased(lease: str) -> tuple[str, str]:
+    run_id, _, _, step_id = lease.split("|", 3)
+    return run_id, step_id
+
+
+def _worker_of(lease: str) -> str:
+    """The name that the worker with this lease announced: an owner is that, `#pid`, `~life`, `~call`."""
+    return owner_of(lease.split("|", 3)[2]).rpartition("#")[0]

@@ -1,0 +1,34 @@
+"""Steps that workers handed back lately, since they could not do them: for `submit status`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from redis import Redis
+
+from cantata.state.redis import clock
+from cantata.state.redis.keys import key_of
+
+KEY = "handed_back"  # sorted set: "run step: why" by Redis's clock; older ones go, and it expires
+FRESH_S = 60  # a step that is handed back comes again sooner
+MAX_KEPT = 100
+
+
+def too_old(unknown: str) -> str:
+    """Return why a worker hands back a step of which it does not know something."""
+    return f"this worker does not know {unknown}, so it is older than the run: upgrade it"
+
+
+def note(redis: Redis, run_id: str, step_id: str, why: str) -> None:
+    """Keep why a step was handed back, for a minute."""
+    key = key_of(redis, KEY)
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.zadd(key, {f"step {step_id!r} of run {run_id}: {why}": clock.now()})
+        pipe.zremrangebyrank(key, 0, -MAX_KEPT - 1)
+        pipe.expire(key, FRESH_S)
+        pipe.execute()
+
+
+def recent(redis: Redis) -> list[str]:
+    """Return what was handed back in the last minute, the newest first."""
+    return cast("list[str]", redis.zrangebyscore(key_of(redis, KEY), clock.learn(redis) - FRESH_S, "+inf"))[::-1]

@@ -1,0 +1,124 @@
+"""Who works: each worker process says so every second, with the queues it serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import cast
+
+from pydantic import Field
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from cantata.models.values import Value
+from cantata.state.redis import clock
+from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.keys import key_of
+
+WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
+STALE_S = 5.0
+SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
+MAX_CODE = 50  # modules of user code that a worker tells of
+CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
+
+
+class Worker(Value):
+    """A worker process that is serving queues."""
+
+    name: str
+    queues: tuple[str, ...]
+    concurrency: int = Field(description="steps it does at once")
+    pid: int
+    host: str
+    version: str
+    started_at: float
+    seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
+    clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
+    metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
+    code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
+    twin: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
+
+
+def announce(redis: Redis, worker: Worker) -> str:
+    """Say that a worker is alive; answers who said so under the same name a moment ago, if that was another process."""
+    now = clock.learn(redis)
+    seen = {"seen_at": now, "clock_off_s": round(clock.off_s(), 3)}
+    before = cast("str | None", redis.hget(key_of(redis, WORKERS_KEY), worker.name))
+    redis.hset(key_of(redis, WORKERS_KEY), worker.name, worker.model_copy(update=seen).model_dump_json())
+    with suppress(ValueError):
+        other = Worker.model_validate_json(before or "", extra="ignore")
+        if other.seen_at >= now - STALE_S and (other.pid, other.started_at) != (worker.pid, worker.started_at):
+            return f"process {other.pid} of {other.host}"
+    return ""
+
+
+def retire(redis: Redis, name: str) -> None:
+    """Say that a worker has gone."""
+    redis.hdel(key_of(redis, WORKERS_KEY), name)
+
+
+def workers(redis: Redis) -> list[Worker]:
+    """The workers that were alive within the last seconds."""
+    now = clock.learn(redis)
+    entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
+    known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may tell more
+    stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
+    if stale:
+        with suppress(ResponseError):  # a Redis that takes no writes now still tells who works
+            redis.hdel(key_of(redis, WORKERS_KEY), *stale)
+    return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
+
+
+def slots(redis: Redis) -> dict[str, int]:
+    """How many steps of each queue the fleet can do at once."""
+    counts: dict[str, int] = {}
+    for worker in workers(redis):
+        for queue in worker.queues:
+            counts[queue] = counts.get(queue, 0) + worker.concurrency
+    return counts
+
+
+def worries(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
+    """What is to be said of the fleet to someone who submits a run: these queues, if nobody serves them, odd clocks, older workers."""
+    fleet = workers(redis)
+    served = {queue for worker in fleet for queue in worker.queues}
+    told = [unserved(queue) for queue in queues if queue not in served]
+    return told + oddities(fleet, version)
+
+
+def oddities(fleet: Iterable[Worker], version: str) -> list[str]:
+    """Odd clocks, and workers older than this version: what is to be said of those who work."""
+    told = []
+    for worker in fleet:
+        if abs(worker.clock_off_s) > CLOCK_OFF_S:
+            told.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
+        if release(worker.version) < release(version):
+            told.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
+    return told
+
+
+def unserved(queue: str) -> str:
+    """What to say of a queue that has no worker."""
+    return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """A version as numbers, to be compared."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def connected(redis: Redis, key: str) -> set[str] | None:
+    """The names that the processes of the fleet gave their connections to the node of a key; None if that proves nothing now.
+
+    Where all connections are young, Redis has just started, or become the master: not all who live may have come yet.
+    """
+    try:
+        clients = redis.ask_node_of(key, "CLIENT LIST") if isinstance(redis, Cluster) else redis.client_list()
+    except ResponseError:  # not every managed Redis lets its clients be listed
+        return None  # leases still run out
+    prefix = key_of(redis, "")
+    ours = [client for client in clients if client["name"].startswith(prefix)]
+    if all(int(client["age"]) < SETTLED_S for client in ours):
+        return None
+    return {client["name"].removeprefix(prefix) for client in ours}

@@ -1,0 +1,60 @@
+"""Estimates how much of Redis's memory is ours, by measuring a run and a session of each shard.
+
+One round trip, whatever the number of runs; Redis works 2 to 4 ms for it, in 64 short calls.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from redis import Redis
+
+from cantata.state.redis.keys import SHARDS, shard_key
+from cantata.state.redis.lua_scripts import Scripts
+
+EVERY_S = 15.0  # as often as Prometheus usually asks; in between the last estimate is told again
+ROUNDS = 8  # that the mean is made of, the newest: sizes differ by far
+
+_scripts = Scripts("reading")
+
+
+class Sizes:
+    """Remembers what was measured of late. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._runs, self._sessions = _Family(), _Family()
+        self._known: float | None = None
+        self._measured_at = -math.inf
+
+    def estimate(self, redis: Redis) -> float | None:
+        """The bytes that all runs and sessions take, some seconds old at most. None if Redis does not permit to measure any."""
+        now = time.monotonic()
+        if now - self._measured_at >= EVERY_S:
+            self._known = self._measure(redis)
+            self._measured_at = now
+        return self._known
+
+    def _measure(self, redis: Redis) -> float | None:
+        calls = [(shard_key(redis, shard), (str(random.getrandbits(31)),)) for shard in range(SHARDS)]
+        replies: list[list[int]] = _scripts.call_each(redis, "sizes", calls)
+        if not all(replies):
+            return None
+        return self._runs.bytes([reply[:2] for reply in replies]) + self._sessions.bytes([reply[2:] for reply in replies])
+
+
+class _Family:
+    """The newest rounds: of each how many there are, and about how much they take together."""
+
+    def __init__(self) -> None:
+        self._rounds = deque[tuple[int, int]](maxlen=ROUNDS)
+
+    def bytes(self, shards: Sequence[Sequence[int]]) -> float:
+        """What all of them take, told of each shard how many there are and what one takes."""
+        count = sum(count for count, _ in shards)
+        self._rounds.append((count, sum(count * size for count, size in shards)))
+        counted = sum(each for each, _ in self._rounds)
+        return count * sum(size for _, size in self._rounds) / counted if counted else 0.0

@@ -1,0 +1,1 @@
+"""Forks of runs: read, laid out in pieces, made in one call."""

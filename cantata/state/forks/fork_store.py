@@ -1,0 +1,116 @@
+"""Reads what a fork must know of a run, and makes the run that it becomes: it is laid out in pieces, and made in one call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from cantata.errors import CantataError, ConfigError, UnknownRunError
+from cantata.models.forks import Cell, Duty, Fork, Growth, Past
+from cantata.models.graph import START
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
+from cantata.state.forks.staging import LOST, Stage
+from cantata.state.redis.keys import run_key
+from cantata.state.redis.pieces import PIECE, events, fields, scan
+from cantata.state.runs.encoding import ready_of, states_in, to_json
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.records import Ready
+
+PARTS = (":state", ":steps", ":edges", ":info", ":names", ":grown")
+REFUSED = {
+    "gone": "no run {source!r} is known here any more",
+    "open": "run {source!r} is not over",
+    "undefined": "the definitions of run {source!r} have expired",
+    "lost": LOST,
+}
+
+
+def read(ledger: Ledger, run_id: str) -> Past:
+    """A run that is over, read in pieces: it does not change. Raises UnknownRunError, or ConfigError for one that is under way."""
+    key = run_key(ledger.redis, run_id)
+    meta = cast("dict[str, str]", ledger.patiently(lambda: ledger.redis.hgetall(key)))
+    if meta and meta["status"] not in RUN_OVER:
+        raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
+    cells, specs, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
+    order = [
+        entry["s"]
+        for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
+        if entry["t"] == "expanded" and entry["s"] != START
+    ]  # fmt: skip
+    if not ledger.is_whole(run_id, meta):
+        raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
+    cells = states_in(meta["status"], cells)
+    own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
+    shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
+    duties = {step_id: own[shared.get(step_id, step_id)] for step_id in cells}
+    if not grown.keys() >= set(order):
+        raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
+    return Past.model_validate({
+        "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
+        "definitions": meta["definitions"],
+        "labels": json.loads(meta["labels"]), "duties": duties, "shared": shared, "names": names,
+        "cells": {step_id: _cell(packed, duties[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in cells.items()},
+        "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
+        "growths": {grower: _growth(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
+    })  # fmt: skip
+
+
+def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str]) -> tuple[Ready, ...]:
+    """Make the run that a fork is, with its request, what its first step gives and its labels; answers what to send.
+
+    `run_id` lies in the shard of the source. Of an id that there is already it makes nothing. Raises UnknownRunError or CantataError.
+    """
+    key = run_key(ledger.redis, run_id)
+    if ledger.patiently(lambda: ledger.redis.exists(key)):
+        return ()
+    stage = Stage(ledger, run_id, fork)
+    plan = stage.lay_out(to_json(given))
+    word, priority, sends = ledger.fork(run_id, fork.source, stage.place, request=to_json(request), labels=to_json(dict(labels)), plan=plan)
+    if word != "new":
+        stage.clear()
+    if word == "known":
+        return ()
+    if word != "new":
+        kind = UnknownRunError if word == "gone" else CantataError
+        raise kind(REFUSED[word].format(source=fork.source))
+    ready = (*sends, *_specs(ledger, key, stage.sent))
+    return tuple(Ready(each.step_id, each.spec, priority) for each in ready)
+
+
+def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]:
+    """The steps, with what they are to do; those that share it read it once."""
+    texts = fields(ledger.redis, ledger.patiently, f"{key}:steps", step_ids, PIECE)
+    shared = list({text[1:] for text in texts if text and text.startswith("=")})
+    known = dict(
+        zip((f"={step_id}" for step_id in shared), fields(ledger.redis, ledger.patiently, f"{key}:steps", shared, PIECE), strict=True)
+    )
+    for step_id, text in zip(step_ids, texts, strict=True):
+        if whole := known.get(text or "", text):
+            yield from ready_of((step_id, whole))
+
+
+def _cell(packed: str, duty: Duty, info: Mapping[str, JsonValue]) -> Cell:
+    word, _attempt, pending, taken, *_ = packed.split(" ")
+    return Cell(word=word, pending=int(pending), taken=int(taken), takes=takes_of(word, duty.on_error, info))
+
+
+def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """The labels that a step took, by how it ended."""
+    if word == "done":
+        return tuple(cast("list[str]", info.get("takes", ["done"])))
+    code = cast("dict[str, str]", info.get("error") or {}).get("code")
+    if word != "failed" or code == "budget":  # which ends the run, whatever its graph would bear
+        return ()
+    return ("done",) if on_error == "skip" or code == "missed_deadline" else ("failed",) if on_error == "jump" else ()
+
+
+def _growth(grown: Mapping[str, JsonValue]) -> Growth:
+    lists = {part: _list_of(grown.get(part)) for part in ("ids", "own", "counted")}
+    return Growth.model_validate({**grown, **lists, "names": grown.get("names") or {}}, extra="ignore")
+
+
+def _list_of(value: JsonValue) -> list[JsonValue]:
+    """A list as Lua writes it: an empty one may be an object."""
+    return value if isinstance(value, list) else []

@@ -1,0 +1,146 @@
+"""Lays out what a fork takes over, in pieces, so that no call keeps Redis from others however large the run is.
+
+It lies beside all runs and expires after minutes; one call (`lua/fork.lua`) makes a run of it, which takes time for the steps that start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from secrets import token_hex
+
+from cantata.errors import CantataError
+from cantata.models.forks import Fork, Redone
+from cantata.models.graph import START
+from cantata.models.values import JsonValue
+from cantata.state.redis import clock
+from cantata.state.redis.keys import run_key
+from cantata.state.redis.pieces import LARGE_PIECE
+from cantata.state.runs.encoding import to_json
+from cantata.state.runs.ledger import Ledger
+
+COPIED = {
+    ":steps": 200,
+    ":edges": 200,
+    ":names": 200,
+    ":grown": 200,
+    ":info": 200,
+    ":state": 200,
+    ":given": LARGE_PIECE,
+    ":out": LARGE_PIECE,
+}
+"""The parts that a fork takes over, and how many fields of each at a time."""
+HASHES = (*COPIED, ":blobs", ":joins", ":window", ":told")
+PIECE = 200
+BLOBS_PIECE = 10
+
+
+class Stage:
+    """Where a fork of a run is laid out, by this call alone."""
+
+    def __init__(self, ledger: Ledger, run_id: str, fork: Fork) -> None:
+        self._ledger = ledger
+        self._run_id = run_id
+        self._fork = fork
+        self.place = f"{run_id}:fork:{token_hex(4)}"
+        waiting = {item for _, _, items in _backlogs(fork) for item in items}
+        free = [redone for redone in fork.redone if redone.step_id not in waiting and (redone.pending == 0 or redone.is_enough)]
+        self._waiting = waiting
+        self.sent = [redone.step_id for redone in free if _is_plain(redone)]
+        """Steps that may be sent as soon as the run is made."""
+        self._ready = [redone.step_id for redone in free if not _is_plain(redone)]
+
+    def lay_out(self, given: str) -> str:
+        """Lay it all out, with what its first step gives (JSON text); answers what `lua/fork.lua` is to make of it. Raises CantataError."""
+        fork = self._fork
+        self._tell("begin", *HASHES)
+        for part, count in COPIED.items():
+            self._walk("copy", part, count)
+        self._take_back()
+        self._put(":state", self._states())
+        self._put(":edges", {step_id: to_json([list(edge) for edge in edges]) for step_id, edges in fork.edges.items()})
+        self._put(":names", {name: meant for name, meant in fork.names.items() if meant is not False})
+        self._put(":joins", {redone.step_id: to_json(redone.joins) for redone in fork.redone if redone.joins is not None})
+        if all(redone.step_id != START for redone in fork.redone):
+            self._put(":out", {START: given})
+        self._walk("blobs", ":blobs", BLOBS_PIECE)
+        self._walk("tell", ":log", PIECE)
+        backlogs = list(self._push_backlogs())
+        plan: dict[str, JsonValue] = {
+            "parts": [*HASHES, ":log", *backlogs], "failures": self._walk("rest", ":state", PIECE), "left": fork.left, "count": fork.count,
+            "terminals": fork.terminals, "sent": [*self.sent], "ready": [*self._ready],
+            "deadlines": [[redone.step_id, redone.deadline_s] for redone in fork.redone if redone.deadline_s is not None],
+        }  # fmt: skip
+        return to_json(plan)
+
+    def clear(self) -> None:
+        """Leave nothing of it: nothing was made of it."""
+        key = f"{run_key(self._ledger.redis, self._run_id)}{self.place.removeprefix(self._run_id)}"
+        parts = (*HASHES, ":log", *(f":backlog:{grower}" for grower in self._fork.windows))
+        self._ledger.patiently(lambda: self._ledger.redis.unlink(*(f"{key}{part}" for part in parts)))
+
+    def _take_back(self) -> None:
+        fork, redone = self._fork, [redone.step_id for redone in self._fork.redone]
+        for part in (":steps", ":edges", ":given", ":state", ":out", ":info"):
+            self._drop(part, (*fork.removed, *fork.forgotten))
+        for part in (":out", ":info"):
+            self._drop(part, redone)
+        self._drop(":grown", fork.regrow)
+        self._drop(":names", [name for name, meant in fork.names.items() if meant is False])
+
+    def _states(self) -> dict[str, str]:
+        """The steps that are done anew, as they start."""
+        sent, since = set(self.sent), f"{int(clock.learn(self._ledger.redis) * 1000)}"
+        return {
+            each.step_id: f"sent 0 {each.pending} {each.taken} 0 0 {each.quorum} {since}"
+            if each.step_id in sent
+            else f"{'ready' if each.step_id in self._waiting else 'waiting'} 0 {each.pending} {each.taken} 0 0 {each.quorum} -"
+            for each in self._fork.redone
+        }
+
+    def _push_backlogs(self) -> Iterator[str]:
+        for grower, window, items in _backlogs(self._fork):
+            self._put(":window", {grower: window})
+            for start in range(0, len(items), PIECE):
+                self._tell("push", f":backlog:{grower}", str(start), *items[start : start + PIECE])
+            if items:
+                yield f":backlog:{grower}"
+
+    def _put(self, part: str, fields: Mapping[str, str]) -> None:
+        flat = [word for pair in fields.items() for word in pair]
+        for start in range(0, len(flat), 2 * PIECE):
+            self._tell("put", part, *flat[start : start + 2 * PIECE])
+
+    def _drop(self, part: str, fields: Iterable[str]) -> None:
+        names = list(fields)
+        for start in range(0, len(names), PIECE):
+            self._tell("drop", part, *names[start : start + PIECE])
+
+    def _walk(self, what: str, part: str, count: int) -> int:
+        """Take one piece after the other; answers how many failures there were."""
+        at, failures = "0", 0
+        while True:
+            at, found = self._tell(what, part, at, str(count))
+            failures += found
+            if at == "0":
+                return failures
+
+    def _tell(self, *words: str) -> tuple[str, int]:
+        word, *answer = self._ledger.stage(self._run_id, self._fork.source, self.place, *words)
+        if word == "lost":
+            raise CantataError(LOST.format(source=self._fork.source))
+        return str(answer[0]), int(answer[1])
+
+
+LOST = "what was copied of run {source!r} is gone: Redis evicted it, or it took over 10 minutes; fork the run again"
+
+
+def _is_plain(redone: Redone) -> bool:
+    """Whether nothing but a message makes the step begin."""
+    return redone.pending == 0 and redone.taken > 0 and not (redone.waits or redone.is_enough or redone.deadline_s)
+
+
+def _backlogs(fork: Fork) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Of each map that goes on: the step that grew it, its window, and the items that are not sent yet."""
+    for grower, window in fork.windows.items():
+        free = max(0, min(window.size - window.busy, len(window.items)))
+        yield grower, f"{window.size} {window.busy + free}", window.items[free:]

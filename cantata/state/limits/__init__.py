@@ -1,0 +1,1 @@
+"""Rate limits, budgets, quotas and costs that all processes share."""

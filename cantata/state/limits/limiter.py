@@ -1,0 +1,243 @@
+"""Keeps the limits that all workers share: how often models may be asked, and what may be spent. `lua/limits_lib.lua` lists its keys.
+
+A worker takes a permit before a model call and settles after it. A call that must wait holds nothing but its place in a queue. The sweep,
+and each call that ends, give permits to the first in the queues; a step that was called so asks again, under the same run and step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from redis import Redis
+
+from cantata.models.definitions import Budget, Limits, Rates
+from cantata.models.wire import RUN_OVER
+from cantata.state.redis import clock
+from cantata.state.redis.keys import key_of, run_key
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.runs.ledger import LEASE_S, Ledger
+
+LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
+WINDOW_S = 60.0  # what `rpm` and `tpm` say
+DAY_S = 86_400  # days are those of UTC, counted from 1970
+MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lua/limits_lib.lua` says
+NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
+
+Unit = Literal["tokens", "usd"]
+Scope = Literal["run", "tenant", "day"]
+Reason = Literal["rpm", "tpm", "concurrency", "pause", "budget"]
+
+_SCRIPTS = Scripts("limits")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A model call that a step is about to make."""
+
+    holder: str
+    """The name of the step's lease, `run|attempt|owner|step`: of this attempt alone."""
+    model: str
+    """As LiteLLM names it."""
+    tokens: int
+    """What it may use at most, read and written."""
+    usd: float | None = None
+    """What it may cost; None if the price is unknown."""
+    tenant: str = ""
+
+    @property
+    def run_id(self) -> str:
+        """The run that asks."""
+        return self.holder.split("|", 1)[0]
+
+    @property
+    def ticket(self) -> str:
+        """The name under which it waits: the same in each attempt."""
+        run_id, _attempt, _owner, step_id = self.holder.split("|", 3)
+        return f"{run_id}|{step_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The call may be made; it holds its slots until it is settled, or its holder no longer renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The call waits in a queue until it is called."""
+
+    seconds: float
+    """About how long, to tell people."""
+    reason: Reason
+    of: Literal["model", "tenant", "run", "day"]
+    """Whose limit or budget it is."""
+    ahead: int
+    """Calls before this one in its queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The call may cost more than a budget has left, so it is not made."""
+
+    budget: Scope
+    unit: Unit
+    limit: float
+    spent: float
+    asked: float
+
+    def __str__(self) -> str:
+        name = f"limits.budgets.{self.budget}.{self.unit}"
+        spent, limit, asked = (_amount(self.unit, amount) for amount in (self.spent, self.limit, self.asked))
+        return f"{spent} of the {limit} of {name} are spent, and this call may take {asked}; raise the budget, or ask for less"
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """How a model's limits stand."""
+
+    waiting: int
+    """Calls of it in queues."""
+    paused_s: float
+    """How long nobody may ask it yet, since its provider said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the limits that a configuration names stand."""
+
+    models: Mapping[str, Pressure]
+    spent_tokens: int
+    """Of all tenants today."""
+    spent_usd: float
+
+
+def standing(redis: Redis, models: Iterable[str]) -> Standing:
+    """How the limits of these models stand, and what was spent today."""
+    names, now, prefix = list(models), clock.learn(redis), key_of(redis, LIMITS_KEY)
+    queues = cast("list[str]", redis.zrange(f"{prefix}:queues", 0, -1))
+    with redis.pipeline(transaction=False) as pipe:
+        for queue in queues:
+            pipe.zcard(f"{prefix}:queue:{queue}")
+        for name in names:
+            pipe.get(f"{prefix}:model:{name}:pause")
+        pipe.hmget(f"{prefix}:budget:day:{int(now // DAY_S)}", ["tokens", "nano"])
+        *answers, (tokens, nano) = pipe.execute()
+    waiting: Counter[str] = Counter()
+    for queue, length in zip(queues, answers, strict=False):
+        waiting[json.loads(queue)[-1]] += int(length)
+    pauses = (max(0.0, int(until or 0) / 1000 - now) for until in answers[len(queues) :])
+    pressures = {name: Pressure(waiting[f"model:{name}"], paused_s) for name, paused_s in zip(names, pauses, strict=True)}
+    return Standing(pressures, int(tokens or 0), int(nano or 0) / NANO)
+
+
+class Limiter:
+    """Shared limits in Redis. Safe to share between threads; every call may be told twice."""
+
+    scripts = _SCRIPTS
+
+    def __init__(self, ledger: Ledger, *, window_s: float = WINDOW_S, lease_s: float = LEASE_S) -> None:
+        """Use the ledger's connection, and have its patience."""
+        self._ledger = ledger
+        self._window_ms = str(int(window_s * 1000))
+        self._lease_ms = str(int(lease_s * 1000))
+
+    def take(self, ask: Ask, limits: Limits) -> Granted | Wait | Exhausted:
+        """Take a permit to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
+        call = {
+            "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO),
+            "limits": list(_rates(ask, limits)), "budgets": list(_budgets(ask, limits)),
+        }  # fmt: skip
+        answer = self._call("take", self._lease_ms, ask.holder, ask.ticket, json.dumps(call))
+        match answer:
+            case ["wait", wait_ms, reason, of, ahead]:
+                return Wait(int(wait_ms) / 1000, reason, of, int(ahead))
+            case ["exhausted", budget, unit, *amounts]:
+                limit, spent, asked = (int(amount) / (NANO if unit == "usd" else 1) for amount in amounts)
+                return Exhausted(budget, unit, limit, spent, asked)
+            case _:
+                return Granted()
+
+    def settle(self, holder: str, *, tokens: int, usd: float | None) -> list[str]:
+        """Tell what a call used, nothing if it failed; answers the tickets that were called by that, in order.
+
+        `usd` is None if the price is unknown. Told late, after the holder was given up, it still counts as spent.
+        """
+        return self._call("settle", holder, str(tokens), _nano(usd))
+
+    def sweep(self, tickets: Iterable[str] = ()) -> list[str]:
+        """Call those for whom there is room, at most `MAX_CALLED`; answers their tickets, and those of the given that wait in no queue.
+
+        Drops the budgets of runs that are over, an hour after the last word on each. While its run is open a budget has no TTL: a Redis
+        that evicts what expires must not forget what was spent.
+        """
+        called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
+        if runs:
+            statuses = self._ledger.patiently(lambda: self._statuses(runs))
+            over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
+            self._call("budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
+        return called
+
+    def forget(self, tickets: Iterable[str]) -> list[str]:
+        """Take those that wait no more out of the queues; answers the tickets that were called by that."""
+        return self._call("forget", *tickets)
+
+    def redate(self, holder: str) -> bool:
+        """Count a call from now on, since its request left later than it was counted; False if nothing is known of it any more."""
+        return bool(self._call("redate", holder))
+
+    def renew(self, holders: Iterable[str]) -> None:
+        """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
+        self._call("renew", self._lease_ms, *holders)
+
+    def _statuses(self, runs: Sequence[str]) -> list[str | None]:
+        redis = self._ledger.redis
+        with redis.pipeline(transaction=False) as pipe:
+            for run_id in runs:
+                pipe.hget(run_key(redis, run_id), "status")
+            return cast("list[str | None]", pipe.execute())
+
+    def pause(self, model: str, seconds: float) -> None:
+        """Have nobody ask a model for a while, since its provider said so."""
+        if seconds > 0:
+            self._call("pause", model, str(int(seconds * 1000)))
+
+    def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
+        redis = self._ledger.redis
+        key = key_of(redis, LIMITS_KEY)
+        return cast("list", self._ledger.patiently(lambda: self.scripts.call(redis, name, key, self._window_ms, *args)))  # type: ignore[type-arg]
+
+
+def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
+    """The tenant's and the model's, as the script wants them. A model without limits may still be paused."""
+    named = [("model", ask.model, limits.models.get(ask.model, Rates()))]
+    if ask.tenant in limits.tenants:
+        named.insert(0, ("tenant", ask.tenant, limits.tenants[ask.tenant]))
+    for word, name, rates in named:
+        yield (word, name, _text(rates.rpm), _text(rates.tpm), _text(rates.concurrency))
+
+
+def _budgets(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
+    budgets = limits.budgets
+    named: list[tuple[Scope, str, Budget]] = [
+        ("run", ask.run_id, budgets.run),
+        ("tenant", ask.tenant, budgets.tenant),
+        ("day", "", budgets.day),
+    ]
+    for scope, name, budget in named:
+        if budget != Budget():
+            yield (scope, name, _text(budget.tokens), _nano(budget.usd))
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _nano(usd: float | None) -> str:
+    return "" if usd is None else str(round(usd * NANO))
+
+
+def _amount(unit: Unit, amount: float) -> str:
+    return f"{amount:,.0f} tokens" if unit == "tokens" else f"${amount:.6f}".rstrip("0").rstrip(".")

@@ -1,0 +1,84 @@
+"""Refuses new runs of a tenant that has used up a quota, and of everybody while Redis is nearly full. Runs under way go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import cast
+
+from cantata.errors import ConfigError, UnavailableError
+from cantata.models.definitions import Limits, Quota
+from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.keys import SHARDS, run_key, shard_key
+from cantata.state.runs.ledger import Ledger
+
+FULL = 0.9  # of maxmemory: what is left is for the runs under way
+FRESH_S = 1.0  # how long it counts what Redis said of its memory
+QUOTA_CODE = "quota_exceeded"
+
+
+class Quotas:
+    """What the tenants of a Redis have now. A tenant's runs lie in all shards, which one script cannot count: a burst may pass by a few."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._memory: list[Mapping[str, int]] = []
+        self._asked_at = -FRESH_S
+
+    def check(self, tenant: str, quota: Quota) -> None:
+        """Raise ConfigError ('quota_exceeded') if this tenant may have no new run now, UnavailableError if nobody may."""
+        self._check_memory()
+        if quota.open_runs is not None:
+            open_runs = self._sum("tenants", tenant)
+            if open_runs >= quota.open_runs:
+                raise _exceeded(
+                    tenant, "open_runs", f"{open_runs:,} of {quota.open_runs:,} runs are open", "wait until some end, or cancel some"
+                )
+        self._check_bytes(tenant, "kept_bytes", quota.kept_bytes, "bytes", "bytes")
+        self._check_bytes(tenant, "log_bytes", quota.log_bytes, "log_bytes", "bytes of log lines")
+
+    def no_early_signal(self, run_id: str, limits: Limits) -> ConfigError | None:
+        """Why a run may keep no more signals for steps that do not wait yet, if its tenant has used up its quota."""
+        if not limits.quotas:
+            return None
+        tenant = str(self._ledger.patiently(lambda: self._ledger.redis.hget(run_key(self._ledger.redis, run_id), "tenant")) or "")
+        most = limits.quota_of(tenant).early_signals
+        if most is None or (kept := self._sum("signals", tenant)) < most:
+            return None
+        message = f"its open runs keep {kept:,} of {most:,} signals for steps that do not wait yet"
+        return _exceeded(tenant, "early_signals", message, "send it when the step waits")
+
+    def _check_bytes(self, tenant: str, name: str, most: int | None, part: str, unit: str) -> None:
+        if most is not None and (kept := self._sum(part, tenant)) >= most:
+            message = f"its runs keep {kept:,} of {most:,} {unit}"
+            raise _exceeded(tenant, name, message, "wait until finished runs expire, or shorten defaults.retention_s")
+
+    def _sum(self, part: str, tenant: str) -> int:
+        def fetch() -> list[str | None]:
+            with self._ledger.redis.pipeline(transaction=False) as pipe:
+                for shard in range(SHARDS):
+                    pipe.hget(f"{shard_key(self._ledger.redis, shard)}:{part}", tenant)
+                return cast("list[str | None]", pipe.execute())
+
+        return sum(int(count or 0) for count in self._ledger.patiently(fetch))
+
+    def _check_memory(self) -> None:
+        if time.monotonic() - self._asked_at >= FRESH_S:
+            self._memory = self._ledger.patiently(self._ask_memory)
+            self._asked_at = time.monotonic()
+        for node in self._memory:
+            used, limit = int(node["used_memory"]), int(node.get("maxmemory", 0))
+            if limit and used >= FULL * limit:
+                said = f"Redis is nearly full ({used / 1e6:,.0f} of {limit / 1e6:,.0f} MB of its maxmemory), so no new runs are taken in"
+                todo = "raise its maxmemory, shorten the retention of runs, or try again when some have expired"
+                raise UnavailableError(f"{said}; those under way go on; {todo}")
+
+    def _ask_memory(self) -> list[Mapping[str, int]]:
+        redis = self._ledger.redis
+        if isinstance(redis, Cluster):
+            return [cast("Mapping[str, int]", node) for node in redis.each_node("INFO", "memory").values()]
+        return [cast("Mapping[str, int]", redis.info("memory"))]
+
+
+def _exceeded(tenant: str, name: str, message: str, action: str) -> ConfigError:
+    return ConfigError(f"tenant {tenant!r} has used up its quota limits.quotas {name}: {message}; {action}", code=QUOTA_CODE)

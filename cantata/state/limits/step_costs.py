@@ -1,0 +1,59 @@
+"""Costs of work, shared by the fleet: the mean milliseconds of a step, by configuration and work. `lua/costs_lib.lua` describes the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from redis import Redis
+
+from cantata.state.redis.keys import key_of
+from cantata.state.redis.lua_scripts import Scripts
+
+COSTS_KEY = "costs"
+KEEP_S = 86_400  # after the last measurement
+MAX_FIELDS = 1000  # every process reads them all each second; past it they are measured anew
+DIGEST_SIZE = 16  # characters of a configuration's digest in a field's name
+CHEAP_MS = 5.0  # a step that takes less is cheaper to run ahead than to send
+WEIGHT = 0.2  # of a new measurement in the running mean
+
+Work = tuple[str, str]
+"""The digest of a configuration, and what a step of it does: `tools:lookup`. The same name in two configurations is two works."""
+
+_SCRIPTS = Scripts("costs")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measurements of one work that were not shared yet."""
+
+    count: int
+    mean_ms: float
+
+    def plus(self, took_ms: float) -> Measured:
+        """Return these and one more."""
+        return Measured(self.count + 1, mean_with(self.mean_ms, took_ms))
+
+
+def mean_with(mean_ms: float, took_ms: float) -> float:
+    """Return a running mean after one more measurement."""
+    return mean_ms + WEIGHT * (took_ms - mean_ms)
+
+
+def share(redis: Redis, measured: Mapping[Work, Measured]) -> dict[str, dict[str, float]]:
+    """Add measurements to those of the fleet; return what the fleet knows, as `known` does."""
+    if measured:
+        rows = [(f"{digest[:DIGEST_SIZE]}|{name}", each.count, f"{each.mean_ms:.4f}") for (digest, name), each in measured.items()]
+        items = (str(item) for row in rows for item in row)
+        _SCRIPTS.call(redis, "share", key_of(redis, COSTS_KEY), str(KEEP_S), str(MAX_FIELDS), str(WEIGHT), *items)
+    return known(redis)
+
+
+def known(redis: Redis) -> dict[str, dict[str, float]]:
+    """Return mean milliseconds by work, by the beginning of the configuration's digest (DIGEST_SIZE characters)."""
+    costs: dict[str, dict[str, float]] = {}
+    for field, cost in cast("dict[str, str]", redis.hgetall(key_of(redis, COSTS_KEY))).items():
+        digest, _, name = field.partition("|")
+        costs.setdefault(digest, {})[name] = float(cost)
+    return costs

@@ -1,0 +1,1 @@
+"""Memory namespaces, and cached replies of models."""

@@ -1,0 +1,274 @@
+"""Keeps what agents, tools and users want remembered, in Redis; `lua/memory_lib.lua` lists the keys."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from secrets import token_hex
+from typing import Any, Self, cast
+from urllib.parse import quote, unquote
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from cantata import fault_points
+from cantata.errors import ConfigError, UnavailableError
+from cantata.models.definitions import Limits
+from cantata.models.values import JsonValue
+from cantata.state.redis.keys import key_of
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.runs.encoding import to_json
+from cantata.state.runs.ledger import Ledger
+from cantata.state.sessions import conversations
+from cantata.state.sessions.conversations import Sessions
+
+DEFAULT = "default"
+CONVERSATIONS = "conversations"
+"""The namespace that shows what was said in sessions; it cannot be written."""
+
+KEY_BYTES = 1024
+NAMESPACE_BYTES = 256
+VALUE_BYTES = 1_000_000  # an append copies the value within Redis, which takes 8 ms at this size
+LONGEST_S = 100 * 365 * 86_400.0
+MOST_TRIES = 10_000  # of an update; each that fails is one of another writer's that succeeded
+
+_KINDS = {'"': "a text", "{": "an object", "t": "true", "f": "false", "n": "null"}
+_SCRIPTS = Scripts("memory")
+
+
+class MemoryBank:
+    """Values by key and namespace, of one tenant; or of one of its sessions. They outlive runs, workers and restarts.
+
+    Values are JSON. Safe to share between threads and processes. Raises ConfigError for what is no JSON, too long or too large.
+    """
+
+    def __init__(self, ledger: Ledger, *, tenant: str = "", session: str | None = None, limits: Limits | None = None) -> None:
+        """`limits` say what a tenant may keep; without them the defaults of a quota hold."""
+        self._ledger = ledger
+        self._limits = limits or Limits()
+        self._scripts = _SCRIPTS
+        self._enter(tenant, session)
+
+    def of(self, *, tenant: str | None = None, session: str | None = None) -> Self:
+        """The memories of a tenant, or of one of its sessions; without a name for a tenant, of this one's.
+
+        A bank of a tenant opens no other's. Raises ConfigError.
+        """
+        if tenant is not None and self.tenant and tenant != self.tenant:
+            raise _refused(f"this is the memory of tenant {self.tenant!r}, which does not lead to that of {tenant!r}")
+        other = copy.copy(self)
+        other._enter(self.tenant if tenant is None else tenant, session)
+        return other
+
+    # --- as documented ----------------------------------------------------------------------------------------------
+
+    def store_memory(self, key: str, value: JsonValue, namespace: str = DEFAULT, ttl_s: float | None = None) -> None:
+        """Keep a value, for `ttl_s` seconds; without a time as long as `keep_for` says, else for good."""
+        self._put(key, value, namespace, ttl=_ms(ttl_s))
+
+    def retrieve_memory(self, key: str, namespace: str = DEFAULT, default: JsonValue = None) -> JsonValue:
+        """The value, or `default` if there is none."""
+        if namespace == CONVERSATIONS:
+            return cast(JsonValue, self._said(key)) or default
+        packed = self._packed(key, namespace)
+        return default if packed is None else _value(packed)
+
+    def memory_exists(self, key: str, namespace: str = DEFAULT) -> bool:
+        """Whether there is a value."""
+        if namespace == CONVERSATIONS:
+            return bool(self._said(key))
+        return bool(self._call("exists", self._scope, _namespace(namespace), _key(key)))
+
+    def list_memories(self, namespace: str = DEFAULT) -> list[str]:
+        """The keys of a namespace, sorted."""
+        if namespace == CONVERSATIONS:
+            return self._sessions()
+        return sorted(cast("list[str]", self._call("list", self._scope, _namespace(namespace))))
+
+    def clear_memories(self, namespace: str | None = None) -> int:
+        """Forget a namespace, or all of this tenant's or session's own; answers how many values that were."""
+        return int(self._call("clear", self._scope, "" if namespace is None else _written(namespace)))
+
+    # --- besides ----------------------------------------------------------------------------------------------------
+
+    def delete_memory(self, key: str, namespace: str = DEFAULT) -> bool:
+        """Forget one value; whether there was one."""
+        return bool(self._call("delete", self._scope, _written(namespace), _key(key)))
+
+    def append(self, key: str, item: JsonValue, namespace: str = DEFAULT) -> int:
+        """Put an item behind a list, which is made if there is none; answers how many it has. Writers at once lose nothing."""
+        text = _json(key, item)
+        word, more, *used = self._call(
+            "append", self._scope, _written(namespace), _key(key), _mark(), text, str(VALUE_BYTES), *self._quota()
+        )
+        if word == "quota":
+            raise self._exceeded(more, *used)
+        if word == "other":
+            raise _refused(f"{key!r} in {namespace!r} holds {_KINDS.get(more, 'a number')}, and only lists can be appended to")
+        if word == "large":
+            raise _too_large(key, int(more))
+        return int(more)
+
+    def update(self, key: str, change: Callable[[Any], JsonValue], namespace: str = DEFAULT) -> JsonValue:
+        """Put `change(value)` in place of a value, None if there is none yet; answers the new one.
+
+        If another writer was faster, `change` is called again with what is there then.
+        """
+        for _ in range(MOST_TRIES):
+            packed = self._packed(key, namespace)
+            value = change(None if packed is None else _value(packed))
+            if self._put(key, value, namespace, expected=packed.split(" ", 1)[0] if packed else "", ttl="keep"):
+                return value
+        raise UnavailableError(f"memory: others change {key!r} faster than it can be updated; try again, or let fewer write it")
+
+    def retrieve_each(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], JsonValue]:
+        """The values of (namespace, key) that are there, in one call. What a session does not know its tenant may."""
+        names = list(dict.fromkeys(wanted))
+        found = {(namespace, key): value for namespace, key in names if namespace == CONVERSATIONS and (value := self._said(key))}
+        stored = [name for name in names if name[0] != CONVERSATIONS]
+        scopes = list(dict.fromkeys([self._scope, ""]))
+        args = [part for scope in scopes for namespace, key in stored for part in (scope, _namespace(namespace), _key(key))]
+        packed = iter(self._call("get", *args) if stored else ())
+        answers = cast("dict[tuple[str, str], JsonValue]", found)
+        for name, each in zip(stored * len(scopes), packed, strict=True):
+            if each is not None and name not in answers:
+                answers[name] = _value(each)
+        return answers
+
+    def namespaces(self) -> list[str]:
+        """The namespaces that hold something, sorted."""
+        kept = list(map(unquote, self._call("namespaces", self._scope)))
+        return sorted([*kept, *([CONVERSATIONS] if self._sessions() else [])])
+
+    def keep_for(self, namespace: str, ttl_s: float | None) -> None:
+        """Let values that are stored in a namespace from now on live so many seconds, where nothing else is said; None is for good."""
+        name, key, redis = _written(namespace), f"{self._root}{self._scope}:ttls", self._ledger.redis
+        ttl = _ms(ttl_s)
+        self._ledger.patiently(partial(redis.hset, key, name, ttl) if ttl else partial(redis.hdel, key, name))
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _enter(self, tenant: str, session: str | None) -> None:
+        if session is not None and (fault := conversations.fault_of(session)):
+            raise _refused(fault)
+        self.tenant, self.session = tenant, session
+        self._root = key_of(self._ledger.redis, f"{{memory:{_quoted('tenant', tenant)}}}")
+        self._scope = "" if session is None else f":session:{_quoted('session', session)}"
+
+    def _packed(self, key: str, namespace: str) -> str | None:
+        return cast("str | None", self._call("get", self._scope, _namespace(namespace), _key(key))[0])
+
+    def _put(self, key: str, value: JsonValue, namespace: str, *, ttl: str, expected: str = "*") -> bool:
+        text = _json(key, value)
+        items = str(len(value)) if isinstance(value, list | tuple) else "-"
+        word, *more = self._call("put", self._scope, _written(namespace), _key(key), _mark(), expected, ttl, items, text, *self._quota())
+        if word == "quota":
+            raise self._exceeded(*more)
+        return bool(word == "ok")
+
+    def _quota(self) -> tuple[str, str]:
+        quota = self._limits.quota_of(self.tenant)
+        return str(quota.memory_bytes), str(quota.memory_namespaces)
+
+    def _exceeded(self, name: str, used: int) -> ConfigError:
+        most = getattr(self._limits.quota_of(self.tenant), name)
+        message = f"tenant {self.tenant!r} has used up its quota limits.quotas {name}: {used:,} of {most:,} are kept without a time to live"
+        return ConfigError(f"{message}; delete some, or give them a time to live (ttl_s)", source="memory", code="quota_exceeded")
+
+    def _said(self, session: str) -> list[dict[str, JsonValue]]:
+        """The conversation of a session, if it is this bank's to show."""
+        if self.session not in (None, session) or conversations.fault_of(session):
+            return []
+        entries = Sessions(self._ledger, self.tenant).history(session)
+        return [entry.model_dump(mode="json", exclude={"run_id"}, exclude_none=True) for entry in entries]
+
+    def _sessions(self) -> list[str]:
+        if self.session is not None:
+            return [self.session] if self._said(self.session) else []
+        return sorted(info.session for info in Sessions(self._ledger, self.tenant).list(sys.maxsize) if info.entries)
+
+    def _call(self, name: str, *args: str) -> Any:
+        def call() -> Any:
+            reply = self._scripts.call(self._ledger.redis, name, self._root, *args)
+            if fault_points.at("memory-replied"):
+                raise RedisConnectionError("the reply was dropped")
+            return reply
+
+        return self._ledger.patiently(call)
+
+
+def _value(packed: str) -> JsonValue:
+    return cast(JsonValue, json.loads(packed.split(" ", 2)[2]))
+
+
+def _mark() -> str:
+    """The name of one write."""
+    return token_hex(8)
+
+
+def _json(key: str, value: JsonValue) -> str:
+    try:
+        text = to_json(value)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _refused(
+            f"the value of {key!r} is no JSON: {error}; store texts, numbers, booleans, None, lists and dicts of them"
+        ) from error
+    if size > VALUE_BYTES:
+        raise _too_large(key, size)
+    return text
+
+
+def _key(key: str) -> str:
+    return _text("key", key, KEY_BYTES)
+
+
+def _namespace(namespace: str) -> str:
+    return quote(_text("namespace", namespace, NAMESPACE_BYTES), safe="")
+
+
+def _written(namespace: str) -> str:
+    if namespace == CONVERSATIONS:
+        raise _refused(f"the namespace {CONVERSATIONS!r} shows what was said in sessions, and cannot be written; use another")
+    return _namespace(namespace)
+
+
+def _text(what: str, text: str, most: int) -> str:
+    if not isinstance(text, str) or not text:
+        raise _refused(f"a {what} is a text of at least one character, not {text!r}")
+    size = _size(what, text)
+    if size > most:
+        raise _refused(f"the {what} {text[:40]!r}… has {size:,} bytes, and {most:,} are the most; shorten it, or use a hash of it")
+    return text
+
+
+def _quoted(what: str, text: str) -> str:
+    _size(what, text)
+    return quote(text, safe="")
+
+
+def _size(what: str, text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise _refused(f"the {what} {text[:40]!r} is no text in Unicode: {error.reason}") from error
+
+
+def _ms(ttl_s: float | None) -> str:
+    if ttl_s is None:
+        return ""
+    if not isinstance(ttl_s, int | float) or not (0 < ttl_s <= LONGEST_S):
+        raise _refused(f"'ttl_s' is a number of seconds above 0 and up to 100 years, not {ttl_s!r}; leave it out to keep a value for good")
+    return str(max(1, math.ceil(ttl_s * 1000)))
+
+
+def _too_large(key: str, size: int) -> ConfigError:
+    message = f"the value of {key!r} would have {size:,} bytes as JSON, and {VALUE_BYTES:,} are the most"
+    return _refused(f"{message}; keep it elsewhere and store where it is, or use several keys")
+
+
+def _refused(message: str) -> ConfigError:
+    return ConfigError(message, source="memory", code="bad_memory")

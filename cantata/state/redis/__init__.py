@@ -1,0 +1,1 @@
+"""Connections, keys, scripts and errors of Redis."""

@@ -1,0 +1,167 @@
+"""What a REDIS_URL says: one server, a master that Sentinels know, or a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from redis.connection import Connection, SSLConnection, parse_url
+from redis.exceptions import RedisError
+
+from cantata.errors import ConfigError
+from cantata.settings import PLACEHOLDERS
+
+SENTINEL_PORT = 26379
+REDIS_PORT = 6379
+FORMS = "redis://, rediss:// (with TLS), unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
+OF_POOLS = ("max_connections", "timeout", "connection_class", "path")
+
+Place = tuple[str, int]
+"""Host and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where runs are kept, and how to reach it."""
+
+    kind: Literal["server", "sentinel", "cluster"]
+    places: tuple[Place, ...] = ()
+    """The Sentinels, or nodes of the cluster; none of a single server."""
+    master: str = ""
+    """What the Sentinels call the master."""
+    tls: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What connections to Redis are to be given, in redis-py's words."""
+    sentinel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The same for those to the Sentinels."""
+
+
+def parse(url: str) -> Address:
+    """What this URL says. Raises ConfigError if it is none, or was copied with the password of an example."""
+    try:
+        address = _read(url)
+    except ValueError as error:
+        raise ConfigError(f"REDIS_URL {without_password(url)!r} is no address of a Redis: {error}") from error
+    if address.options.get("password") in PLACEHOLDERS:
+        raise ConfigError(f"the password in REDIS_URL {without_password(url)!r} is the word of the example; put your own there")
+    return address
+
+
+def _read(url: str) -> Address:
+    scheme = url.partition("://")[0]
+    if scheme in ("redis+sentinel", "rediss+sentinel"):
+        return _sentinels(url)
+    if scheme in ("redis+cluster", "rediss+cluster"):
+        return _cluster(url)
+    return Address("server", tls=scheme == "rediss", options=_options(redis_url(url)))
+
+
+def redis_url(url: str) -> str:
+    """The URL in redis-py's words: Celery writes a socket as `redis+socket:///path?virtual_host=0`, redis-py as `unix:///path?db=0`."""
+    if not url.startswith("redis+socket://"):
+        return url
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    database = query.get("virtual_host", query.get("db", ["0"]))[0]
+    login = f"{parts.username or ''}:{parts.password}@" if parts.password else ""
+    return f"unix://{login}{parts.path}?db={database}"
+
+
+def celery_url(url: str) -> str:
+    """The URL in Celery's words, which wants to be told for TLS what redis-py does anyway: to check the certificate.
+
+    Of Sentinels it names the first: the others, and the master, Celery is told beside.
+    """
+    if url.startswith("rediss://") and "ssl_cert_reqs" not in url:
+        return f"{url}{'&' if urlsplit(url).query else '?'}ssl_cert_reqs=required"
+    if "+sentinel://" in url:
+        return _celery_sentinel_url(parse(url))
+    if not url.startswith("unix://"):
+        return url
+    parts = urlsplit(url)
+    login = f"{parts.username or ''}:{parts.password}@" if parts.password else ""
+    return f"redis+socket://{login}{parts.path}?virtual_host={parse_qs(parts.query).get('db', ['0'])[0]}"
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    before, mark, query = url.partition("?")
+    head, at, places = before.rpartition("@")
+    scheme, separator, login = head.partition("://")
+    name, colon, _password = login.partition(":")
+    shown = f"{scheme}{separator}{name}:***{at}{places}" if at and colon else before
+    pairs = [pair if "password=" not in pair else f"{pair.partition('=')[0]}=***" for pair in query.split("&")]
+    return f"{shown}{mark}{'&'.join(pairs)}"
+
+
+def shown(url: str) -> str:
+    """Where it leads, as sentences name it: without the password, and without what is asked of connections."""
+    return without_password(url).partition("?")[0]
+
+
+def _sentinels(url: str) -> Address:
+    scheme, login, hosts, path, query = _parts(url)
+    master, _, database = path.partition("/")
+    if not master:
+        raise ValueError("behind the Sentinels it names their master, as in redis+sentinel://one:26379,two:26379/mymaster")
+    options = _options(f"{scheme}://{login}localhost/{_number(database)}{query}", "sentinel_username", "sentinel_password")
+    own = {name.removeprefix("sentinel_"): options.pop(name) for name in ("sentinel_username", "sentinel_password") if name in options}
+    own |= {name: value for name, value in options.items() if name.startswith("ssl_")}
+    return Address("sentinel", _places(hosts, SENTINEL_PORT), unquote(master), scheme == "rediss", options, own)
+
+
+def _cluster(url: str) -> Address:
+    scheme, login, hosts, path, query = _parts(url)
+    options = _options(f"{scheme}://{login}localhost/{_number(path)}{query}")
+    if options.pop("db", 0):
+        raise ValueError("a cluster has no database but 0")
+    return Address("cluster", _places(hosts, REDIS_PORT), tls=scheme == "rediss", options=options)
+
+
+def _parts(url: str) -> tuple[str, str, str, str, str]:
+    """The scheme of one of its servers, the login with its `@`, the hosts, the path, the query with its `?`."""
+    scheme, _, rest = url.partition("://")
+    before, mark, query = rest.partition("?")
+    netloc, _, path = before.partition("/")
+    login, at, hosts = netloc.rpartition("@")
+    return scheme.partition("+")[0], login + at, hosts, path.strip("/"), mark + query
+
+
+def _options(url: str, *besides: str) -> dict[str, Any]:
+    """What a URL of one server says to its connections, without host and port. Raises ValueError for what they do not know."""
+    options = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+    kind = SSLConnection if url.startswith("rediss://") else Connection
+    for name in ("host", "port"):
+        options.pop(name, None)
+    known = {name: value for name, value in options.items() if name not in (*besides, *OF_POOLS)}
+    try:
+        kind(**known)
+    except (TypeError, RedisError) as error:
+        raise ValueError(str(error).rpartition("() ")[2]) from error
+    options.pop("connection_class", None)
+    return dict(options)
+
+
+def _number(text: str) -> int:
+    if text and not text.isdecimal():
+        raise ValueError(f"a database is a number, not {text!r}")
+    return int(text or 0)
+
+
+def _places(hosts: str, port: int) -> tuple[Place, ...]:
+    return tuple(_place(host, port) for host in hosts.split(","))
+
+
+def _place(text: str, port: int) -> Place:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    return parts.hostname, parts.port or port
+
+
+def _celery_sentinel_url(address: Address) -> str:
+    user, password = (quote(str(address.options.get(part, "")), safe="") for part in ("username", "password"))
+    (host, port), login = address.places[0], f"{user}:{password}@" if user or password else ""
+    return f"sentinel://{login}{f'[{host}]' if ':' in host else host}:{port}/{address.options.get('db', 0)}"

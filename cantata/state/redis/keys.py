@@ -1,0 +1,51 @@
+"""Names the keys of a namespace; `lua/lib.lua` lists those of runs.
+
+A client of Redis belongs to one namespace, which `connect` gives it. So several installations can share one Redis.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from zlib import crc32
+
+from cantata.settings import DEFAULT_NAMESPACE
+
+SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
+
+RUN_PARTS = ("", ":steps", ":state", ":edges", ":out", ":info", ":given", ":names", ":grown", ":blobs", ":log", ":closed")
+"""The keys that a run may have when it ends, but for its logs, to which lines may come later."""
+
+
+def namespace_of(redis: object) -> str:
+    """Return the namespace whose keys this client reads and writes."""
+    return str(getattr(redis, "namespace", DEFAULT_NAMESPACE))
+
+
+def key_of(redis: object, name: str) -> str:
+    """Return the full name of a key."""
+    return f"{namespace_of(redis)}:{name}"
+
+
+def shard_of(run_id: str) -> int:
+    """The shard a run lives in."""
+    return crc32(run_id.encode()) % SHARDS
+
+
+def shard_key(redis: object, shard: int) -> str:
+    """The prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
+    return key_of(redis, f"{{{shard}}}")
+
+
+def run_key(redis: object, run_id: str) -> str:
+    """The prefix of a run's keys."""
+    return f"{shard_key(redis, shard_of(run_id))}:run:{run_id}"
+
+
+def definitions_digest(text: str) -> str:
+    """Return the name of definitions (JSON text) by their content."""
+    return sha256(text.encode()).hexdigest()
+
+
+def definitions_key(redis: object, shard: int, digest: str) -> str:
+    """Where a shard keeps definitions by content, for as long as a run needs them."""
+    return f"{shard_key(redis, shard)}:definitions:{digest}"

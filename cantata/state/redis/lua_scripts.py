@@ -1,0 +1,73 @@
+"""The Lua scripts. All are read when this module is imported: a long-lived process must not meet those of a version installed over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+TEXTS = {file.name.removesuffix(".lua"): file.read_text() for file in (files("cantata.state") / "lua").iterdir()}
+"""Each file of `lua/` by its name."""
+PRELUDES = {"commit": ("lib", "grow")}
+"""Of a script without a family, if it is not `lib` alone."""
+
+
+def sha_of(text: str) -> str:
+    """Return the name that Redis has for a script."""
+    return sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Scripts:
+    """The scripts `lua/<family>_<name>.lua`, each behind `lua/<family>_lib.lua`, or those of the ledger. Safe to share between threads."""
+
+    def __init__(self, family: str = "") -> None:
+        self._family = family
+        self._known: dict[str, tuple[str, str]] = {}
+
+    def script(self, name: str) -> tuple[str, str]:
+        """Return the name that Redis has for a script, and its text."""
+        known = self._known.get(name)
+        if known is None:
+            text = self.text(name)
+            known = self._known[name] = (sha_of(text), text)
+        return known
+
+    def text(self, name: str) -> str:
+        """Return a script with its prelude."""
+        parts = (f"{self._family}_lib", f"{self._family}_{name}") if self._family else (*PRELUDES.get(name, ("lib",)), name)
+        return "\n".join(TEXTS[part] for part in parts)
+
+    def call(self, redis: Redis, name: str, key: str, *args: str) -> Any:
+        """Call a script. It has one key, which all others are built from."""
+        sha, text = self.script(name)
+        try:
+            return redis.evalsha(sha, 1, key, *args)
+        except NoScriptError:
+            return redis.eval(text, 1, key, *args)
+
+    def call_each(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]], *, at_once: int = 1000) -> list[Any]:
+        """Call a script with each key and its arguments.
+
+        So many calls go `at_once`, in one round trip; meanwhile a server turns to nobody else.
+        """
+        parts = [calls[start : start + at_once] for start in range(0, len(calls), at_once)]
+        return [reply for part in parts for reply in self._call_all(redis, name, part)]
+
+    def _call_all(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]]) -> list[Any]:
+        sha, text = self.script(name)
+
+        def ask() -> list[Any]:
+            with redis.pipeline(transaction=False) as pipe:
+                for key, args in calls:
+                    pipe.evalsha(sha, 1, key, *args)
+                return pipe.execute()
+
+        try:
+            return ask()
+        except NoScriptError:
+            redis.script_load(text)
+            return ask()

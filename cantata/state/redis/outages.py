@@ -1,0 +1,27 @@
+"""Tells of a Redis that cannot be used: at once, then every few seconds, however often it is tried meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from cantata.state.redis.redis_errors import reason
+
+EVERY_S = 5.0
+MOST_KEPT = 100
+
+_told_at: dict[tuple[str, str], float] = {}
+
+
+def tell(log: Any, event: str, failure: Exception, **fields: object) -> None:
+    """Warn, unless this process said the same a moment ago."""
+    error = reason(failure) if isinstance(failure, RedisError) else str(failure)
+    now = time.monotonic()
+    if now - _told_at.get((event, error), -EVERY_S) < EVERY_S:
+        return
+    if len(_told_at) >= MOST_KEPT:
+        _told_at.clear()
+    _told_at[event, error] = now
+    log.warning(event, error=error, **fields)

@@ -1,0 +1,1 @@
+"""Runs in Redis: the ledger, events, listings and snapshots."""

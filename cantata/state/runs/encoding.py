@@ -1,0 +1,171 @@
+"""Turns graphs and steps into the texts that the ledger's scripts take, and what they reply into records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import cast
+
+from pydantic import ValidationError
+
+from cantata.models.graph import STEP_OVER, Graph, Spec, Step
+from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.models.wire import RUN_OVER, RunStatus
+from cantata.state.runs.records import Overdue, Ready, RunRecord, StepRecord, Swept
+
+USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
+
+
+def spec_of(text: str) -> Spec:
+    """A spec to be sent on: a newer one may have fields that are none of ours."""
+    return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else _any_spec(text)
+
+
+def own_spec_of(text: str) -> Spec:
+    """A spec to be done here, so every field must be known. Raises ValidationError."""
+    return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
+
+
+def _any_spec(text: str) -> Spec:
+    return Spec.model_validate_json(text, extra="ignore")
+
+
+_usual_spec = lru_cache(maxsize=4096)(_any_spec)
+_usual_own_spec = lru_cache(maxsize=4096)(Spec.model_validate_json)
+
+
+def step_text(step: Step, *, given: bool = False) -> str:
+    """A step without its id and what it is given, which the ledger keeps elsewhere."""
+    if given or step.given is not None:
+        step = step.model_copy(update={"has_given": True})
+    return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
+
+
+def to_json(value: JsonValue) -> str:
+    """Compact JSON text. Raises TypeError or ValueError for what is not JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def storable(text: str) -> str:
+    """Return the text with what UTF-8 cannot hold replaced: half a character, from a model or a tool, must not cost a step its outcome."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def fragment_text(graph: Graph) -> str:
+    """A graph, as `lua/grow.lua` takes it in."""
+    like = graph.items.like if graph.items else None
+    rows = [[s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
+    fragment: dict[str, JsonValue] = {
+        "steps": cast(JsonValue, rows),
+        "edges": [[e.source, e.target, e.label, e.wakes] for e in graph.edges],
+        "names": dict(graph.names),
+        "scoped": graph.scoped,
+        "terminals": list(graph.terminals),
+    }
+    if graph.exit is not None:
+        fragment["exit"] = graph.exit
+    if graph.items is not None:
+        items = graph.items
+        fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}
+    return to_json(fragment)
+
+
+def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
+    """The packed states of steps in a run of this status: if it is over, a step that is not counts as skipped."""
+    return {step_id: _ended(packed) if status in RUN_OVER else packed for step_id, packed in states.items()}
+
+
+def _ended(packed: str) -> str:
+    word, *counts, _owner = packed.split(" ", 7)
+    return packed if word in STEP_OVER else " ".join(["skipped", *counts, "-"])
+
+
+def usage_text(usage: Usage | None) -> str:
+    """What was used, as `commit` adds it to the run's; empty for nothing."""
+    if usage is None:
+        return ""
+    cost = "" if usage.cost_usd is None else repr(usage.cost_usd)
+    return f"{usage.input_tokens},{usage.output_tokens},{cost},{usage.model_calls},{usage.tool_calls}"
+
+
+def ready_of(flat: Sequence[str]) -> tuple[Ready, ...]:
+    """Steps that may be sent, from `{id, spec, ...}`."""
+    return tuple(Ready(flat[i], spec_of(flat[i + 1])) for i in range(0, len(flat), 2))
+
+
+def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tuple[str, Ready], ...]:
+    """Steps of several runs that may be sent, from `{run, priority, id, spec, ...}`."""
+    return tuple((rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited)) for i in range(0, len(rows), 4))
+
+
+def swept_of(answer: Sequence[list[str]]) -> Swept:
+    """What `sweep` replies."""
+    recovered, sends, overdue, lost, fired, fault, ended, waiting, left = answer
+    rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
+    return Swept(
+        (*ready_of_runs(recovered, has_waited=True), *ready_of_runs(sends)),
+        tuple(
+            Overdue(run_id, step_id, queue, int(priority), int(sent_at_ms) / 1000, bool(int(is_first)))
+            for run_id, priority, step_id, queue, sent_at_ms, is_first in rows
+        ),
+        int(cast(int, lost)),
+        int(cast(int, fired)),
+        str(fault),
+        tuple(ended),
+        tuple(waiting),
+        tuple(left),
+    )
+
+
+def _text_of(texts: Mapping[str, str], step_id: str) -> str:
+    text = texts[step_id]
+    return texts[text[1:]] if text.startswith("=") else text
+
+
+def step_record(
+    step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
+) -> StepRecord:
+    """A step, from the fields that the run's hashes have of it; `lua/lib.lua` says how they are packed."""
+    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    out = outs.get(step_id, "null")
+    output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
+    info = json.loads(infos.get(step_id, "{}"))
+    owner = "-" if word in STEP_OVER else owner
+    return StepRecord(step_id, word, int(attempt), int(failures), int(crashes), owner, spec_of(_text_of(specs, step_id)), output, info)
+
+
+def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:
+    """A run, from the fields of its own hash."""
+    error = json.loads(meta.get("error") or "{}").get("error")
+    return RunRecord(
+        run_id=run_id,
+        status=cast(RunStatus, meta["status"]),
+        kind=meta["kind"],
+        request=meta["request"],
+        definitions=meta["definitions"],
+        created_at_ms=int(meta["created_at"]),
+        closed_at_ms=int(meta["closed_at"]) if "closed_at" in meta else None,
+        now_ms=now_ms,
+        error=ErrorInfo.model_validate(error) if error else None,
+        usage=Usage(
+            input_tokens=int(meta.get("input_tokens", 0)),
+            output_tokens=int(meta.get("output_tokens", 0)),
+            cost_usd=float(meta["cost_usd"]) if "cost_usd" in meta else None,
+            model_calls=int(meta.get("model_calls", 0)),
+            tool_calls=int(meta.get("tool_calls", 0)),
+        ),
+        count=int(meta["count"]),
+        left=int(meta["left"]),
+        failures=int(meta.get("failures", 0)),
+        terminals=tuple(json.loads(meta.get("terminals", "[]"))),
+        labels=json.loads(meta.get("labels", "{}")),
+        names=names,
+        steps=steps,
+        code=tuple(meta.get("code", "").split()),
+    )
+
+
+def unknown_fields(error: ValidationError) -> str:
+    """The fields that a newer version wrote and this one does not know."""
+    return "field " + ", ".join(".".join(map(str, each["loc"])) for each in error.errors())

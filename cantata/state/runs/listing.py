@@ -1,0 +1,225 @@
+"""Lists runs, newest first, page by page: those of a tenant, with a status, of a kind, with a text.
+
+Each shard is asked for its newest runs behind a place; the answers are merged. A shard looks at a bounded number of runs in one call, and a
+page at a bounded number in all, so a page may be short though more follow. A place is a run and when it was accepted, so runs that are
+accepted meanwhile move nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+from urllib.parse import quote
+
+from pydantic import Field
+
+from cantata.errors import ConfigError, UnknownRunError
+from cantata.models.values import Value
+from cantata.models.wire import RunStatus
+from cantata.state.redis.keys import SHARDS, run_key, shard_key
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
+
+LOOKS = 500  # runs that one call looks at in one shard: a few milliseconds
+ROUND_LOOKS = 12_800  # runs that are looked at in one round trip
+MOST_LOOKS = 25_600  # and for one page, but for its last round
+MOST_ROUNDS = 8
+MOST_WORDS = 8  # that Redis looks for; what it finds is held against the whole text
+LONGEST_SEARCH = 200  # characters
+ANY_RUN = "~"  # behind every run's id: the place of the newest run of a moment
+
+_STATUSES = frozenset(get_args(RunStatus))
+_KINDS = ("turn", "chain")
+_PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
+
+Place = tuple[int, str]
+"""When a run was accepted (ms), and its id: the order of the list, which begins with the greatest."""
+
+_scripts = Scripts("reading")
+
+
+class RunList(Value):
+    """Runs, newest first."""
+
+    runs: list[RunSummary] = Field(description="newest first")
+    next: str | None = Field(default=None, description="what `before` is for the rest; null if there is none")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which runs are listed."""
+
+    tenant: str | None = None
+    """Whose; None: everybody's."""
+    statuses: tuple[str, ...] = ()
+    kind: str | None = None
+    text: str = ""
+    """To be found in id, title, session or labels, in any case."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what no run can be."""
+        if odd := sorted(set(self.statuses) - _STATUSES):
+            raise ConfigError(f"no run is {odd[0]!r}; a status is one of {', '.join(sorted(_STATUSES))}", source="runs")
+        if self.kind is not None and self.kind not in _KINDS:
+            raise ConfigError(f"no run is of kind {self.kind!r}; it is turn or chain", source="runs")
+        if len(self.text) > LONGEST_SEARCH:
+            raise ConfigError(f"the text to search for has {len(self.text)} characters; {LONGEST_SEARCH} are the most", source="runs")
+
+
+def find(ledger: Ledger, wanted: Wanted, *, before: str | None = None, most: int = 50) -> RunList:
+    """A page of runs, from behind the place that an earlier page gave as `next`. Raises ConfigError for a place that is none."""
+    search = _Search(ledger, wanted, None if before is None else _place(before), most)
+    search.run()
+    return search.page()
+
+
+def every(ledger: Ledger, wanted: Wanted, *, behind: str | None = None) -> Iterator[RunSummary]:
+    """Runs, newest first, from behind the one with an id. Raises UnknownRunError if there is no run of that id."""
+    before = None if behind is None else _place_of(ledger, behind)
+    while True:
+        page = find(ledger, wanted, before=before)
+        yield from page.runs
+        before = page.next
+        if before is None:
+            return
+
+
+def _place_of(ledger: Ledger, run_id: str) -> str:
+    at = ledger.patiently(lambda: ledger.redis.hget(run_key(ledger.redis, run_id), "created_at"))
+    if at is None:
+        raise UnknownRunError.of(run_id)
+    return _text_of((int(at), run_id))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Front:
+    """How far a shard was looked through."""
+
+    shard: int
+    place: Place | None
+    is_open: bool = True
+
+
+class _Search:
+    """A page in the making. Runs are sure to be the next ones down to the newest place at which a shard still has to go on."""
+
+    def __init__(self, ledger: Ledger, wanted: Wanted, start: Place | None, most: int) -> None:
+        self._ledger = ledger
+        self._wanted = wanted
+        self._most = most
+        self._start = start
+        self._fronts = [_Front(shard, start) for shard in range(SHARDS)]
+        self._found: list[tuple[Place, RunSummary]] = []
+        self._looks = self._rounds = 0
+        self._origin_ms = start[0] if start else 0
+
+    def run(self) -> None:
+        """Look until the page is full, all is looked through, or it was enough."""
+        fronts = self._fronts
+        while fronts and self._looks < MOST_LOOKS and self._rounds < MOST_ROUNDS:
+            self._look(fronts)
+            self._rounds += 1
+            self._found.sort(key=lambda found: found[0], reverse=True)
+            fronts = self._behind()
+
+    def page(self) -> RunList:
+        """What was found, as far as it is sure."""
+        bound = self._bound()
+        if bound is not None and self._wanted.tenant is not None:
+            bound = self._told(bound)
+        sure = [found for found in self._found if bound is None or found[0] >= bound]
+        if len(sure) > self._most:
+            sure = sure[: self._most]
+            bound = sure[-1][0]
+        return RunList(runs=[run for _, run in sure], next=None if bound is None else _text_of(bound))
+
+    def _bound(self) -> Place | None:
+        return max((front.place for front in self._fronts if front.is_open and front.place), default=None)
+
+    def _told(self, bound: Place) -> Place:
+        """The bound as a tenant may know it: without the id of another's run, so before all that was accepted at that moment."""
+        moment = bound[0], ANY_RUN
+        is_own = any(place == bound for place, _ in self._found)
+        return bound if is_own or (self._start is not None and moment >= self._start) else moment
+
+    def _behind(self) -> list[_Front]:
+        """The shards to look on in: those that are not as far as the page goes, or lie behind the others."""
+        still = [(front, front.place) for front in self._fronts if front.is_open and front.place]
+        if len(self._found) >= self._most:
+            last = self._found[self._most - 1][0]
+            return [front for front, place in still if place > last]
+        if not still:
+            return []
+        least_ms = min(self._origin_ms - place[0] for _, place in still)
+        return [front for front, place in still if self._origin_ms - place[0] <= 2 * least_ms]
+
+    def _look(self, fronts: Sequence[_Front]) -> None:
+        wanted = self._wanted
+        fixed = (
+            str(self._most // SHARDS + 2), str(min(LOOKS, ROUND_LOOKS // len(fronts))),
+            "" if wanted.tenant is None else f"={wanted.tenant}",
+            f",{','.join(wanted.statuses)}," if wanted.statuses else "", wanted.kind or "", str(REQUEST_BYTES),
+            str(len(FIELDS)), *FIELDS, *_words(wanted.text),
+        )  # fmt: skip
+        calls = [(shard_key(self._ledger.redis, front.shard), (*_start(front.place), *fixed)) for front in fronts]
+        replies = self._ledger.patiently(lambda: _scripts.call_each(self._ledger.redis, "page", calls))
+        for front, (now, run_id, at, is_end, looks, *rows) in zip(fronts, replies, strict=True):
+            self._origin_ms = self._origin_ms or int(now)
+            front.is_open = not is_end
+            front.place = (int(at), run_id) if run_id else front.place
+            self._looks += looks
+            self._found += [found for row in rows if wanted_in((found := _row(row, int(now) / 1000))[1], wanted.text)]
+
+
+def wanted_in(run: RunSummary, text: str) -> bool:
+    """Whether a text is in a run's id, title, session or labels."""
+    if not text:
+        return True
+    sought = text.casefold()
+    labels = (f"{name}={value}" for name, value in run.labels.items())
+    return any(sought in each.casefold() for each in (run.run_id, run.title, run.session or "", *labels))
+
+
+def _words(text: str) -> list[str]:
+    """What Redis looks for: the words of a text, which stand in JSON as they are, each as a line for each way it may be written."""
+    words = sorted(re.findall(r"\w+", text), key=len, reverse=True)
+    return ["\n".join(sorted(_spellings(word))) for word in words[:MOST_WORDS]]
+
+
+def _spellings(word: str) -> set[str]:
+    """A word in other cases, for letters whose case Lua does not know, and as a session's name is written."""
+    return {_lower(each) for each in (word, word.lower(), word.upper(), word.title(), quote(word, safe=""))}
+
+
+def _lower(text: str) -> str:
+    """In lower case as Lua knows it: only letters without marks."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+def _start(place: Place | None) -> tuple[str, str]:
+    return ("", "") if place is None else (str(place[0]), place[1])
+
+
+def _place(text: str) -> Place:
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is no place in the list of runs; `next` of an earlier page is one", source="before")
+    return int(match[1]), match[2]
+
+
+def _text_of(place: Place) -> str:
+    return f"{place[0]}.{place[1]}"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------------
+
+
+def _row(row: Sequence[str | None], now: float) -> tuple[Place, RunSummary]:
+    run_id, at, request, *values = row
+    return (int(at or 0), str(run_id)), summary_of(str(run_id), request or "", values, now)

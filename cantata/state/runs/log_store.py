@@ -1,0 +1,195 @@
+"""Keeps what was logged for a run with the run: written by workers a moment later, read from any machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import structlog
+from pydantic import ValidationError
+from redis import Redis
+
+from cantata.errors import CantataError, UnknownRunError
+from cantata.observability import logs
+from cantata.observability.logs.lines import Line, text_of
+from cantata.state.redis import clock
+from cantata.state.redis.connection import RedisFailure, connect
+from cantata.state.redis.keys import run_key
+from cantata.state.runs.ledger import Ledger
+
+MOST_LINES = 1000  # of one run; the oldest go first
+MOST_BYTES = 200_000
+DELAY_S = 0.15  # how long a line may wait for others: what a killed process loses of its last words
+FLUSH_S = 1.0  # how long a process that ends waits for its last lines
+PATIENCE_S = 1.0  # while Redis is away; then lines are lost
+MOST_WAITING = 5000  # lines that wait in a process; the oldest go first
+BATCH = 200  # lines of a run in one call
+PAGE = 500
+BLOCK_MS = 500
+SETTLE_S = 0.5  # after the end of a run: its last lines may still be on their way
+
+log = structlog.get_logger(__name__)
+
+
+class RunLogs:
+    """Writes the lines of runs, from a thread that starts with the first line. One for each process."""
+
+    def __init__(self, redis_url: str, worker: str) -> None:
+        self._ledger = Ledger(connect(redis_url), patience_s=PATIENCE_S)
+        self._worker = worker
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_WAITING)
+        self._come = threading.Event()
+        self._hurry = threading.Event()
+        self._written = threading.Condition()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_writing = False
+        self._lost = 0
+
+    def add(self, run_id: str, line: dict[str, Any]) -> None:
+        """Take a line; it is in Redis within a fifth of a second."""
+        if len(self._waiting) == MOST_WAITING:
+            self._lost += 1
+        self._waiting.append((run_id, line))
+        if not self._come.is_set():
+            self._come.set()
+        if self._thread is None:
+            self._start()
+
+    def hurry(self) -> None:
+        """Have what was taken written now."""
+        if self._waiting:
+            self._hurry.set()
+
+    def flush(self, timeout_s: float = FLUSH_S) -> None:
+        """Have what was taken written now, and wait for it."""
+        self.hurry()
+        with self._written:
+            self._written.wait_for(lambda: not (self._waiting or self._is_writing), timeout_s)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_on, name="run-logs", daemon=True)
+                self._thread.start()
+
+    def _write_on(self) -> None:
+        while True:
+            self._come.wait()
+            self._hurry.wait(DELAY_S)
+            self._come.clear()
+            self._hurry.clear()
+            try:
+                self._write()
+            except (CantataError, RedisFailure, OSError) as error:
+                log.warning("run_logs_lost", error=str(error), note="the runs are not harmed")
+            except Exception:  # the edge of a thread: without it no line would be written any more
+                log.exception("run_logs_broke")
+            finally:
+                with self._written:
+                    self._is_writing = False
+                    self._written.notify_all()
+
+    def _write(self) -> None:
+        self._is_writing = True
+        by_run: dict[str, list[str]] = {}
+        while self._waiting:
+            run_id, line = self._waiting.popleft()
+            by_run.setdefault(run_id, []).append(self._text(line))
+        lost, self._lost = self._lost, 0
+        if lost:
+            log.warning("run_logs_lost", lines=lost, note="more was logged than could be written; the runs are not harmed")
+        for run_id, texts in by_run.items():
+            for start in range(0, len(texts), BATCH):
+                self._ledger.log(run_id, texts[start : start + BATCH], most=MOST_LINES, most_bytes=MOST_BYTES)
+
+    def _text(self, line: dict[str, Any]) -> str:
+        line.setdefault("worker", self._worker)
+        line["at"] = round(line["at"] - clock.off_s(), 3)
+        return text_of(line, logs.secrets())
+
+
+class Logs:
+    """Reads what was logged for a run."""
+
+    def __init__(self, redis: Redis, run_id: str) -> None:
+        self._redis = redis
+        self._run_id = run_id
+        self._key = f"{run_key(redis, run_id)}:logs"
+
+    def read(self, *, after: str = "", most: int = MOST_LINES) -> list[Line]:
+        """The lines behind a place, in the order they were said. Of a run that has just ended the last ones are waited for."""
+        self._settle()
+        entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(self._key, min=f"({after}" if after else "-", count=most))
+        return _in_order(entries)
+
+    def dropped(self) -> int:
+        """How many older lines are not kept any more."""
+        return int(cast("str | None", self._redis.hget(run_key(self._redis, self._run_id), "log_dropped")) or 0)
+
+    def follow(self) -> Iterator[Line]:
+        """The lines as they come, until the run is over. Raises UnknownRunError if it is gone."""
+        after = "0-0"
+        while True:
+            is_over = self._is_over()
+            if is_over:
+                self._settle()
+            entries = self._wait(after, BLOCK_MS if not is_over else None)
+            if entries:
+                after = entries[-1][0]
+                yield from _in_order(entries)
+            elif is_over:
+                return
+
+    def _wait(self, after: str, block_ms: int | None) -> Sequence[tuple[str, dict[str, str]]]:
+        reply: Any = self._redis.xread({self._key: after}, count=PAGE, block=block_ms)
+        if not reply:
+            return []
+        if isinstance(reply, dict):  # RESP3
+            return cast("Sequence[tuple[str, dict[str, str]]]", next(iter(reply.values()))[0])
+        return cast("Sequence[tuple[str, dict[str, str]]]", reply[0][1])
+
+    def _is_over(self) -> bool:
+        status = self._redis.hget(run_key(self._redis, self._run_id), "status")
+        if status is None:
+            raise UnknownRunError(f"run {self._run_id!r} is not known here any more")
+        return status not in ("accepted", "running")
+
+    def _settle(self) -> None:
+        closed_at = self._redis.hget(run_key(self._redis, self._run_id), "closed_at")
+        if closed_at is not None:
+            time.sleep(min(SETTLE_S, max(0.0, int(cast(str, closed_at)) / 1000 + SETTLE_S - clock.now())))
+
+
+def at_least(line: Line, level: str) -> bool:
+    """Whether a line is of this level or above."""
+    known = logging.getLevelNamesMapping()
+    return known.get(line.level.upper(), 0) >= known.get(level.upper(), 0)
+
+
+def of_step(line: Line, step: str) -> bool:
+    """Whether a line is of a step, or of one that it grew."""
+    return line.step is not None and (line.step == step or line.step.startswith(f"{step}/"))
+
+
+def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[Line]:
+    """By when they were said, since each process tells of its own a moment later; those of one process in the order it told them."""
+    newest: dict[str | None, float] = {}  # a process may learn between two lines that its clock is off, and what it says then seems older
+    placed: list[tuple[float, Line]] = []
+    for entry_id, fields in entries:
+        if line := _line(entry_id, fields["d"]):
+            newest[line.worker] = max(line.at, newest.get(line.worker, line.at))
+            placed.append((newest[line.worker], line))
+    return [line for _, line in sorted(placed, key=lambda each: each[0])]
+
+
+def _line(entry_id: str, text: str) -> Line | None:
+    try:
+        return Line.model_validate({**json.loads(text), "id": entry_id}, extra="ignore")
+    except (ValueError, ValidationError):  # of another version
+        return None

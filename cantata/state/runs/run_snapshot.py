@@ -1,0 +1,263 @@
+"""Read a run as pages show it: the states of its steps, when they began and ended, and the events of one of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from cantata.errors import UnknownRunError
+from cantata.models.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
+from cantata.state.redis.keys import run_key, shard_key, shard_of
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.pieces import scan
+from cantata.state.runs.encoding import states_in
+from cantata.state.runs.ledger import Ledger
+from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
+
+REQUEST_BYTES = 20_000  # of what was asked that are read
+LOOKS = 1000  # events that one call looks at: some milliseconds
+CALLS_AT_ONCE = 1  # Redis turns to nobody else until all calls of a round trip are done
+MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
+MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
+
+KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, StepExpanded))
+"""Events that tell when a step began or ended."""
+
+_scripts = Scripts("reading")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How a step stands."""
+
+    word: str
+    attempt: int
+    failures: int
+    crashes: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run as it stands."""
+
+    run: RunSummary
+    request: str
+    """What it was asked, as JSON text; its beginning, if it `is_cut`."""
+    is_cut: bool
+    offset: int
+    """The last event that it accounts for."""
+    cells: Mapping[str, Cell]
+    names: Mapping[str, str]
+    terminals: tuple[str, ...]
+
+    def answering(self, name: str) -> str:
+        """The step that answers to a name."""
+        while name in self.names:
+            name = self.names[name]
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When a step began and ended, in ms, and who did it last."""
+
+    first_ms: int | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    worker: str = ""
+
+    def after(self, kind: str, worker: str, at_ms: int) -> Moments:
+        """With another event of KINDS."""
+        if kind != "started":
+            return Moments(self.first_ms, self.started_ms, at_ms, self.worker)
+        return Moments(self.first_ms or at_ms, at_ms, self.ended_ms, worker)
+
+
+NEVER = Moments()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is written down of some steps."""
+
+    specs: Mapping[str, Mapping[str, JsonValue]]
+    edges: Mapping[str, Sequence[tuple[str, str, bool]]]
+    """Step → the edges that lead from it: target, label, whether it wakes."""
+    infos: Mapping[str, Mapping[str, JsonValue]]
+    grown: Mapping[str, Mapping[str, JsonValue]]
+
+
+def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
+    """A run that may be seen: of a tenant, or with None of any.
+
+    It is read in pieces, and goes on meanwhile: a step is told as it was at `offset` or later, so the events after it lead on from
+    here. The status is the newest; a run that is over is told as it ended. Raises UnknownRunError.
+    """
+    request, size = _request(ledger, run_id)
+    key = run_key(ledger.redis, run_id)
+    while True:
+        offset = _last_offset(ledger, key)
+        before = ledger.status(run_id)
+        states, names = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in (":state", ":names"))
+        (owner, terminals, *values), (seconds, micros) = ledger.patiently(lambda: _fields_now(ledger, key))
+        if owner is None or tenant not in (None, owner):
+            raise UnknownRunError.of(run_id)
+        run = summary_of(run_id, request, values, seconds + micros / 1e6)
+        if run.status not in RUN_OVER or before in RUN_OVER:
+            break
+    return Snapshot(
+        run=run,
+        request=request,
+        is_cut=size > REQUEST_BYTES,
+        offset=offset,
+        cells={step_id: _cell(packed) for step_id, packed in states_in(run.status, states).items()},
+        names={name: step_id for name, step_id in names.items() if step_id in states},  # others came meanwhile
+        terminals=tuple(json.loads(terminals or "[]")),
+    )
+
+
+def _fields_now(ledger: Ledger, key: str) -> tuple[list[str | None], tuple[int, int]]:
+    with ledger.redis.pipeline(transaction=True) as pipe:
+        pipe.hmget(key, ["tenant", "terminals", *FIELDS])
+        pipe.time()
+        return cast("tuple[list[str | None], tuple[int, int]]", tuple(pipe.execute()))
+
+
+def _last_offset(ledger: Ledger, key: str) -> int:
+    last = cast("list[tuple[str, object]]", ledger.patiently(lambda: ledger.redis.xrevrange(f"{key}:log", count=1)))
+    return int(last[0][0].partition("-")[2]) if last else 0
+
+
+def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:
+    key = shard_key(ledger.redis, shard_of(run_id))
+    text, size = ledger.patiently(lambda: _scripts.call(ledger.redis, "request", key, run_id, str(REQUEST_BYTES)))
+    return str(text), int(size)
+
+
+def _cell(packed: str) -> Cell:
+    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    return Cell(word, int(attempt), int(failures), int(crashes), owner)
+
+
+def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
+    """What is written down of some steps."""
+    key, ids = run_key(ledger.redis, run_id), list(step_ids)
+    if not ids:
+        return Parts({}, {}, {}, {})
+
+    def fetch() -> list[list[str | None]]:
+        with ledger.redis.pipeline(transaction=False) as pipe:
+            for part in (":steps", ":edges", ":info", ":grown"):
+                pipe.hmget(f"{key}{part}", ids)
+            return cast("list[list[str | None]]", pipe.execute())
+
+    specs, edges, infos, grown = (_known(ids, column) for column in ledger.patiently(fetch))
+    shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
+    if shared:
+        likes = sorted(set(shared.values()))
+
+        def fetch_likes() -> list[list[str | None]]:
+            with ledger.redis.pipeline(transaction=False) as pipe:
+                for part in (":steps", ":edges"):
+                    pipe.hmget(f"{key}{part}", likes)
+                return cast("list[list[str | None]]", pipe.execute())
+
+        like_specs, like_edges = (_known(likes, column) for column in ledger.patiently(fetch_likes))
+        specs |= {step_id: like_specs[like] for step_id, like in shared.items()}
+        edges = {step_id: like_edges[like] for step_id, like in shared.items() if like in like_edges} | edges
+    return Parts(_decoded(specs), {step_id: _edges(json.loads(text)) for step_id, text in edges.items()}, _decoded(infos), _decoded(grown))
+
+
+def _known(ids: Sequence[str], column: Sequence[str | None]) -> dict[str, str]:
+    return {step_id: text for step_id, text in zip(ids, column, strict=True) if text is not None}
+
+
+def _decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:
+    made: dict[str, Mapping[str, JsonValue]] = {}
+    for text in texts.values():
+        if text not in made:
+            made[text] = json.loads(text)
+    return {step_id: made[text] for step_id, text in texts.items()}
+
+
+def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
+    """Edges as Lua writes them: an empty list may be an object."""
+    return [(str(target), str(label), bool(wakes)) for target, label, wakes in cast("list[list[JsonValue]]", found or [])]
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------------
+
+
+class Timeline:
+    """When the steps of runs began and ended. What was read of a run's log is kept for a while, since it only grows."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._kept: OrderedDict[tuple[str, frozenset[str]], tuple[int, dict[str, Moments]]] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def moments(self, run_id: str, offset: int, *, folded: Mapping[str, int]) -> Mapping[str, Moments]:
+        """What the events up to an offset tell. Of the items of a map in `folded` only the first so many are told."""
+        key = run_id, frozenset(prefix for prefix, shown in folded.items() if shown)
+        with self._changing:
+            known, before = self._kept.get(key, (0, {}))
+        if known > offset:
+            known, before = 0, {}
+        limits = [word for prefix, shown in folded.items() for word in (f"{prefix}/", str(shown))]
+        found = dict(before)
+        for rows in _log(self._ledger, "moments", run_id, (), known + 1, offset, limits):
+            for i in range(0, len(rows), 4):
+                kind, step_id, worker, at = rows[i : i + 4]
+                found[step_id] = found.get(step_id, NEVER).after(kind, worker, int(at))
+        if len(found) > MOST_KEPT_STEPS:
+            return found
+        with self._changing:
+            self._kept[key] = offset, found
+            self._kept.move_to_end(key)
+            while len(self._kept) > MOST_KEPT_RUNS or sum(len(each) for _, each in self._kept.values()) > MOST_KEPT_STEPS:
+                self._kept.popitem(last=False)
+        return found
+
+
+def step_events(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[RunEvent]:
+    """Return the events of one step up to an offset, without the pieces of a model's reply."""
+    rows = [row for chunk in _log(ledger, "step_events", run_id, (step_id,), 1, offset, ()) for row in chunk]
+    return [_event(run_id, step_id, row) for row in rows]
+
+
+def moments_in(events: Iterable[RunEvent]) -> Moments:
+    """When a step began and ended, by all its events."""
+    found = NEVER
+    for event in events:
+        if event.type in KINDS:
+            found = found.after(event.type, event.worker or "", event.at_ms)
+    return found
+
+
+def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
+    """The value that a step was given, such as a map item."""
+    text = ledger.patiently(lambda: ledger.redis.hget(f"{run_key(ledger.redis, run_id)}:given", step_id))
+    return cast(JsonValue, json.loads(text)) if text else None
+
+
+def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
+    seq, kind, attempt, worker, at, detail = row
+    return event_of(
+        **(json.loads(detail) if detail else {}), seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id,
+        attempt=int(attempt) if attempt else None, worker=worker or None,
+    )  # fmt: skip
+
+
+def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
+    """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
+    key = shard_key(ledger.redis, shard_of(run_id))
+    starts = range(max(begin, end - MOST_EVENTS + 1), end + 1, LOOKS)
+    calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, end)), *rest)) for start in starts]
+    return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))

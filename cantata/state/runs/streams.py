@@ -1,0 +1,276 @@
+"""Follows the events of many runs at once, in one event loop and on one connection.
+
+One task reads ahead for all who follow, each from their own place. Who is slow is not read for until there is room again, so nobody
+holds more than a few hundred events; nothing is lost by that, since the events stay in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import cast
+
+import structlog
+from redis.exceptions import RedisError
+
+from cantata.errors import CantataError, UnknownRunError
+from cantata.models.events import RunEvent
+from cantata.state.redis import outages
+from cantata.state.redis.async_connection import Redis, connect_async
+from cantata.state.redis.cluster import AsyncCluster
+from cantata.state.redis.keys import run_key
+from cantata.state.runs.event_log import event_of
+
+__all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
+
+PAGE = 100  # entries of one run in one read
+ROOM = 200  # entries that wait for one reader, before more are read for it
+BLOCK_MS = 20  # how long one read waits: who begins to follow meanwhile waits as long
+PAUSE_S = 0.005  # between reads that found something, so that a busy moment is read in few of them
+LOOK_S = 5.0  # how often it is looked whether followed runs are still known, and still have the events that were read
+AGAIN_S = 0.2  # between two tries while Redis is away
+
+READ = """
+local ids = {unpack(ARGV, 2)}
+local words = {unpack(KEYS)}
+for _, id in ipairs(ids) do words[#words + 1] = id end
+return redis.call('XREAD', 'COUNT', ARGV[1], 'STREAMS', unpack(words)) or {}
+"""
+
+Entry = tuple[str, Mapping[str, str]]
+
+log = structlog.get_logger(__name__)
+
+
+class StreamsEnded(CantataError):
+    """Nobody reads events here any more: the process is about to end. The run goes on."""
+
+
+class Follower:
+    """One reader's place in a stream of a run."""
+
+    def __init__(self, redis: Redis, run_id: str, part: str, after: int, room: asyncio.Event) -> None:
+        self.run_id = run_id
+        self.key = f"{run_key(redis, run_id)}:{part}"
+        self.after = after
+        """What was read for it ends here; it may not have asked for all of it yet."""
+        self.fault: CantataError | None = None
+        self._entries: list[Entry] = []
+        self._read: deque[tuple[int, str]] = deque(maxlen=ROOM)
+        self._came = asyncio.Event()
+        self._room = room
+
+    @property
+    def has_room(self) -> bool:
+        """Whether to read for it now."""
+        return self.fault is None and len(self._entries) < ROOM
+
+    def give(self, entries: Sequence[Entry]) -> None:
+        """Entries as they were read; those from before its place are left out."""
+        fresh = [entry for entry in entries if _offset(entry[0]) > self.after]
+        if fresh:
+            self.after = _offset(fresh[-1][0])
+            self._entries += fresh
+            self._read += map(_mark, fresh)
+            self._came.set()
+
+    @property
+    def last(self) -> tuple[int, str] | None:
+        """The mark of the last entry that was read for it."""
+        return self._read[-1] if self._read else None
+
+    def go_back(self, known: Sequence[Entry]) -> None:
+        """Go on behind the last entry that is still what it was, given the newest ones that are known now."""
+        marks = set(map(_mark, known))
+        self.after = max((mark[0] for mark in self._read if mark in marks), default=0)
+
+    def end(self, fault: CantataError) -> None:
+        """It gets what it has not asked for yet, then this error."""
+        self.fault = self.fault or fault
+        self._came.set()
+
+    async def entries(self, timeout_s: float | None = None) -> list[Entry]:
+        """What came since it was asked last, as soon as there is something; nothing if `timeout_s` passed first.
+
+        Raises UnknownRunError if the run is gone, StreamsEnded if this process is about to end.
+        """
+        if not self._entries:
+            if self.fault:
+                raise self.fault
+            self._came.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._came.wait()
+        entries, self._entries = self._entries, []
+        if not entries and self.fault:
+            raise self.fault
+        self._room.set()
+        return entries
+
+    async def events(self, timeout_s: float | None = None) -> list[RunEvent]:
+        """The same as events."""
+        return [event_of(self.run_id, entry_id, fields) for entry_id, fields in await self.entries(timeout_s)]
+
+
+class Streams:
+    """Reads for all who follow. `run` is its task; everything else is called in the same event loop."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._followers: dict[str, list[Follower]] = {}
+        self._work = asyncio.Event()
+        self._ended = False
+
+    @contextmanager
+    def follow(self, run_id: str, *, after: int = 0) -> Iterator[Follower]:
+        """A place in a run's events: those with an offset above `after`."""
+        with self._followed(Follower(self._redis, run_id, "log", after, self._work)) as follower:
+            yield follower
+
+    async def wait_closed(self, run_id: str, timeout_s: float) -> bool:
+        """Wait until a run is over; False if `timeout_s` passed first. Raises UnknownRunError."""
+        with self._followed(Follower(self._redis, run_id, "closed", 0, self._work)) as follower:
+            return bool(await follower.entries(timeout_s))
+
+    @property
+    def followed(self) -> int:
+        """How many streams are followed."""
+        return len(self._followers)
+
+    async def run(self) -> None:
+        """Read until told to end. While Redis is away everybody waits, and goes on at the same place when it is back."""
+        looked_at = time.monotonic()
+        while not self._ended:
+            self._work.clear()
+            wanted = self._wanted()
+            if not wanted:
+                await self._work.wait()
+                continue
+            try:
+                if self._give(wanted, await self._read(wanted)):
+                    await asyncio.sleep(PAUSE_S)
+                if time.monotonic() - looked_at > LOOK_S:
+                    await self._go_back()
+                    await self._look()
+                    looked_at = time.monotonic()
+            except (RedisError, OSError) as error:
+                outages.tell(log, "events_not_read", error, followed=self.followed)
+                await self._wait_for_redis()
+            except Exception:  # the edge of a task: without it nobody would hear of anything any more
+                log.exception("reading_broke")
+                await asyncio.sleep(AGAIN_S)
+
+    def end(self) -> None:
+        """Read no more: all who follow get StreamsEnded."""
+        self._ended = True
+        self._work.set()
+        for follower in self._all():
+            follower.end(StreamsEnded("this gateway is about to end; the run goes on"))
+
+    @contextmanager
+    def _followed(self, follower: Follower) -> Iterator[Follower]:
+        if self._ended:
+            follower.end(StreamsEnded("this gateway is about to end; the run goes on"))
+        self._followers.setdefault(follower.key, []).append(follower)
+        self._work.set()
+        try:
+            yield follower
+        finally:
+            others = [each for each in self._followers[follower.key] if each is not follower]
+            if others:
+                self._followers[follower.key] = others
+            else:
+                del self._followers[follower.key]
+
+    def _all(self) -> list[Follower]:
+        return [follower for followers in self._followers.values() for follower in followers]
+
+    def _wanted(self) -> dict[str, str]:
+        """The streams to read, each from the place of whoever has read least of it."""
+        places = {key: [each.after for each in followers if each.has_room] for key, followers in self._followers.items()}
+        return {key: f"0-{min(afters)}" for key, afters in places.items() if afters}
+
+    async def _read(self, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
+        if isinstance(self._redis, AsyncCluster):
+            return await self._read_by_slot(self._redis, wanted)
+        reply = await self._redis.xread(dict(wanted), count=PAGE, block=BLOCK_MS)  # type: ignore[arg-type]  # wider key types
+        if not reply:
+            return {}
+        if isinstance(reply, dict):  # RESP3: {key: [entries]}
+            return {str(key): cast("list[Entry]", batches[0]) for key, batches in reply.items()}
+        return dict(cast("list[tuple[str, list[Entry]]]", reply))
+
+    async def _read_by_slot(self, cluster: AsyncCluster, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
+        """The same of a cluster, where one call reads one slot: all of them at once, and a wait if there was nothing."""
+        slots: dict[str, list[str]] = {}
+        for key in wanted:
+            slots.setdefault(key.partition("}")[0], []).append(key)
+        async with cluster.pipeline(transaction=False) as pipe:
+            for keys in slots.values():
+                pipe.execute_command("EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys))  # its keys are told by a number
+            replies = cast("list[list[tuple[str, list[tuple[str, list[str]]]]] | None]", await pipe.execute())
+        found: dict[str, list[Entry]] = {}
+        for reply in replies:
+            found |= {key: [(entry_id, _fields(flat)) for entry_id, flat in entries] for key, entries in reply or ()}
+        if not found:
+            await asyncio.sleep(BLOCK_MS / 1000)
+        return found
+
+    def _give(self, wanted: Mapping[str, str], found: Mapping[str, Sequence[Entry]]) -> bool:
+        """Hand out what was read, but not to who meanwhile began further behind: what lies between was not read for them."""
+        for key, entries in found.items():
+            for follower in self._followers.get(key, ()):
+                if follower.has_room and follower.after >= _offset(wanted[key]):
+                    follower.give(entries)
+        return bool(found)
+
+    async def _look(self) -> None:
+        """End those whose run is gone: its events would be waited for in vain."""
+        followers = self._all()
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for follower in followers:
+                pipe.exists(run_key(self._redis, follower.run_id))
+            known = await pipe.execute()
+        for follower, is_known in zip(followers, known, strict=True):
+            if not is_known:
+                follower.end(UnknownRunError(f"run {follower.run_id!r} is not known here any more"))
+
+    async def _wait_for_redis(self) -> None:
+        """Wait until Redis is back. It may have lost its last second, and then writes other events under the same offsets."""
+        while not self._ended:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await self._go_back()
+                await self._look()
+                return
+            except (RedisError, OSError):
+                continue
+
+    async def _go_back(self) -> None:
+        """Have those whose last entry is another now read on from where the stream is still what they know."""
+        followers = [follower for follower in self._all() if follower.last]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for follower in followers:
+                pipe.xrange(follower.key, min=f"0-{follower.after}", max=f"0-{follower.after}")
+            found = cast("list[list[Entry]]", await pipe.execute())
+        for follower, entries in zip(followers, found, strict=True):
+            if [follower.last] != list(map(_mark, entries)):
+                log.warning("events_lost", run=follower.run_id, after=follower.after)
+                newest = await self._redis.xrevrange(follower.key, count=ROOM)
+                follower.go_back(cast("list[Entry]", newest))
+
+
+def _mark(entry: Entry) -> tuple[int, str]:
+    """What tells an entry from another that is written later under the same offset: its time."""
+    return _offset(entry[0]), entry[1].get("at", "")
+
+
+def _fields(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _offset(entry_id: str) -> int:
+    return int(entry_id.split("-")[1])

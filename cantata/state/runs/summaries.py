@@ -1,0 +1,114 @@
+"""A run as lists show it: what is read of it, and what that tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import cast
+from urllib.parse import unquote
+
+from pydantic import Field
+
+from cantata.models.graph import ShownState, StepState
+from cantata.models.values import JsonValue, Usage, Value
+from cantata.models.wire import RunState, RunStatus
+
+LONGEST_ESCAPE = 6  # characters, such as \u00e4
+REQUEST_BYTES = 600  # of a request that are read: a title is in them
+LONGEST_TITLE = 120  # characters
+FIELDS = (
+    "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
+    "labels", "session", "count", "left", "failures", "code",
+)  # fmt: skip
+
+_TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
+_CHAIN = re.compile(r'"chain_id":"((?:[^"\\]|\\.)*)"')
+_NODE = re.compile(r'"node_id":"((?:[^"\\]|\\.)*)"')
+_MADE_UP = re.compile(r"[0-9a-f]{8}")
+
+
+class RunSummary(Value):
+    """A run as lists show it."""
+
+    run_id: str = Field(description="the run")
+    kind: str = Field(description="turn or chain")
+    status: RunStatus = Field(description="how it stands")
+    failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
+    state: RunState = Field(default="accepted", description="how people are told that it stands")
+    created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
+    closed_at: float | None = Field(default=None, description="when it ended")
+    now: float = Field(default=0.0, description="Redis's clock when it was read")
+    title: str = Field(default="", description="what was asked, in a line: the text of a turn, the name and nodes of a chain")
+    labels: dict[str, str] = Field(default_factory=dict, description="what was said of it when it was submitted")
+    session: str | None = Field(default=None, description="the conversation that a turn belongs to")
+    error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
+    usage: Usage = Field(default_factory=Usage, description="what it consumed")
+    count: int = Field(default=0, description="its steps so far")
+    code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
+    left: int = Field(default=0, description="those that are not over; of a run that was ended, at its end")
+
+
+def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
+    """A run of which FIELDS, and the beginning of its request, were read."""
+    row = dict(zip(FIELDS, values, strict=True))
+    status, failures = cast(RunStatus, row["status"]), int(row["failures"] or 0)
+    return RunSummary(
+        run_id=run_id,
+        kind=row["kind"] or "",
+        status=status,
+        failures=failures,
+        state=state_of(status, failures),
+        created_at=int(row["created_at"] or 0) / 1000,
+        closed_at=int(row["closed_at"]) / 1000 if row["closed_at"] else None,
+        now=now,
+        title=title_of(row["kind"] or "", request[:REQUEST_BYTES]),
+        labels=json.loads(row["labels"] or "{}"),
+        session=unquote(row["session"].partition("/")[2]) if row["session"] else None,
+        error=json.loads(row["error"] or "{}").get("error"),
+        usage=Usage(
+            input_tokens=int(row["input_tokens"] or 0),
+            output_tokens=int(row["output_tokens"] or 0),
+            cost_usd=float(row["cost_usd"]) if row["cost_usd"] else None,
+            model_calls=int(row["model_calls"] or 0),
+            tool_calls=int(row["tool_calls"] or 0),
+        ),
+        code=tuple((row["code"] or "").split()),
+        count=int(row["count"] or 0),
+        left=int(row["left"] or 0),
+    )
+
+
+def state_of(status: RunStatus, failures: int) -> RunState:
+    """How people are told that a run stands: one that went to its end though steps of it failed is not all well."""
+    return "succeeded_with_failures" if status == "succeeded" and failures else status
+
+
+def shown_state(word: str, info: Mapping[str, JsonValue]) -> ShownState:
+    """How people are told that a step stands: one that waited until its own time was over has not simply been done."""
+    return "timed_out" if word == "done" and info.get("timed_out") else cast(StepState, word)
+
+
+def title_of(kind: str, request: str) -> str:
+    """What was asked, in a line, from the beginning of a request as JSON text, which may be cut anywhere."""
+    if kind != "chain":
+        match = _TEXT.search(request)
+        return _line(unescaped(match[1]) if match else "")
+    chain = _CHAIN.search(request)
+    name = unescaped(chain[1]) if chain else ""
+    nodes = ", ".join(map(unescaped, _NODE.findall(request)))
+    return _line(": ".join(part for part in ("" if _MADE_UP.fullmatch(name) else name, nodes) if part) or name)
+
+
+def unescaped(text: str) -> str:
+    """A JSON string without its quotes; an escape that was cut is left out."""
+    for end in range(len(text), max(0, len(text) - LONGEST_ESCAPE), -1):
+        with suppress(ValueError):
+            return str(json.loads(f'"{text[:end]}"', strict=False))
+    return ""
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 1]}…"

@@ -1,0 +1,1 @@
+"""State that outlives runs: conversations, turns of teams, chain builders."""

@@ -1,0 +1,43 @@
+"""`python -m cantata.testing [script.yaml] [--host NAME] [--port N]`: prints its address, serves until its parent is gone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from cantata.testing.server import ScriptedModels
+
+PARENT_CHECK_S = 0.2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve a script; exit status 2 if it cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m cantata.testing", description="A scripted OpenAI-compatible model server.")
+    parser.add_argument("script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; 0.0.0.0 in a container that others ask")
+    parser.add_argument("--port", type=int, default=0, help="any free one if absent")
+    options = parser.parse_args(arguments)
+    parent = os.getppid()
+    try:
+        rules = yaml.safe_load(options.script.read_text("utf-8")) if options.script else []
+        server = ScriptedModels(rules or [], host=options.host, port=options.port)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, TypeError) as error:
+        sys.stderr.write(f"{options.script or options.port}: {error}\n")
+        return 2
+    with server:
+        sys.stdout.write(server.url + "\n")
+        sys.stdout.flush()
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Rules of a scripted model server: which requests are answered, and how."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field, JsonValue, TypeAdapter, field_validator
+
+from cantata.models.values import Value
+
+
+class ToolCall(Value):
+    """One call of a tool, as a model asks for it."""
+
+    name: str | None = Field(description="null: the call names none")
+    id: str | None = Field(default="", description="empty: `call_<n>`, counted through the conversation; null: none is sent")
+    arguments: dict[str, JsonValue] | str = Field(
+        default_factory=dict, description="an object, or text that is sent as it is, well formed or not"
+    )
+
+
+class Rule(Value):
+    """Which requests are answered, and how. Without fields it answers everything with the echo."""
+
+    match: str = Field(default="", description="regular expression, searched in the last user message")
+    model: str = Field(default="", description="regular expression, searched in the model's name")
+    after_tools: int | None = Field(default=None, ge=0, description="answers when the messages have just so many tool results")
+    times: int | None = Field(default=None, ge=1, description="how often the rule answers; for ever if absent")
+
+    reply: JsonValue = Field(default=None, description="text; other JSON is sent as text; absent or null: the echo")
+    tool_calls: tuple[ToolCall, ...] = Field(default=(), description="tools the model asks for")
+    finish_reason: str | None = Field(default=None, description="why the model stopped; absent: stop or tool_calls; empty: not told")
+    status: int = Field(default=200, ge=200, le=599, description="HTTP status; from 400 on, the reply is the error's message")
+    headers: dict[str, str] = Field(default_factory=dict, description="more HTTP headers, such as Retry-After")
+
+    delay_s: float = Field(default=0.0, ge=0, description="seconds before anything is sent")
+    chunk_delay_s: float = Field(default=0.0, ge=0, description="seconds before each further piece of a stream")
+    truncate: int | None = Field(default=None, ge=0, description="bytes of the body, or events, that are sent before the connection is cut")
+    disconnect: bool = Field(default=False, description="cut the connection instead of answering")
+
+    @field_validator("match", "model")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        return pattern
+
+    def fits(self, model: str, text: str, tool_results: int) -> bool:
+        """Whether this rule is for a request to this model with this last user message and so many tool results."""
+        return self.after_tools in (None, tool_results) and bool(re.search(self.model, model) and re.search(self.match, text))
+
+
+Rules = TypeAdapter(tuple[Rule, ...])
+
+ECHO = Rule()
+
+
+class Script:
+    """Rules and how often each may still answer."""
+
+    def __init__(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:
+        self._rules = Rules.validate_python(tuple(rules))
+        self._left = [rule.times for rule in self._rules]
+        self._lock = threading.Lock()
+
+    def take(self, model: str, text: str, tool_results: int = 0) -> tuple[int | None, Rule]:
+        """The number of the rule that answers this request, which is used up by one, and the rule; None and the echo if none fits."""
+        with self._lock:
+            for number, rule in enumerate(self._rules):
+                left = self._left[number]
+                if left != 0 and rule.fits(model, text, tool_results):
+                    self._left[number] = None if left is None else left - 1
+                    return number, rule
+        return None, ECHO

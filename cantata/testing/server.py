@@ -1,0 +1,204 @@
+"""The HTTP of a scripted model server: chat completions with and without a stream, the journal, and a change of script."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self, cast
+
+from pydantic import JsonValue, ValidationError
+
+from cantata.testing import answers
+from cantata.testing.answers import JsonObject
+from cantata.testing.rules import Rule, Script
+
+POLL_S = 0.02  # how soon `with` ends after its block
+
+
+class ScriptedModels:
+    """A scripted model server in threads of this process, for as long as the `with` block runs."""
+
+    def __init__(self, rules: Sequence[Rule | Mapping[str, object]] = (), *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.script(rules)
+        self._journal: list[JsonObject] = []
+        self._lock = threading.Lock()
+        self._host = host
+        self._http = _Http((host, port), self)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="scripted-models", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What to set OPENAI_API_BASE to."""
+        return f"http://{self._host}:{self._http.server_port}/v1"
+
+    def script(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:
+        """Replace the rules. Raises pydantic.ValidationError for what is no rule."""
+        self._script = Script(rules)
+
+    def journal(self) -> list[JsonObject]:
+        """The requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left}`.
+
+        `at` and `until` are its arrival and the end of its answer in seconds since the epoch, `until` null while it is under way;
+        `rule` the number of the rule that answered, null for the echo; `client_left` tells that the client hung up before its answer
+        was sent.
+        """
+        with self._lock:
+            return [dict(entry) for entry in self._journal]
+
+    def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
+        """Write a request into the journal: the rule that answers it, and its entry."""
+        model, text = str(body.get("model", "")), answers.last_user_text(body)
+        number, rule = self._script.take(model, text, answers.tool_results(body))
+        entry: JsonObject = {
+            "at": time.time(), "until": None, "model": model, "text": text, "stream": bool(body.get("stream")), "rule": number,
+            "body": body, "authorization": authorization, "client_left": False,
+        }  # fmt: skip
+        with self._lock:
+            self._journal.append(entry)
+        return rule, entry
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+class _Http(ThreadingHTTPServer):
+    request_queue_size = 512  # with the usual 5, a burst of 200 clients waits minutes for TCP to try again
+    daemon_threads = True
+    block_on_close = False  # a delayed answer must not hold up the end
+
+    def __init__(self, address: tuple[str, int], models: ScriptedModels) -> None:
+        super().__init__(address, _Handler)
+        self.models = models
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is no error here."""
+
+
+class _Cut(Exception):
+    """The connection ends here."""
+
+
+class _Left(_Cut):
+    """The client ended it."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer may wait 40 ms for an acknowledgement
+    wbufsize = -1  # head and body leave together
+    server: _Http
+    _entry: JsonObject | None = None
+    """The request that is being answered."""
+
+    def do_GET(self) -> None:
+        if self.path == "/journal":
+            self._send(200, cast(JsonValue, self.server.models.journal()))
+        else:
+            self._send(404, {"error": {"message": f"there is no {self.path!r} here; there is /journal"}})
+
+    def do_POST(self) -> None:
+        try:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            if self.path == "/script":
+                self.server.models.script(body)
+                self._send(200, {"rules": len(body)})
+            elif self.path.endswith("/chat/completions"):
+                self._complete(body)
+            else:
+                self._send(404, {"error": {"message": f"there is no {self.path!r} here; there are /v1/chat/completions and /script"}})
+        except (json.JSONDecodeError, ValidationError) as error:
+            self._send(400, {"error": {"message": str(error)}})
+        except (_Cut, ConnectionError):
+            self.close_connection = True
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the journal tells what was asked."""
+
+    def _complete(self, body: JsonObject) -> None:
+        rule, entry = self.server.models.receive(body, self.headers.get("Authorization"))
+        self._entry = entry
+        try:
+            self._answer(rule, body)
+        except (_Left, ConnectionError):
+            entry["client_left"] = True
+            raise
+        finally:
+            self._end_entry()
+
+    def _end_entry(self) -> None:
+        """Stamp the end of the answer; before its last bytes leave, so that who has the answer also finds it ended in the journal."""
+        if self._entry is not None:
+            self._entry["until"] = time.time()
+            self._entry = None
+
+    def _answer(self, rule: Rule, body: JsonObject) -> None:
+        self._wait(rule.delay_s)
+        if rule.disconnect:
+            raise _Cut
+        if rule.status >= 400:
+            self._send(rule.status, answers.fault(rule), rule)
+        elif body.get("stream"):
+            self._stream(rule, body)
+        else:
+            self._send(rule.status, answers.completion(rule, body), rule)
+
+    def _wait(self, wait_s: float) -> None:
+        """Wait; leave as soon as the client closes the connection."""
+        readable, _, _ = select.select([self.connection], [], [], wait_s) if wait_s else ([], [], [])
+        if readable and self.connection.recv(1, socket.MSG_PEEK) == b"":
+            raise _Left
+
+    def _stream(self, rule: Rule, body: JsonObject) -> None:
+        """Server-sent events, one a chunk of the body."""
+        self._start(rule.status, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **rule.headers})
+        room = rule.truncate
+        lines = [json.dumps(chunk, ensure_ascii=False) for chunk in answers.chunks(rule, body)]
+        for number, line in enumerate([*lines, "[DONE]"]):
+            self._wait(rule.chunk_delay_s if number else 0.0)
+            event = f"data: {line}\n\n".encode()
+            if room is not None and room < len(event):
+                if room:
+                    self._send_chunk(event[:room])
+                raise _Cut
+            room = None if room is None else room - len(event)
+            self._send_chunk(event)
+        self._send_chunk(b"")
+
+    def _send_chunk(self, content: bytes) -> None:
+        """Send a chunk; an empty one ends the body."""
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
+        if not content:
+            self._end_entry()
+        self.wfile.flush()
+
+    def _send(self, status: int, value: JsonValue, rule: Rule | None = None) -> None:
+        content = json.dumps(value, ensure_ascii=False).encode()
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), **(rule.headers if rule else {})}
+        self._start(status, headers)
+        truncate = rule.truncate if rule else None
+        self.wfile.write(content[:truncate])
+        self._end_entry()
+        self.wfile.flush()
+        if truncate is not None:
+            raise _Cut
+
+    def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()

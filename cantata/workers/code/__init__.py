@@ -1,0 +1,1 @@
+"""User code in a worker: one version of it, found, loaded and watched."""

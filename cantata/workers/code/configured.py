@@ -1,0 +1,30 @@
+"""Adopts the code that the configuration of this machine names, before a worker process has children."""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+
+from cantata.config import loading
+from cantata.errors import CantataError
+from cantata.workers.code import user_code
+from cantata.workers.code.folders import folder_here
+
+# Functions stand in many places of definitions. What looks like one and is no module of the user's is passed over.
+_FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
+
+log = structlog.get_logger(__name__)
+
+
+def adopt() -> None:
+    """Adopt the modules that CANTATA_CONFIG, or configs/default.yaml here, names: all children then serve what is read now."""
+    try:
+        definitions = loading.load(loading.find())
+        folder = folder_here(definitions.folder)
+        if definitions.diskurs is not None and folder is not None:
+            user_code.use(folder, "")
+        for module in sorted(set(_FUNCTION.findall(definitions.model_dump_json(exclude_defaults=True)))):
+            user_code.use(folder, module)
+    except (CantataError, OSError, ValueError, RecursionError) as error:
+        log.warning("configuration_not_read", error=str(error), note="runs bring their own; code is read when a step first needs it")

@@ -1,0 +1,1 @@
+"""Handlers of steps that only one frontend has."""

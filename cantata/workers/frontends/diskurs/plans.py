@@ -1,0 +1,170 @@
+"""Plans that a model makes of calls of tools: what may stand in one, and what stands for the result of another step."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from cantata.models.values import JsonValue
+from cantata.planning import graphs
+from cantata.workers.frontends.diskurs.replies import ReplyError
+from cantata.workers.frontends.diskurs.user_code.entities import InputField, JsonSerializable, PromptArgument
+
+SYSTEM = """You solve tasks by plans. A plan is a list of steps, each the call of one function:
+- step_id: a short name, of no other step
+- description: what the step is for
+- function: the name of a function, see below
+- parameters: its arguments. "$ID" stands for the result of the step ID
+- depends_on: the step_ids of the steps that must be done before
+Steps that do not depend on each other are done at the same time. Leave result and status as they are.
+
+The functions:
+{% for tool in tools %}
+- {{ tool.name }}: {{ tool.description }} parameters: {{ tool.parameters }}
+{%- endfor %}"""
+USER = """{% if not execution_plan -%}
+Make a plan in execution_plan for this task:
+
+{{ user_query }}
+{%- else -%}
+The plan was carried out for this task:
+
+{{ user_query }}
+
+These are its steps and what came of them:
+{% for step in execution_plan %}
+- {{ step.step_id }} ({{ step.function }}): {{ step.status }}: {{ step.result }}
+{%- endfor %}
+
+If that is enough, write the answer in answer. If not, set replan to true, tell in replan_explanation what is missing, and give a better
+plan in execution_plan.
+{%- endif %}"""
+
+_REFERENCE = re.compile(r"\$(\w+(?:-\w+)*)")
+
+
+@dataclass
+class PlanStep(JsonSerializable):
+    """One step of a plan."""
+
+    step_id: str
+    description: str = ""
+    function: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    depends_on: list[str] = field(default_factory=list)
+    result: Any = None
+    status: str = "pending"
+
+
+@dataclass
+class PlanningPromptArgument(PromptArgument):
+    """What a planning agent is told, and answers."""
+
+    user_query: InputField[str] = ""
+    execution_plan: list[PlanStep] = field(default_factory=list)
+    answer: str = ""
+    replan: bool = False
+    replan_explanation: str = ""
+
+
+Step = dict[str, JsonValue]
+
+
+def steps_of(arguments: Mapping[str, JsonValue]) -> list[Step]:
+    """The steps of the plan."""
+    return cast("list[Step]", arguments.get("execution_plan") or [])
+
+
+def is_open(arguments: Mapping[str, JsonValue]) -> bool:
+    """Whether there is a plan that was not carried out."""
+    steps = steps_of(arguments)
+    return bool(steps) and all(step["status"] == "pending" for step in steps)
+
+
+def is_final(arguments: Mapping[str, JsonValue]) -> bool:
+    """Whether there is an answer, and no better plan is wanted."""
+    return bool(arguments.get("answer")) and not arguments.get("replan") and not is_open(arguments)
+
+
+def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
+    """Raises ReplyError if the plan cannot be carried out, with all that is wrong."""
+    if not is_open(arguments):
+        return
+    steps = steps_of(arguments)
+    ids = [str(step["step_id"]) for step in steps]
+    faults = [f"step_id {twice!r} stands twice" for twice in sorted({each for each in ids if ids.count(each) > 1})]
+    faults += [f"a step_id is made of letters, digits, - and _, not {each!r}" for each in ids if not re.fullmatch(r"[\w-]+", each)]
+    for step in steps:
+        if step["function"] not in tools:
+            faults.append(f"step {step['step_id']!r} calls {step['function']!r}, but the functions are {', '.join(tools)}")
+        unknown = [name for name in (*_declared(step), *_whole_references(step["parameters"])) if name not in ids]
+        faults += [f"step {step['step_id']!r} depends on {name!r}, which is no step" for name in dict.fromkeys(unknown)]
+    needs = {str(step["step_id"]): [name for name in needs_of(step, ids) if name in ids] for step in steps}
+    faults += [f"these steps wait for each other: {', '.join(sorted(cycle))}" for cycle in graphs.cycles(dict.fromkeys(ids), needs)]
+    if faults:
+        raise ReplyError(f"The plan cannot be carried out: {'; '.join(faults)}. Please correct execution_plan.")
+
+
+def settled(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The arguments after a reply: a plan that was carried out stays as it is, unless a better one is wanted, of which nothing was done."""
+    known = steps_of(before)
+    was_carried_out = bool(known) and not is_open(before)
+    if was_carried_out and (not arguments.get("replan") or steps_of(arguments) == known):
+        return {**arguments, "execution_plan": before["execution_plan"]}
+    return {**arguments, "execution_plan": [{**step, "result": None, "status": "pending"} for step in steps_of(arguments)]}
+
+
+def needs_of(step: Mapping[str, JsonValue], ids: Collection[str]) -> list[str]:
+    """The steps whose results a step needs: those it declares, and those that its parameters refer to."""
+    referred = [name for name in _references(step["parameters"]) if name in ids]
+    return list(dict.fromkeys([*_declared(step), *referred]))
+
+
+def filled(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonValue:
+    """A parameter with results in place of references. One that is all of a text keeps its type; within a text it becomes text."""
+    if isinstance(value, dict):
+        return {key: filled(each, results) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, results) for each in value]
+    if not isinstance(value, str):
+        return value
+    whole = _REFERENCE.fullmatch(value)
+    if whole and whole[1] in results:
+        return results[whole[1]]
+    return _REFERENCE.sub(lambda found: _text(results[found[1]]) if found[1] in results else found[0], value)
+
+
+def carried_out(steps: Sequence[Step], came: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
+    """The plan with what came of each step: its result, or why it failed."""
+    done: list[JsonValue] = []
+    for step in steps:
+        value, error = came[str(step["step_id"])]
+        done.append({**step, "result": error or value, "status": "failed" if error else "completed"})
+    return done
+
+
+def _declared(step: Mapping[str, JsonValue]) -> list[str]:
+    return [str(each).removeprefix("$") for each in cast("list[JsonValue]", step.get("depends_on") or [])]
+
+
+def _references(value: JsonValue) -> list[str]:
+    if isinstance(value, str):
+        return _REFERENCE.findall(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [name for part in parts for name in _references(part)]
+
+
+def _whole_references(value: JsonValue) -> list[str]:
+    """Those that are all of a text, so that they can mean nothing else."""
+    if isinstance(value, str):
+        whole = _REFERENCE.fullmatch(value)
+        return [whole[1]] if whole else []
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [name for part in parts for name in _whole_references(part)]
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

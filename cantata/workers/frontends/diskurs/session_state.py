@@ -1,0 +1,51 @@
+"""What a turn knows of the turns before it in its session: the long-term memories, and what was said.
+
+The memories are kept by the last step of a turn. If it is done twice, it writes the same: it reads what the run recorded, not what is kept.
+The turns of a session run one after the other, so the next one finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cantata.coordinator.fork_requests import FORKED_FROM
+from cantata.models.definitions import History
+from cantata.models.values import JsonValue
+from cantata.planning.turns.history import MOST_TOKENS
+from cantata.workers.frontends.diskurs import tool_calling
+from cantata.workers.frontends.diskurs.conversation_state import Said, Talk
+from cantata.workers.frontends.diskurs.user_code import code_loading
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.steps import session_history
+from cantata.workers.tools import memory_access
+
+NAMESPACE = "diskurs"
+KEY = "longterm_memories"
+
+
+def keep(work: Work, talk: Talk) -> None:
+    """Keep the long-term memories for the next turn; a fork of a turn is not written down."""
+    if _is_kept(work) and FORKED_FROM not in tool_calling.metadata_of(work):
+        bank = memory_access.bank_of(work).of(session=memory_access.session_of(work.begun))
+        memories: JsonValue = {key: dict(memory) for key, memory in talk.memories.items()}
+        bank.store_memory(KEY, memories, NAMESPACE)
+
+
+def kept(work: Work) -> Mapping[str, Mapping[str, JsonValue]]:
+    """The long-term memories of the turn before."""
+    if not _is_kept(work):
+        return {}
+    found = memory_access.bank_of(work).of(session=memory_access.session_of(work.begun)).retrieve_memory(KEY, NAMESPACE)
+    return {key: memory for key, memory in found.items() if isinstance(memory, dict)} if isinstance(found, dict) else {}
+
+
+def said_before(work: Work) -> list[Said]:
+    """What was said in the turns before: the user's texts and the answers."""
+    if not _is_kept(work):
+        return []
+    entries, _ = session_history.shown_to(work, History(), max_tokens=MOST_TOKENS)
+    return [Said(role="user" if entry.role == "user" else "assistant", text=entry.content) for entry in entries]
+
+
+def _is_kept(work: Work) -> bool:
+    return bool(work.begun.session) and code_loading.forum_of(work).keeps_memory

@@ -1,0 +1,1 @@
+"""The code of a Diskurs folder: loaded, given its classes, and called."""

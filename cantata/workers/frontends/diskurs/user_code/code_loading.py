@@ -1,0 +1,167 @@
+"""Loads and calls the code of a Diskurs folder: each file is a module of its own, though many have the same name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cantata.errors import StepError
+from cantata.models.conductors import Code, Forum
+from cantata.workers.code import user_code
+from cantata.workers.code.folders import folder_here
+from cantata.workers.frontends.diskurs.user_code import compatibility
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tools import functions
+
+_entering = threading.RLock()
+_rooms: dict[str, Room] = {}
+
+
+def room_of(work: Work) -> Room:
+    """The code of the run's folder. Raises StepError."""
+    folder = folder_here(work.definitions.folder)
+    if folder is None:
+        raise StepError(f"the configuration's folder {work.definitions.folder!r} is not on this worker", code="no_folder")
+    user_code.use(folder, "")
+    with _entering:
+        return _rooms.setdefault(folder, Room(folder))
+
+
+def forum_of(work: Work) -> Forum:
+    """The agents of the run's folder. Raises StepError."""
+    forum = work.definitions.diskurs
+    if forum is None:
+        raise StepError("the run's configuration is no Diskurs folder", code="internal")
+    return forum
+
+
+class Room:
+    """The modules of one folder. While its code runs, it sees its own neighbours under their plain names, and nobody else does."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._modules: dict[str, ModuleType] = {}
+        self._neighbours: dict[Path, dict[str, ModuleType]] = defaultdict(dict)
+        """By the folder that they are imported from: that of a file, or the whole one."""
+        self.made: dict[str, Any] = {}
+        """What factories and classes made, for the life of this process."""
+
+    def load(self, code: Code, modules: Mapping[str, str] | None = None) -> Any:
+        """A function or class of a file. Raises StepError."""
+        found = getattr(self.module(code.file, modules), code.name, None)
+        if not callable(found):
+            raise StepError(f"{code.file} has no function or class {code.name!r}", code="bad_code")
+        return found
+
+    def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
+        """The module that a file is, after the modules that it may import by name. Raises StepError."""
+        with _entering:
+            for name, other in (modules or {}).items():
+                if other != file:
+                    self._neighbours[self._place(file)][name] = self.module(other)
+            if file not in self._modules:
+                self._modules[file] = self._imported(file) or self._load(file)
+            return self._modules[file]
+
+    def _imported(self, file: str) -> ModuleType | None:
+        """The module, if a neighbour imported it by its plain name."""
+        path = self._folder / file
+        found = self._neighbours[path.parent].get(path.stem)
+        return found if found and getattr(found, "__file__", None) == str(path) else None
+
+    def _load(self, file: str) -> ModuleType:
+        name = f"diskurs_folder_{abs(hash(self._folder)):x}/{file}"
+        path = self._folder / file
+        spec = importlib.util.spec_from_file_location(name, path, loader=user_code.Loader(name, str(path)))
+        if spec is None or spec.loader is None:
+            raise StepError(f"{file} is no file of Python", code="bad_code")
+        module = importlib.util.module_from_spec(spec)
+        importlib.invalidate_caches()
+        sys.modules[name] = module
+        try:
+            with self.inside(file):
+                sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is free
+                spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
+            del sys.modules[name]
+            if self._neighbours[path.parent].get(path.stem) is module:
+                del self._neighbours[path.parent][path.stem]
+            raise StepError(f"{file} cannot be imported: {type(error).__name__}: {error}", code="bad_code") from error
+        return module
+
+    @contextmanager
+    def inside(self, file: str) -> Iterator[None]:
+        """Have a file's neighbours and the folder importable, as they are where Diskurs runs."""
+        place = self._place(file)
+        path = [str(place), str(self._folder)]
+        with _entering, compatibility.importable():
+            functions.forget_folder()
+            ours = self._seen_from(place)
+            hidden = {name: sys.modules[name] for name in ours if name in sys.modules}
+            before = set(sys.modules)
+            sys.modules.update(ours)
+            sys.path[:0] = path
+            try:
+                yield
+            finally:
+                for entry in path:
+                    with suppress(ValueError):  # the code may have changed the path
+                        sys.path.remove(entry)
+                seen = [name for name in sys.modules if name not in before or name in ours]
+                for name in [name for name in seen if name in ours or self._is_ours(name, sys.modules[name])]:
+                    self._neighbours[self._root(place, name)][name] = sys.modules.pop(name)
+                sys.modules.update(hidden)
+
+    def _place(self, file: str) -> Path:
+        return (self._folder / file).parent
+
+    def _seen_from(self, place: Path) -> dict[str, ModuleType]:
+        """What code in a place imports by plain names: what is known of the whole folder, and of the place itself."""
+        shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(place, name) == self._folder}
+        return {**shared, **self._neighbours[place]}
+
+    def _root(self, place: Path, name: str) -> Path:
+        """The folder that code in a place imports a module from."""
+        root = name.partition(".")[0]
+        is_beside = name in self._neighbours[place] or (place / f"{root}.py").is_file() or (place / root).is_dir()
+        return place if is_beside else self._folder
+
+    def _is_ours(self, name: str, module: ModuleType) -> bool:
+        return "/" not in name and functions.lies_in(module, self._folder)
+
+
+def call(work: Work, code: Code, *arguments: Any, **named: Any) -> Any:
+    """What a function of the folder answers, sync or async. Raises StepError with the code tool_error, or what `refusal_of` finds."""
+    room = room_of(work)
+    function = room.load(code, forum_of(work).modules)
+    with room.inside(code.file):
+        return functions.call(work, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
+
+
+def optional(work: Work, file: str | None, name: str, *, is_named: bool) -> Code | None:
+    """A function of a file; None if it is not there and need not be. Raises StepError."""
+    if file is None:
+        return None
+    if callable(getattr(room_of(work).module(file, forum_of(work).modules), name, None)):
+        return Code(file=file, name=name)
+    if is_named:
+        raise StepError(f"{file} has no function {name!r}", code="bad_code")
+    return None
+
+
+def refusal_of(error: BaseException | None) -> str | None:
+    """The text of the PromptValidationError that an error comes of, if it does; the real Diskurs's class does as well as ours."""
+    while error is not None:
+        if any(cls.__name__ == "PromptValidationError" for cls in type(error).__mro__):
+            return str(error)
+        error = error.__cause__
+    return None

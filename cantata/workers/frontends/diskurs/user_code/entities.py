@@ -1,0 +1,364 @@
+"""What code of a Diskurs folder imports from `diskurs`: classes of prompt arguments, messages, conversations, the tool decorator.
+
+A small compatibility layer: the names and what they promise are Diskurs's, the implementation is ours. Only what such code needs is here.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
+
+from cantata.workers.frontends.diskurs.user_code import fields
+
+T = TypeVar("T")
+
+
+class PromptValidationError(Exception):
+    """Raised by `is_valid`: its text is what the model is told to correct."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+# --- prompt arguments -----------------------------------------------------------------------------------------------
+
+
+class AccessMode(Enum):
+    """Who fills a field of a prompt argument."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    LOCKED = "locked"
+    PER_TURN = "per_turn"
+
+
+@dataclass(frozen=True)
+class PromptField:
+    """The mark of a field."""
+
+    mode: AccessMode = AccessMode.OUTPUT
+
+    def is_input(self) -> bool:
+        """Filled from the long-term memory; no reply changes it."""
+        return self.mode is AccessMode.INPUT
+
+    def is_output(self) -> bool:
+        """Filled by the model, and handed over."""
+        return self.mode is AccessMode.OUTPUT
+
+    def is_locked(self) -> bool:
+        """Set by the configuration; nothing changes it."""
+        return self.mode is AccessMode.LOCKED
+
+    def is_per_turn(self) -> bool:
+        """Begins anew with each turn of a session."""
+        return self.mode is AccessMode.PER_TURN
+
+
+def prompt_field(mode: AccessMode = AccessMode.OUTPUT) -> PromptField:
+    """The mark for an annotation: `Annotated[str, prompt_field(mode=AccessMode.INPUT)]`."""
+    return PromptField(mode)
+
+
+InputField = Annotated[T, PromptField(AccessMode.INPUT)]
+OutputField = Annotated[T, PromptField(AccessMode.OUTPUT)]
+LockedField = Annotated[T, PromptField(AccessMode.LOCKED)]
+PerTurnField = Annotated[T, PromptField(AccessMode.PER_TURN)]
+
+
+@dataclass
+class JsonSerializable:
+    """A dataclass that is written as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return dict(fields.to_json(self))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """As it was before `to_dict`; what is not there has its default."""
+        return fields.from_json(cls, data)
+
+
+@dataclass
+class PromptArgument(JsonSerializable):
+    """What a prompt is rendered with, and what a reply fills in."""
+
+
+@dataclass
+class LongtermMemory(JsonSerializable):
+    """What a conversation knows; `user_query` is the user's text."""
+
+    user_query: str = field(default="", kw_only=True)
+
+
+@dataclass
+class DiskursInput(JsonSerializable):
+    """What a user says."""
+
+    metadata: dict[str, Any] | None = field(default_factory=dict)
+    user_query: str | None = ""
+    conversation_id: str | None = ""
+
+
+# --- conversations --------------------------------------------------------------------------------------------------
+
+
+class Role(Enum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    USER = "user"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class MessageType(Enum):
+    """Who sees a message: everybody, or conductors only."""
+
+    CONDUCTOR = "conductor"
+    CONVERSATION = "conversation"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass
+class ChatMessage(JsonSerializable):
+    """Something that was said."""
+
+    role: Role
+    content: str | None = ""
+    name: str | None = ""
+    type: MessageType = MessageType.CONVERSATION
+
+    def __post_init__(self) -> None:
+        self.role = Role(self.role) if isinstance(self.role, str) else self.role
+        self.type = MessageType(self.type) if isinstance(self.type, str) else self.type
+
+
+class Conversation(Generic[T]):
+    """A conversation as code of a folder sees it. It does not change: `update` and `append` give another."""
+
+    def __init__(
+        self, *, prompt_argument: Any = None, longterm_memory: Any = None, chat: Sequence[ChatMessage] = (),
+        metadata: Mapping[str, Any] | None = None, active_agent: str = "", conversation_id: str = "",
+    ) -> None:  # fmt: skip
+        self._prompt_argument = copy.deepcopy(prompt_argument)
+        self._longterm_memory = copy.deepcopy(longterm_memory)
+        self._chat = tuple(copy.deepcopy(list(chat)))
+        self._metadata = dict(metadata or {})
+        self._active_agent = active_agent
+        self._conversation_id = conversation_id
+
+    @property
+    def prompt_argument(self) -> Any:
+        """The arguments of who has the conversation: a copy."""
+        return copy.deepcopy(self._prompt_argument)
+
+    @property
+    def user_prompt_argument(self) -> Any:
+        """The older name of `prompt_argument`."""
+        return self.prompt_argument
+
+    @property
+    def longterm_memory(self) -> Any:
+        """What the conversation knows: a copy."""
+        return copy.deepcopy(self._longterm_memory)
+
+    def get_agent_longterm_memory(self, agent_name: str = "") -> Any:
+        """The older way to `longterm_memory`."""
+        return self.longterm_memory
+
+    @property
+    def chat(self) -> list[ChatMessage]:
+        """What was said: a copy."""
+        return copy.deepcopy(list(self._chat))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The labels of the run."""
+        return dict(self._metadata)
+
+    @property
+    def active_agent(self) -> str:
+        """Who has the conversation."""
+        return self._active_agent
+
+    @property
+    def conversation_id(self) -> str:
+        """The session of the turn; the run, if it has none."""
+        return self._conversation_id
+
+    @property
+    def last_message(self) -> ChatMessage:
+        """What was said last. Raises ValueError."""
+        if not self._chat:
+            raise ValueError("The chat is empty.")
+        return copy.deepcopy(self._chat[-1])
+
+    def is_empty(self) -> bool:
+        """Whether nothing was said."""
+        return not self._chat
+
+    def render_chat(self, message_type: MessageType = MessageType.CONVERSATION) -> list[ChatMessage]:
+        """What was said, as far as it is seen by those who see this type."""
+        return [each for each in self.chat if message_type is MessageType.CONDUCTOR or each.type is message_type]
+
+    def update(
+        self, *, prompt_argument: Any = None, user_prompt_argument: Any = None, longterm_memory: Any = None,
+        chat: Sequence[ChatMessage] | None = None, metadata: Mapping[str, Any] | None = None, active_agent: str | None = None,
+    ) -> Conversation[T]:  # fmt: skip
+        """Another conversation with these in place of what is there."""
+        given = prompt_argument if prompt_argument is not None else user_prompt_argument
+        return Conversation(
+            prompt_argument=self._prompt_argument if given is None else given,
+            longterm_memory=self._longterm_memory if longterm_memory is None else longterm_memory,
+            chat=self._chat if chat is None else chat,
+            metadata=self._metadata if metadata is None else metadata,
+            active_agent=self._active_agent if active_agent is None else active_agent,
+            conversation_id=self._conversation_id,
+        )
+
+    def append(
+        self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = ""
+    ) -> Conversation[T]:  # fmt: skip
+        """Another conversation with this said last."""
+        if isinstance(message, str):
+            message = ChatMessage(role=Role(role) if isinstance(role, str) else role, content=message, name=name)
+        said = [message] if isinstance(message, ChatMessage) else list(message)
+        return self.update(chat=[*self._chat, *said])
+
+    def update_longterm_memory(self, source: Any) -> Conversation[T]:
+        """Another conversation whose long-term memory has what this knows, by name."""
+        known = fields.to_json(self._longterm_memory)
+        merged = fields.merge(known, fields.to_json(source))
+        return self.update(longterm_memory=fields.from_json(type(self._longterm_memory), merged))
+
+    def update_agent_longterm_memory(self, agent_name: str, longterm_memory: Any) -> Conversation[T]:
+        """The older way to set the long-term memory."""
+        return self.update(longterm_memory=longterm_memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "prompt_argument": None if self._prompt_argument is None else fields.to_json(self._prompt_argument),
+            "longterm_memory": None if self._longterm_memory is None else fields.to_json(self._longterm_memory),
+            "chat": [each.to_dict() for each in self._chat],
+            "metadata": self.metadata,
+            "active_agent": self._active_agent,
+        }
+
+
+@dataclass
+class RoutingRule:
+    """A rule, as code makes one."""
+
+    name: str
+    description: str
+    condition: Callable[[Conversation[Any]], bool]
+    target_agent: str
+
+
+# --- tools ----------------------------------------------------------------------------------------------------------
+
+_PARAMETER = re.compile(r":param\s+(?:\w+\s+)?(\w+):\s*(.*)")
+_RETURN = re.compile(r":returns?:\s*(.*)")
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+INVISIBLE = "[invisible]"
+
+
+@dataclass(frozen=True)
+class ToolDescription:
+    """What a model is told of a function, and what the conversation's metadata gives it."""
+
+    name: str
+    description: str
+    arguments: dict[str, dict[str, str]]
+    invisible: tuple[str, ...] = ()
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any]) -> ToolDescription:
+        """What the docstring says: `:param name: text`, with `[invisible]` in the text for what no model sees, and `:return: text`.
+
+        A parameter that the docstring does not tell is left out; those that it tells are all needed.
+        """
+        said: list[str] = []
+        told: dict[str, str] = {}
+        current: str | None = None
+        for line in map(str.strip, (inspect.getdoc(function) or "").splitlines()):
+            if found := _PARAMETER.match(line):
+                current, told[found[1]] = found[1], found[2]
+            elif found := _RETURN.match(line):
+                said.append(f"Returns: {found[1]}")
+                current = None
+            elif current and line:
+                told[current] += f" {line}"
+            elif line:
+                said.append(line)
+        hidden = tuple(name for name, text in told.items() if INVISIBLE in text)
+        types = _annotations(function)
+        shown = {
+            name: {"type": _TYPES.get(types.get(name, ""), "string"), "description": text.strip()}
+            for name, text in told.items()
+            if name not in hidden
+        }
+        return cls(getattr(function, "__name__", "tool"), "\n".join(said), shown, hidden)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of its arguments."""
+        return {"type": "object", "properties": dict(self.arguments), "required": list(self.arguments), "additionalProperties": False}
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, str]:
+    found = getattr(inspect.unwrap(function), "__annotations__", {})
+    return {name: each if isinstance(each, str) else getattr(each, "__name__", "") for name, each in found.items()}
+
+
+def tool(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function as a tool; what models are told of it is in its docstring."""
+    described = ToolDescription.from_function(function)
+    for name, value in (
+        ("name", described.name),
+        ("description", described.description),
+        ("args", described.arguments),
+        ("invisible_args", dict.fromkeys(described.invisible, "")),
+    ):
+        setattr(function, name, value)
+    return function
+
+
+class ToolDependency:
+    """What factories of tools are given: one is made by its `create(name=..., **parameters)`, if it has that, else of its parameters."""
+
+    name: str
+
+
+# --- sequences ------------------------------------------------------------------------------------------------------
+
+CallTool = Callable[..., Any]
+"""What a heuristic sequence is given: `await call_tool(function_name, arguments)`."""
+
+
+class LLMClient(Protocol):
+    """What a heuristic sequence is given to ask its agent's model."""
+
+    async def generate(self, conversation: Conversation[Any], tools: object = None) -> Conversation[Any]:
+        """The conversation with the model's reply said last."""
+
+
+__all__ = [
+    "AccessMode", "CallTool", "ChatMessage", "Conversation", "DiskursInput", "InputField", "JsonSerializable", "LLMClient", "LockedField",
+    "LongtermMemory", "MessageType", "OutputField", "PerTurnField", "PromptArgument", "PromptField", "PromptValidationError", "Role",
+    "RoutingRule", "ToolDependency", "ToolDescription", "prompt_field", "tool",
+]  # fmt: skip

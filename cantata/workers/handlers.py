@@ -1,0 +1,37 @@
+"""Step kind → handler: the one table of what this worker can do."""
+
+from __future__ import annotations
+
+from cantata.workers.frontends.diskurs import handlers as diskurs
+from cantata.workers.runtime.step_context import Handler
+from cantata.workers.steps import agent_turns, decisions, instruction_steps, routers, routing, session_history, teams
+from cantata.workers.tools import commands, functions, mcp, memory_access
+
+HANDLERS: dict[str, Handler] = {
+    "run.start": decisions.run_start,
+    "tool.call": functions.tool_call,
+    "mcp.call": mcp.mcp_call,
+    "proc.run": commands.proc_run,
+    "agent.turn": agent_turns.agent_turn,
+    "agent.run": decisions.agent_run,
+    "agent.function": instruction_steps.agent_function,
+    "agent.memory": memory_access.agent_memory,
+    "agent.break": instruction_steps.agent_break,
+    "agent.end": instruction_steps.agent_end,
+    "team.run": decisions.team_run,
+    "team.rules": routing.team_rules,
+    "team.ask": routers.team_ask,
+    "team.call": routers.team_call,
+    "team.route": routing.team_route,
+    "team.reply": routing.team_reply,
+    "team.next": routing.team_next,
+    "team.synthesize": teams.team_synthesize,
+    "team.collect": teams.team_collect,
+    "history.block": session_history.history_block,
+    "chain.branch": decisions.chain_branch,
+    "chain.map": decisions.chain_map,
+    "chain.gather": decisions.chain_gather,
+    "chain.run": decisions.chain_run,
+    "chain.end": decisions.chain_end,
+    **diskurs.HANDLERS,
+}

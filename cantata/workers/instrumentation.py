@@ -1,0 +1,137 @@
+"""Does a step as `handlers` does, and tells of it: its log lines carry its names, its trace gets a span."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from cantata.errors import CantataError
+from cantata.observability import logs, traces
+from cantata.observability.logs import context
+from cantata.observability.traces import conventions, trace_ids
+from cantata.state.redis.connection import RedisFailure
+from cantata.state.runs.records import Begun
+from cantata.workers import execute
+from cantata.workers.code import user_code
+from cantata.workers.runtime.outcomes import Record
+from cantata.workers.runtime.process import Process
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from cantata.observability.traces.spans import Spans
+
+SLOW_S = 10.0  # a step that takes so long is worth a line
+MOST_KNOWN = 4096  # attempts of growers that one process remembers
+
+log = structlog.get_logger(__name__)
+
+_attempts: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+
+def do(process: Process, begun: Begun) -> Record | None:
+    """Do a step; None if its lease was lost on the way, so that there is nothing to record."""
+    with context.bound({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
+        lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
+        if lost:
+            log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note="its worker died; it is done again")
+        since = time.monotonic()
+        spans = traces.active()
+        if spans is None:
+            record = _do(process, begun)
+        else:
+            with _span(spans, process, begun, lost) as span:
+                record = _do(process, begun)
+                with suppress(Exception):  # a span that cannot be told must not cost the step its outcome
+                    _tell(spans, span, begun, record)
+        _log(begun, record, time.monotonic() - since)
+        return record
+
+
+def _do(process: Process, begun: Begun) -> Record | None:
+    with user_code.recording() as used:
+        record = execute.do(process, begun)
+    return replace(record, info={**record.info, "code": [*sorted(used)]}) if record and used else record
+
+
+def _log(begun: Begun, record: Record | None, took_s: float) -> None:
+    """The lines that a reader of a run's log will look for."""
+    what = begun.spec.work or begun.spec.kind
+    if took_s > SLOW_S:
+        log.info("step_slow", what=what, seconds=round(took_s, 1))
+    if record is None or record.outcome.status == "done":
+        return
+    outcome, error = record.outcome, record.outcome.error
+    if outcome.status == "wait":
+        log.info("step_waits", what=what, reason=outcome.detail.get("reason"), again_in_s=round(outcome.retry_in_s, 3))
+    elif error is not None and outcome.status == "retry":
+        log.info("step_tried_again", what=what, code=error.code, error=error.message, again_in_s=round(outcome.retry_in_s, 3))
+    elif error is not None:
+        log.warning("step_failed", what=what, code=error.code, error=error.message)
+        logs.hurry()
+
+
+def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
+    """The attempt before this one, if its worker died."""
+    try:
+        known = process.ledger.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
+    except (CantataError, RedisFailure):
+        return None
+    lost = cast("list[dict[str, Any]]", known)
+    return next((each for each in lost if each["attempt"] == begun.attempt - 1), None)
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _span(spans: Spans, process: Process, begun: Begun, lost: Mapping[str, Any] | None) -> Iterator[Span]:
+    run_id, spec = begun.run_id, begun.spec
+    attributes = conventions.step(
+        spec, run_id, begun.step_id, begun.attempt, worker=begun.worker, tenant=begun.tenant, session=begun.session.rpartition("/")[2]
+    )
+    with spans.step(run_id, begun.step_id, begun.attempt, _parent(process, begun), conventions.step_name(spec), attributes) as span:
+        _attempts[run_id, begun.step_id] = begun.attempt
+        if lost:
+            span.add_event("attempt_lost", {"cantata.step.attempt": lost["attempt"], "cantata.worker": lost["worker"]})
+        yield span
+    while len(_attempts) > MOST_KNOWN:
+        _attempts.popitem(last=False)
+
+
+def _parent(process: Process, begun: Begun) -> int:
+    """The span that a step hangs on: that of the step which grew it, else that of the run."""
+    run_id, grower = begun.run_id, begun.spec.scope
+    if grower is None:
+        return trace_ids.run_span(run_id)
+    attempt = _attempts.get((run_id, grower))
+    if attempt is None:
+        try:
+            attempt = process.ledger.records(run_id, [grower])[grower].attempt
+        except (CantataError, RedisFailure, KeyError):
+            attempt = 0
+        _attempts[run_id, grower] = attempt
+    return (
+        trace_ids.step_span(run_id, grower, attempt) if attempt else trace_ids.run_span(run_id)
+    )  # a fork took it over: it was done in another trace
+
+
+def _tell(spans: Spans, span: Span, begun: Begun, record: Record | None) -> None:
+    """What came of an attempt."""
+    if record is None:
+        span.set_attribute("cantata.step.outcome", "released")  # somebody else does it, or the run is over
+        return
+    outcome = record.outcome
+    span.set_attribute("cantata.step.outcome", outcome.status)
+    if outcome.usage is not None:
+        span.set_attributes(conventions.used(outcome.usage))
+    if outcome.error is not None:
+        spans.fail(span, outcome.error.code, outcome.error.message)
+    if conventions.records_content() and begun.spec.role in conventions.CALLS:
+        span.set_attributes(conventions.tool_content(begun.spec.params.get("input"), begun.inputs, record.output))

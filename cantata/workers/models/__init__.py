@@ -1,0 +1,1 @@
+"""Calls of models: permits, fallbacks, replies as they come."""

@@ -1,0 +1,67 @@
+"""What an agentic step tells about itself when it is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+from cantata.models.values import JsonValue
+from cantata.workers.models.dialects.conversation import cut
+from cantata.workers.models.dialects.rounds import Answer, HistoryMode, Round, settled
+
+
+def agentic_result(
+    final_answer: JsonValue,
+    rounds: Sequence[Round],
+    answers: Sequence[Sequence[Answer]],
+    *,
+    history_mode: HistoryMode,
+    max_steps_reached: bool = False,
+    warnings: Sequence[str] = (),
+) -> dict[str, JsonValue]:
+    """The fields of PromptChain's AgenticStepResult; a step of it is a round. Results are cut as the model saw them."""
+    steps = [_step(number, done, came) for number, (done, came) in enumerate(zip(rounds, answers, strict=True), 1)]
+    errors = [error for done, came in zip(rounds, answers, strict=True) for error in _errors(done, came)]
+    return {
+        "final_answer": final_answer,
+        "total_steps": len(rounds),
+        "max_steps_reached": max_steps_reached,
+        "objective_achieved": final_answer is not None and not max_steps_reached,
+        "steps": cast(JsonValue, steps),
+        "total_tools_called": sum(len(done.calls) for done in rounds),
+        "total_tokens_used": sum(map(_tokens, rounds)),
+        "total_execution_time_ms": sum(done.ms for done in rounds),
+        "history_mode": history_mode,
+        "errors": cast(JsonValue, errors),
+        "warnings": list(warnings),
+    }
+
+
+def _step(number: int, done: Round, answers: Sequence[Answer]) -> dict[str, JsonValue]:
+    return {
+        "step_number": number,
+        "tool_calls": [_tool_call(call.name, call.arguments, settled(call, came)) for call, came in zip(done.calls, answers, strict=True)],
+        "tokens_used": _tokens(done),
+        "execution_time_ms": done.ms,
+        "clarification_attempts": int(bool(done.note) and not done.calls),
+        "error": "; ".join(_errors(done, answers)) or None,
+    }
+
+
+def _tool_call(name: str, arguments: dict[str, JsonValue] | None, answer: Answer) -> JsonValue:
+    call: dict[str, JsonValue] = {"name": name, "args": arguments}
+    if answer.error:
+        return {**call, "error": answer.error}
+    text = answer.value if isinstance(answer.value, str) else json.dumps(answer.value, ensure_ascii=False)
+    shown = cut(text)
+    return {**call, "result": answer.value if shown is text else shown}
+
+
+def _errors(done: Round, answers: Sequence[Answer]) -> list[str]:
+    came = [(call.name, settled(call, answer).error) for call, answer in zip(done.calls, answers, strict=True)]
+    return [*done.errors, *(f"{name}: {error}" for name, error in came if error)]
+
+
+def _tokens(done: Round) -> int:
+    return done.usage.input_tokens + done.usage.output_tokens

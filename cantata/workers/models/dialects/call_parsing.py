@@ -1,0 +1,135 @@
+"""What a model's reply asks for: its answer, and the calls in it, native or written as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from cantata.models.values import JsonValue, ToolCall, Value
+from cantata.planning import json_repair
+
+Dialect = Literal["native", "json"]
+
+UNKNOWN_FUNCTION = "unknown_function"
+"""The name of a call that names no tool."""
+
+
+class Call(Value):
+    """One call of a tool that a model asked for."""
+
+    id: str = Field(description="what its answer is given under; of no other call of the reply")
+    name: str = Field(description="as the model wrote it, or the tool's own name once resolved")
+    arguments: dict[str, JsonValue] | None = Field(default=None, description="null if they cannot be read")
+    fault: str = Field(default="", description="why the call cannot be made, for the model")
+    dialect: Dialect = Field(default="native", description="how it was asked, and so how it is answered")
+    intent: str = Field(default="", description="what the tool's own workflow is to achieve, where no method is named")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a reply says."""
+
+    response: JsonValue
+    """To whoever asked: the answer if there are no calls, else what was said along with them."""
+    calls: tuple[Call, ...] = ()
+
+
+def calls_of(text: str, tool_calls: Sequence[ToolCall] = ()) -> Said:
+    """What a reply with this text and these native calls says; native calls come first.
+
+    A JSON reply is an object with `response`, or `mcp` ({tool, method, params}, {tool, intent, context}, or a list of them), or
+    {tool, intent, context} itself. Another JSON object is the answer as it is; any other text is the answer, unchanged.
+    """
+    value = _json_reply(text)
+    asked = [_native(call) for call in tool_calls]
+    spoken = [] if value is None else [_spoken(each) for each in _asked_in(value)]
+    asked += spoken
+    ids = _unique(call.id for call in asked)
+    calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(asked, ids, strict=True))
+    if value is None:
+        return Said(text, calls)
+    response = value.get("response", None if spoken else value)
+    return Said("" if spoken and response is None else response, calls)
+
+
+def _json_reply(text: str) -> dict[str, JsonValue] | None:
+    """The object that the text is; else, of those among words, the first that calls a tool, or the first with a response."""
+    found = list(json_repair.objects_in(text))
+    if len(found) == 1 and found[0].is_all:
+        return found[0].value
+    values = [each.value for each in found]
+    return next((value for value in values if _asked_in(value)), None) or next((value for value in values if "response" in value), None)
+
+
+def _asked_in(value: dict[str, JsonValue]) -> list[JsonValue]:
+    mcp = value.get("mcp")
+    if mcp:
+        return mcp if isinstance(mcp, list) else [mcp]
+    return [value] if _texts(value, "tool", "intent") else []
+
+
+def _texts(value: dict[str, JsonValue], *keys: str) -> bool:
+    return all(isinstance(value.get(key), str) and value[key] for key in keys)
+
+
+def _native(call: ToolCall) -> Call:
+    if not call.name:
+        return Call(id=call.id, name=UNKNOWN_FUNCTION, fault="The call names no tool.")
+    arguments, fault = _arguments(call.arguments)
+    return Call(id=call.id, name=call.name, arguments=arguments, fault=fault)
+
+
+def _spoken(asked: JsonValue) -> Call:
+    if not isinstance(asked, dict):
+        return _nameless(f"A call is an object {{tool, method, params}}, not {_shown(asked)}.")
+    if not _texts(asked, "tool"):
+        return _nameless("The call has no field 'tool' that names a tool.")
+    tool, method, intent = str(asked["tool"]), asked.get("method"), asked.get("intent")
+    if not method and _texts(asked, "intent"):
+        context: dict[str, JsonValue] = {key: asked[key] for key in ("intent", "context") if key in asked}
+        return Call(id="", name=tool, arguments=context, dialect="json", intent=str(intent))
+    if method and not isinstance(method, str):
+        return Call(id="", name=tool, fault=f"'method' is a text, not {_shown(method)}.", dialect="json")
+    arguments, fault = _arguments(asked.get("params"))
+    return Call(id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json")
+
+
+def _nameless(fault: str) -> Call:
+    return Call(id="", name=UNKNOWN_FUNCTION, fault=fault, dialect="json")
+
+
+def _arguments(given: JsonValue) -> tuple[dict[str, JsonValue] | None, str]:
+    """The arguments and what is wrong with them. None, and a text that says nothing, is what models write for no arguments."""
+    value = given
+    if isinstance(given, str):
+        try:
+            value = json.loads(given, strict=False) if given.strip() else None
+        except (ValueError, RecursionError) as error:
+            return None, f"The arguments are not valid JSON: {error}. They were {_shown(given)}."
+    if value is None:
+        return {}, ""
+    if not isinstance(value, dict):
+        return None, f"The arguments must be a JSON object, not {_shown(value)}."
+    if not json_repair.is_object(value):
+        return None, "The arguments hold a number that is not finite, a broken character, or lists within lists too deep."
+    return value, ""
+
+
+def _shown(value: JsonValue, most: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _unique(ids: Iterable[str]) -> list[str]:
+    """The ids, with one for each call that has none or that of another."""
+    taken: list[str] = []
+    for number, given in enumerate(ids, 1):
+        unique = given or f"call_{number}"
+        while unique in taken:
+            unique += "_"
+        taken.append(unique)
+    return taken

@@ -1,0 +1,77 @@
+"""Answers a request that was answered before without asking the model again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import TypedDict, Unpack
+
+from pydantic import ValidationError
+
+from cantata.models.definitions import Model
+from cantata.models.values import JsonValue, ToolSchema, Usage
+from cantata.state.memory import cache
+from cantata.state.redis.connection import Redis
+from cantata.workers.models.llm.completions import OnDelta, complete
+from cantata.workers.models.llm.model_replies import Reply
+from cantata.workers.models.llm.openai_messages import Messages
+
+FINISHED = ("stop", "tool_calls")  # a reply that was cut off, or filtered, may be better the next time
+
+
+class Options(TypedDict, total=False):
+    """What `complete` takes beside the model and the messages."""
+
+    schema: Mapping[str, JsonValue] | None
+    tools: Sequence[ToolSchema]
+    tool_choice: str | None
+    timeout_s: float
+    on_delta: OnDelta | None
+    allow_empty: bool
+
+
+async def cached(redis: Redis, model: Model, messages: Messages, *, fresh: bool = False, **options: Unpack[Options]) -> Reply:
+    """What `complete` says; of a model with `cache`, from the cache if it is there.
+
+    With `fresh` it is not looked up, only remembered: for a reply that was of no use. A reply from the cache has cost nothing.
+    """
+    if not fresh and (known := await recalled(redis, model, messages, **options)):
+        return known
+    reply = await complete(model.model, messages, params=model.params, **options)
+    if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
+        key = key_of(model, messages, **options)
+        await asyncio.to_thread(cache.remember, redis, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
+    return reply
+
+
+async def recalled(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
+    """What a model with `cache` said to the same request before; None if it must be asked."""
+    if model.cache is None:
+        return None
+    known = await asyncio.to_thread(_known, redis, key_of(model, messages, **options))
+    if known and known.text and (on_delta := options.get("on_delta")):
+        on_delta(known.text)
+    return known
+
+
+def key_of(model: Model, messages: Messages, **options: Unpack[Options]) -> str:
+    """What a reply is remembered by: all that it depends on."""
+    asked = {
+        "model": model.model, "params": model.params, "messages": list(messages), "schema": options.get("schema"),
+        "tools": [tool.model_dump() for tool in options.get("tools", ())], "tool_choice": options.get("tool_choice"),
+    }  # fmt: skip
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def _known(redis: Redis, key: str) -> Reply | None:
+    text = cache.recall(redis, key)
+    try:
+        reply = Reply.model_validate_json(text) if text else None
+    except ValidationError:  # of another version
+        return None
+    if reply is None:
+        return None
+    cost = None if reply.usage.cost_usd is None else 0.0  # so that a sum with calls of an unknown price stays unknown
+    return reply.model_copy(update={"cached": True, "usage": Usage(cost_usd=cost)})

@@ -1,0 +1,140 @@
+"""What a failed model call means: its code, whether another try may help and when, and a sentence that tells no secret."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from cantata.errors import ModelError
+from cantata.observability.logs.secrets import redact
+
+TEXT_LIMIT = 400  # characters kept of what a provider says
+
+RETRYABLE = frozenset({"model_timeout", "rate_limited", "model_unavailable", "model_empty"})
+
+CODES = {401: "model_auth", 403: "model_auth", 404: "model_unknown", 408: "model_timeout", 429: "rate_limited", 504: "model_timeout"}
+"""By HTTP status; any other 4xx is a bad request, any other 5xx an unavailable provider."""
+
+SENTENCES = {
+    "model_timeout": "the provider timed out",
+    "rate_limited": "the provider asks to slow down",
+    "model_unavailable": "the provider failed",
+    "model_auth": "the provider refuses the key; check it",
+    "model_unknown": "the provider has no such model, or this key may not use it; correct the name",
+    "model_bad_request": "the provider refuses the request; correct the agent's parameters or shorten its messages",
+    "model_error": "the call failed",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed call, as far as its exception tells."""
+
+    model: str
+    text: str
+    status: int | None = None
+    """The HTTP status; LiteLLM makes one up where there was no answer."""
+    headers: Mapping[str, str] | None = None
+    """Those of the answer; None if there was none."""
+    is_broken: bool = False
+    """Not the network: a package is missing, say."""
+    has_begun: bool = False
+    """The answer came in pieces, and some had come."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known here about a model's provider."""
+
+    providers: Sequence[str] = ()
+    is_known: bool = True
+    """The model's name tells its provider."""
+    missing_keys: Sequence[str] = ()
+    """Environment variables that the provider needs and that are not set."""
+    secrets: Sequence[str] = ()
+    """Values that must not be told."""
+
+
+def explain(failure: Failure, setting: Setting, *, now: datetime) -> ModelError:
+    """The error for a failed call."""
+    if not setting.is_known:
+        return ModelError(_no_provider(failure.model, setting.providers), code="model_unknown")
+    code = code_of(failure, setting)
+    return ModelError(
+        _sentence(code, failure, setting), code=code, retryable=code in RETRYABLE, retry_after_s=retry_after_s(failure.headers or {}, now)
+    )
+
+
+def timed_out(model: str, timeout_s: float) -> ModelError:
+    """The error for a model that was not waited for any longer."""
+    return ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True)
+
+
+def empty(model: str, finish_reason: str) -> ModelError:
+    """The error for an answer without text and tool calls."""
+    return ModelError(f"model {model!r} answered nothing (it stopped for {finish_reason!r})", code="model_empty", retryable=True)
+
+
+def broken_off(model: str) -> ModelError:
+    """The error for an answer that came in pieces, of which the last is missing."""
+    return ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
+
+
+def code_of(failure: Failure, setting: Setting) -> str:
+    """The error code of a failed call to a known provider."""
+    status = failure.status
+    if failure.headers is None and status is not None and status >= 500:
+        if setting.missing_keys and re.search(r"key|credential", failure.text, re.IGNORECASE):
+            return "model_auth"  # LiteLLM's 500 for a key it looked for in vain
+        return "model_error" if failure.is_broken else "model_unavailable"
+    if failure.has_begun and (status is None or status < 400):
+        return "model_unavailable"
+    if status is None or status < 400:
+        return "model_error"
+    return CODES.get(status) or ("model_bad_request" if status < 500 else "model_unavailable")
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """The seconds to wait that a Retry-After header asks for, given as such or as a date."""
+    asked = {name.lower(): value for name, value in headers.items()}.get("retry-after")
+    if asked is None:
+        return None
+    if asked.strip().replace(".", "", 1).isdecimal():
+        return float(asked)
+    try:
+        until = parsedate_to_datetime(asked)
+    except ValueError:
+        return None
+    return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - now).total_seconds())
+
+
+def _sentence(code: str, failure: Failure, setting: Setting) -> str:
+    model, said = repr(failure.model), _said(failure, setting)
+    keys = " and ".join(setting.missing_keys)
+    if code == "model_auth" and keys:
+        more = f": {said}" if len(setting.missing_keys) > 1 else ""  # one of them may do
+        return f"model {model} needs a key: set {keys} in the environment of the agents workers{more}"
+    if failure.headers is not None:
+        return f"model {model}: {SENTENCES[code]} ({failure.status}): {said}"
+    if code == "model_unavailable" and failure.has_begun:
+        return f"model {model}: the answer broke off: {said}"
+    if code == "model_unavailable":
+        return f"model {model}: the provider cannot be reached{f' ({keys} is not set)' if keys else ''}: {said}"
+    return f"model {model}: {SENTENCES[code]}: {said}"
+
+
+def _said(failure: Failure, setting: Setting) -> str:
+    """The provider's words, without LiteLLM's around them."""
+    text = re.sub(r"^(?:litellm\.\w+: )*(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
+    return redact(" ".join(text.split()), setting.secrets)[:TEXT_LIMIT]
+
+
+def _no_provider(model: str, providers: Sequence[str]) -> str:
+    provider, _, name = model.partition("/")
+    near = difflib.get_close_matches(provider, providers, n=1) if name else []
+    hint = f"did you mean {f'{near[0]}/{name}'!r}?" if near else "write it as provider/name, such as 'openai/gpt-4o-mini'"
+    return f"model {model!r} names no provider that LiteLLM knows; {hint}"

@@ -1,0 +1,64 @@
+"""Imports LiteLLM, once; the only module that does.
+
+That takes 3.5 s and 160 MB, so it is done in processes that call models, before they accept work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from cantata.workers.code import libraries
+from cantata.workers.models.llm import leaving
+
+ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its price list from GitHub
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches these too
+    "LITELLM_MODE": "PRODUCTION",  # else it reads a .env of the working directory
+}
+
+_loading = threading.Lock()
+_litellm: Any = None
+
+
+def load(home: Path | None = None) -> Any:
+    """Import LiteLLM, unless that is done. The embedded model's server is found in `home`: CANTATA_HOME if absent, else `.cantata`."""
+    global _litellm
+    with _loading:
+        if _litellm is None:
+            os.environ.update(ENVIRONMENT)
+            litellm = imported()
+            _set_up(litellm)
+            _serve_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
+            _litellm = litellm
+            libraries.litellm_modules.clear()  # this process keeps them
+        return _litellm
+
+
+def imported() -> Any:
+    """LiteLLM as it is. A process that imports it for those that are forked from it changes nothing of it: not all of them ask models."""
+    os.environ.update(ENVIRONMENT)
+    import litellm  # noqa: PLC0415  # the choke-point: it is slow and large
+
+    return litellm
+
+
+def _set_up(litellm: Any) -> None:
+    import aiohttp  # noqa: PLC0415  # LiteLLM has loaded it
+
+    leaving.watch(aiohttp)
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
+
+
+def _serve_local_models(litellm: Any, home: Path) -> None:
+    from cantata.workers.models.local.provider import Provider  # noqa: PLC0415  # with it comes httpx, which LiteLLM has loaded by now
+
+    class LocalModels(Provider, litellm.CustomLLM):  # type: ignore[misc]  # mypy does not read litellm
+        """`local/...` among LiteLLM's providers."""
+
+    litellm.custom_provider_map = [{"provider": "local", "custom_handler": LocalModels(home.resolve())}]
+    litellm.utils.custom_llm_setup()

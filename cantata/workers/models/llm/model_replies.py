@@ -1,0 +1,131 @@
+"""What models answer, whole or in pieces, as our own values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from pydantic import Field
+
+from cantata.models.values import ToolCall, Usage, Value
+from cantata.workers.models.llm.wire_names import ToolNames
+
+
+class Reply(Value):
+    """What a model answered."""
+
+    text: str
+    usage: Usage
+    model: str = Field(description="the name it was asked by")
+    finish_reason: str = Field(description="stop, length, tool_calls or content_filter")
+    tool_calls: tuple[ToolCall, ...] = Field(default=(), description="the tools it asks for, in its order")
+    cached: bool = Field(default=False, description="what was answered to the same request before; the model was not asked")
+
+
+@dataclass(slots=True)
+class Draft:
+    """An answer in the making: whole at once, or piece by piece."""
+
+    text: str = ""
+    finish_reason: str = "no choices"
+    calls: list[_Call] = field(default_factory=list)
+    id: str = ""
+    model: str = ""
+    """What the provider says that answered."""
+    half: str = ""
+    """The first half of a character whose second half comes with the next piece: some servers escape and split a surrogate pair."""
+
+    def take(self, response: object) -> None:
+        """Take in a whole answer."""
+        self._sign(response)
+        for choice in _list(_get(response, "choices"))[:1]:
+            message = _get(choice, "message")
+            self.text = _whole(_text(_get(message, "content")))
+            self.finish_reason = _text(_get(choice, "finish_reason"))
+            self.calls = [_read(call, number) for number, call in enumerate(_list(_get(message, "tool_calls")))]
+
+    def add(self, chunk: object) -> str:
+        """Take in the next piece of a stream; the text it brings."""
+        if not self.id:
+            self._sign(chunk)
+        text = ""
+        for choice in _list(_get(chunk, "choices"))[:1]:
+            delta = _get(choice, "delta")
+            text = self.half + _text(_get(delta, "content"))
+            self.half = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
+            text = _whole(text.removesuffix(self.half))
+            self.text += text
+            self.finish_reason = _text(_get(choice, "finish_reason")) or self.finish_reason
+            for piece in _list(_get(delta, "tool_calls")):
+                self._add_call(_read(piece, _get(piece, "index")))
+        return text
+
+    def _sign(self, response: object) -> None:
+        self.id, self.model = _text(_get(response, "id")), _text(_get(response, "model"))
+
+    def _add_call(self, piece: _Call) -> None:
+        known = next((call for call in reversed(self.calls) if call.index == piece.index), None)
+        if known is None or (piece.id and known.id and piece.id != known.id):  # some providers give every call the index 0
+            self.calls.append(piece)
+            return
+        known.id, known.name = known.id or piece.id, known.name or piece.name
+        known.arguments += piece.arguments
+
+    def tool_calls(self, names: ToolNames, taken: Collection[str]) -> tuple[ToolCall, ...]:
+        """The calls by our names. An id that is missing, or `taken` by an earlier call, becomes `call_<n>`, counted on from those."""
+        return tuple(
+            ToolCall(id=call_id, name=names.own(call.name) if call.name else "", arguments=_whole(call.arguments) or "{}")
+            for call_id, call in zip(_ids(self.calls, taken), self.calls, strict=True)
+        )
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call, or a piece of one."""
+
+    index: object
+    id: str
+    name: str
+    arguments: str
+
+
+def _read(call: object, index: object) -> _Call:
+    """From a dict, an object, one in the other, or whatever has `model_dump`."""
+    function = _get(call, "function")
+    arguments = _get(function, "arguments")
+    said = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict | list) else _text(arguments)
+    return _Call(index, _text(_get(call, "id")), _text(_get(function, "name")), said)
+
+
+def _ids(calls: list[_Call], taken: Collection[str]) -> Iterator[str]:
+    used = set(taken)
+    for number, call in enumerate(calls, start=len(taken)):
+        ours = (f"call_{next_number}" for next_number in count(number))
+        call_id = call.id if call.id and call.id not in used else next(each for each in ours if each not in used)
+        used.add(call_id)
+        yield call_id
+
+
+def _get(value: object, name: str) -> object:
+    if isinstance(value, Mapping):
+        return value.get(name)
+    if (found := getattr(value, name, None)) is not None:
+        return found
+    dump = getattr(value, "model_dump", None)
+    dumped = dump() if callable(dump) else None
+    return dumped.get(name) if isinstance(dumped, Mapping) else None
+
+
+def _whole(text: str) -> str:
+    """Return the text with the halves of surrogate pairs joined, and lone ones replaced: they cannot be stored."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []

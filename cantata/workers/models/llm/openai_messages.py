@@ -1,0 +1,99 @@
+"""Messages and tools in the words of OpenAI's chat completions, with names and arguments that every provider takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from cantata.errors import ModelError
+from cantata.models.values import JsonValue, ToolSchema
+from cantata.workers.models.llm.wire_names import ToolNames
+from cantata.workers.models.local.enum_fields import Field
+
+Message = Mapping[str, JsonValue]
+Messages = Sequence[Message]
+JsonObject = dict[str, JsonValue]
+
+CHOICES = ("auto", "none", "required")
+
+
+def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, JsonValue] | None) -> list[Message]:
+    """The messages, with examples as turns before the first that is no system message. Raises ModelError if they are no `{text, label}`."""
+    asked = Field.of(schema) if schema is not None else None
+    turns: list[Message] = []
+    for example in examples if isinstance(examples, list) else [examples]:
+        match example:
+            case {"text": str(text), "label": label}:
+                turns += [{"role": "user", "content": text}, {"role": "assistant", "content": _answer(label, asked)}]
+            case _:
+                raise ModelError(f"an example is {{text, label}}, not {example!r}", code="model_bad_request")
+    first = next((number for number, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+    return [*messages[:first], *turns, *messages[first:]]
+
+
+def told_calls(messages: Messages) -> Iterator[JsonObject]:
+    """The tool calls that the messages tell of."""
+    for message in messages:
+        calls = message.get("tool_calls")
+        yield from (call for call in calls if isinstance(call, dict)) if isinstance(calls, list) else ()
+
+
+def told_names(messages: Messages) -> Iterator[str]:
+    """The names of the tools that the messages tell of."""
+    return (str(cast(JsonObject, call.get("function") or {}).get("name") or "") for call in told_calls(messages))
+
+
+def on_the_wire(messages: Messages, names: ToolNames) -> list[Message]:
+    """The messages with the names of tools that the provider knows."""
+    return [_message(message, names) for message in messages]
+
+
+def functions(tools: Sequence[ToolSchema], names: ToolNames) -> list[JsonObject]:
+    """The tools as functions."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": names.wire(tool.name),
+                "description": tool.description,
+                "parameters": {"type": "object", "properties": {}, **tool.parameters},
+            },
+        }
+        for tool in tools
+    ]
+
+
+def choice(tool_choice: str, names: ToolNames) -> JsonValue:
+    """`auto`, `none` or `required` as they are; else it is the one tool that must be called."""
+    return tool_choice if tool_choice in CHOICES else {"type": "function", "function": {"name": names.wire(tool_choice)}}
+
+
+def _message(message: Message, names: ToolNames) -> Message:
+    if message.get("role") == "tool" and "name" in message:
+        return {**message, "name": names.wire(str(message["name"] or ""))}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_call(call, names) if isinstance(call, dict) else call for call in calls]}
+
+
+def _call(call: JsonObject, names: ToolNames) -> JsonObject:
+    function = cast(JsonObject, call.get("function") or {})
+    name, arguments = str(function.get("name") or ""), str(function.get("arguments") or "{}")
+    return {**call, "type": "function", "function": {**function, "name": names.wire(name), "arguments": _arguments(arguments)}}
+
+
+def _arguments(text: str) -> str:
+    """The text if it is a JSON object; others make all providers but OpenAI fail, so the model sees what it wrote inside one."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = None
+    return text if isinstance(value, dict) else json.dumps({"invalid": text}, ensure_ascii=False)
+
+
+def _answer(label: JsonValue, asked: Field | None) -> str:
+    if not isinstance(label, str):
+        return json.dumps(label, ensure_ascii=False)
+    return asked.to_json(label) if asked and label in asked.labels else label

@@ -1,0 +1,26 @@
+"""`python -m cantata.workers.models.local serve --home DIR`: the model server, started by `server.ensure`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cantata.workers.models.local.model_server import IDLE_S, serve
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve the model until nobody needs it."""
+    parser = argparse.ArgumentParser(prog="python -m cantata.workers.models.local", description="The model server of local/smollm2.")
+    commands = parser.add_subparsers(required=True)
+    serving = commands.add_parser("serve", help="serve the model until it is idle or its stack is gone")
+    serving.add_argument("--home", type=Path, required=True, help="the folder where its address is published")
+    serving.add_argument("--idle-s", type=float, default=IDLE_S, help="seconds without a request after which it stops")
+    options = parser.parse_args(arguments)
+    serve(options.home, idle_s=options.idle_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

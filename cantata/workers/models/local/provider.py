@@ -1,0 +1,152 @@
+"""`local/...` for LiteLLM: a thin client of the model server that answers in the words of OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+from pydantic import JsonValue
+
+from cantata.errors import ModelError
+from cantata.workers.models.local import model_server
+from cantata.workers.models.local.enum_fields import Field
+from cantata.workers.models.local.labels import Choice, Chooser, Messages, Question
+from cantata.workers.models.local.tools import SMALL_TALK, Function, JsonObject, Offer, text_of, told
+
+NAME = "smollm2"
+MODEL = f"local/{NAME}"
+MAX_TOKENS = 256  # it drifts when it writes longer
+DYING_S = 0.2  # a killed process may keep its lock and its port for a moment
+FIXED = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
+"""Defaults: the same prompt gives the same answer."""
+OURS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"})
+"""Parameters that are not its server's."""
+
+
+class Provider:
+    """Answers for `local/smollm2`. One a process, used from one event loop; the server is started at the first call."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._chooser = Chooser()
+        self._starting = asyncio.Lock()
+
+    async def acompletion(
+        self, model: str, messages: Messages, *, model_response: Any, optional_params: Mapping[str, JsonValue], **_: object
+    ) -> Any:
+        """LiteLLM's reply to a chat. A schema of one enum is answered by scoring its labels. Raises ModelError."""
+        return type(model_response)(**await self._answer(model, messages, optional_params))
+
+    def completion(self, model: str, messages: Messages, **options: Any) -> Any:
+        """The same for those who are not async."""
+        return asyncio.run(Provider(self._home).acompletion(model, messages, **options))
+
+    async def astreaming(
+        self, model: str, messages: Messages, *, optional_params: Mapping[str, JsonValue], **_: object
+    ) -> AsyncIterator[JsonObject]:
+        """The same as a stream: all of the text at once, then the calls, then the end."""
+        reply = cast("dict[str, Any]", await self._answer(model, messages, optional_params))
+        (choice,) = reply["choices"]
+        calls = [{**call, "index": number} for number, call in enumerate(choice["message"].get("tool_calls") or ())]
+        for text, call in [(choice["message"]["content"] or "", None), *(("", call) for call in calls)]:
+            yield {"index": 0, "text": text, "tool_use": call, "is_finished": False, "finish_reason": "", "usage": None}
+        end = {"is_finished": True, "finish_reason": choice["finish_reason"], "usage": reply["usage"]}
+        yield {"index": 0, "text": "", "tool_use": None, **end}
+
+    async def _answer(self, model: str, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
+        if model != NAME:
+            raise ModelError(f"model 'local/{model}' is unknown; the embedded model is {MODEL!r}", code="model_unknown")
+        offer, text = Offer.of(messages, params), text_of(messages)
+        chosen = await self._chosen(offer, text) if offer.functions else None
+        if chosen and chosen.label != SMALL_TALK:
+            return await self._call(offer.labels()[chosen.label], text, chosen)
+        asked = _field(params.get("response_format"))
+        reply = await (self._choose(asked, told(messages)) if asked else self._write(told(messages), params))
+        return _with(reply, chosen) if chosen else reply
+
+    async def _chosen(self, offer: Offer, text: str) -> Choice:
+        """Which tool the text asks for, if any."""
+        if offer.must and len(offer.functions) == 1:
+            return Choice(next(iter(offer.labels())), 0, 0)
+        return await self._chooser.choose(offer.question(text), self._ask)
+
+    async def _call(self, function: Function, text: str, chosen: Choice) -> JsonObject:
+        arguments, usage = "{}", (0, 0)
+        if request := function.request(text):
+            reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**FIXED, **request, "stream": False}))
+            arguments = str(reply["choices"][0]["message"]["content"])
+            usage = reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]
+        call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
+        return _with(_reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", *usage), chosen)
+
+    async def _choose(self, asked: Field, messages: Messages) -> JsonObject:
+        choice = await self._chooser.choose(Question.of(asked, messages), self._ask)
+        message: JsonObject = {"role": "assistant", "content": asked.to_json(choice.label)}
+        return _reply(message, "stop", choice.input_tokens, choice.output_tokens)
+
+    async def _write(self, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
+        asked = {name: value for name, value in params.items() if name not in OURS}
+        reply = await self._ask("/v1/chat/completions", {**FIXED, **asked, "messages": cast(JsonValue, messages), "stream": False})
+        kept = ("object", "created", "choices", "usage")
+        return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
+
+    async def _ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
+        """Post to the server; one that goes away meanwhile is started and asked again, once."""
+        try:
+            return await _post(await self._address(), path, body)
+        except httpx.TransportError:
+            await asyncio.sleep(DYING_S)
+        try:
+            return await _post(await self._address(), path, body)
+        except httpx.TransportError as error:
+            raise ModelError(f"the model server of {MODEL!r} went away ({error!r})", code="model_unavailable", retryable=True) from error
+
+    async def _address(self) -> model_server.Address:
+        if address := model_server.running(self._home):
+            return address
+        async with self._starting:  # one thread waits, not a hundred
+            return await asyncio.to_thread(model_server.ensure, self._home)
+
+
+def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_tokens: int) -> JsonObject:
+    usage: JsonObject = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
+    choices: list[JsonValue] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
+    return {"object": "chat.completion", "created": int(time.time()), "model": NAME, "usage": usage, "choices": choices}
+
+
+def _with(reply: JsonObject, chosen: Choice) -> JsonObject:
+    """The reply, with what it took to choose."""
+    usage = cast("dict[str, int]", reply["usage"])
+    read, written = usage["prompt_tokens"] + chosen.input_tokens, usage["completion_tokens"] + chosen.output_tokens
+    return {**reply, "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}}
+
+
+async def _post(address: model_server.Address, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
+    """The JSON that comes back. No timeout: the caller has one, and leaving closes the connection, which stops the work."""
+    async with httpx.AsyncClient(base_url=address.url, timeout=None, trust_env=False, verify=False) as client:
+        reply = await client.post(path, json=body, headers={"Authorization": f"Bearer {address.key}"})
+    if reply.is_success:
+        return cast(JsonValue, reply.json())
+    raise _refused(reply)
+
+
+def _refused(reply: httpx.Response) -> ModelError:
+    said = reply.text[:300]
+    if "exceed_context_size" in said:
+        limit = f"{model_server.SLOT_TOKENS} tokens with the answer"
+        text = f"the messages are too long for {MODEL!r}, which takes {limit}; shorten them or name another model"
+        return ModelError(text, code="model_bad_request")
+    if reply.status_code < 500:
+        return ModelError(f"model {MODEL!r} refuses the request ({reply.status_code}): {said}", code="model_bad_request")
+    return ModelError(f"the model server of {MODEL!r} failed ({reply.status_code}): {said}", code="model_unavailable", retryable=True)
+
+
+def _field(response_format: JsonValue) -> Field | None:
+    match response_format:
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return Field.of(schema)
+    return None

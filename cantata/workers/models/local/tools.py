@@ -1,0 +1,196 @@
+"""Calls of tools by a model too small to write them: it chooses among the tools as among labels, and their arguments from the message.
+
+A tool is a label, its description the example of it; `small talk` stands for calling none. Measured with SmolLM2-135M on eight sets of one
+to three tools: 26 of 26 messages right in the three that it was developed with, 28 of 35 in the others.
+
+Texts and numbers among the arguments are taken from the message, a few words in a row at most. So 15 of 17 messages gave the right
+arguments; written freely 10 did.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic import JsonValue
+
+from cantata.workers.models.local.labels import Messages, Question
+
+JsonObject = dict[str, JsonValue]
+
+SMALL_TALK = "small talk"
+CHAT = ("Hello, how are you?", "Thank you very much, goodbye.", "Who are you, and what can you do?")
+SPAN_WORDS = 3  # of a text taken from the message
+MOST_WORDS = 60  # of the message, from which texts are taken
+MOST_ITEMS = 3
+TEXT_SIZE = 60  # characters of a text that is written, where there is no message to take it from
+RESULT_SIZE = 1500  # characters of a tool's result that are read; it shares 2048 tokens with all else
+
+
+@dataclass(frozen=True)
+class Function:
+    """A tool that may be called."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, JsonValue]
+
+    @property
+    def words(self) -> str:
+        """Its name as people would say it."""
+        return " ".join(re.split(r"[_-]+", self.name)).strip()
+
+    def request(self, text: str) -> JsonObject | None:
+        """What to ask for its arguments in a message; None if it has none."""
+        if not self.parameters.get("properties"):
+            return None
+        told = f"You fill in the arguments of the function {self.name} ({self.description}) from the user's message, as JSON."
+        schema = cast(JsonValue, bounded(self.parameters, text))
+        return {
+            "messages": [{"role": "system", "content": told}, {"role": "user", "content": text}],
+            "response_format": {"type": "json_schema", "json_schema": {"schema": schema}},
+        }
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The tools that may be called now, and whether one must be."""
+
+    functions: tuple[Function, ...]
+    must: bool
+
+    @classmethod
+    def of(cls, messages: Messages, params: Mapping[str, JsonValue]) -> Offer:
+        """By a request's tools and tool choice. When results are there they are to be told, so that nothing is offered."""
+        tools, choice = params.get("tools"), params.get("tool_choice")
+        functions = [_function(tool) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+        match choice:
+            case {"function": {"name": str(name)}}:
+                return cls(tuple(function for function in functions if function.name == name), must=True)
+            case "required":
+                return cls(tuple(functions), must=True)
+        has_results = any(message.get("role") == "tool" for message in messages[_last_user(messages) :])
+        return cls(() if choice == "none" or has_results else tuple(functions), must=False)
+
+    def question(self, text: str) -> Question:
+        """Which tool the text asks for."""
+        labels = self.labels()
+        examples = [(function.description or label, label) for label, function in labels.items()]
+        talk = () if self.must else tuple((each, SMALL_TALK) for each in CHAT)
+        return Question((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *talk))
+
+    def labels(self) -> dict[str, Function]:
+        """The functions by their words, or by their names if two have the same."""
+        by_words = {function.words: function for function in self.functions}
+        return by_words if len(by_words) == len(self.functions) else {function.name: function for function in self.functions}
+
+
+def text_of(messages: Messages) -> str:
+    """The last user message."""
+    return str(messages[_last_user(messages)].get("content") or "") if messages else ""
+
+
+def told(messages: Messages) -> list[Mapping[str, JsonValue]]:
+    """The messages without calls and results, which are told in the user message that they belong to: the model was taught no tools."""
+    names: dict[JsonValue, str] = {}
+    plain: list[Mapping[str, JsonValue]] = []
+    known: dict[int, list[str]] = {}
+    for message in messages:
+        calls = message.get("tool_calls")
+        if message.get("role") == "tool":
+            name = names.get(message.get("tool_call_id")) or str(message.get("name") or "tool")
+            users = [number for number, each in enumerate(plain) if each["role"] == "user"]
+            known.setdefault(users[-1] if users else 0, []).append(f"What is known ({name}): {_prose(message.get('content'))}.")
+        elif isinstance(calls, list) and calls:
+            names |= {call.get("id"): _function(call).words for call in calls if isinstance(call, dict)}
+        else:
+            plain.append({"role": message.get("role"), "content": message.get("content") or ""})
+    for number, lines in known.items():
+        if number < len(plain):
+            text = "\n\n".join([str(plain[number]["content"]), *lines, "Answer in one sentence."])
+            plain[number] = {**plain[number], "content": text}
+    return plain
+
+
+def bounded(schema: Mapping[str, JsonValue], text: str) -> JsonObject:
+    """The schema with texts and numbers that the text has, and without what may be left out."""
+    if schema.keys() & {"enum", "const", "pattern", "format", "$ref"}:
+        return dict(schema)
+    inner = {key: [bounded(each, text) for each in _objects(schema[key])] for key in ("anyOf", "oneOf", "allOf") if key in schema}
+    definitions = {"$defs": _each(schema["$defs"], text)} if "$defs" in schema else {}
+    found = cast(JsonObject, {**schema, **inner, **definitions})
+    match schema.get("type"):
+        case "object":
+            properties = _each(schema.get("properties"), text)
+            required = schema.get("required")
+            if isinstance(required, list) and required:
+                properties = {name: each for name, each in properties.items() if name in required}
+            return {**found, "properties": cast(JsonValue, properties)}
+        case "array":
+            items = schema.get("items")
+            return {**found, "items": bounded(items, text) if isinstance(items, dict) else {}, "maxItems": MOST_ITEMS}
+        case "string":
+            spans = _spans(text)
+            return {"enum": cast(JsonValue, spans)} if spans else {"type": "string", "maxLength": TEXT_SIZE}
+        case "integer" | "number" as kind:
+            numbers = list(_numbers(text, whole=kind == "integer"))
+            return {"enum": cast(JsonValue, numbers)} if numbers else found
+    return found
+
+
+def _function(tool: JsonObject) -> Function:
+    said = tool.get("function")
+    function: JsonObject = said if isinstance(said, dict) else {}
+    parameters = function.get("parameters")
+    return Function(
+        str(function.get("name") or ""), str(function.get("description") or ""), parameters if isinstance(parameters, dict) else {}
+    )
+
+
+def _last_user(messages: Messages) -> int:
+    return max((number for number, message in enumerate(messages) if message.get("role") == "user"), default=0)
+
+
+def _each(schemas: JsonValue, text: str) -> dict[str, JsonObject]:
+    found = schemas if isinstance(schemas, dict) else {}
+    return {name: bounded(schema, text) for name, schema in found.items() if isinstance(schema, dict)}
+
+
+def _objects(values: JsonValue) -> list[JsonObject]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _spans(text: str) -> list[str]:
+    """The words of a text, and rows of them."""
+    words = [bare for word in text.split()[:MOST_WORDS] if (bare := word.strip(".,;:!?\"'()#"))]
+    rows = (words[first : first + size] for size in range(1, SPAN_WORDS + 1) for first in range(len(words) - size + 1))
+    return list(dict.fromkeys(" ".join(row) for row in rows))
+
+
+def _numbers(text: str, *, whole: bool) -> Iterator[JsonValue]:
+    for number in dict.fromkeys(re.findall(r"\d+(?:\.\d+)?", text)):
+        if "." not in number:
+            yield int(number)
+        elif not whole:
+            yield float(number)
+
+
+def _prose(content: JsonValue) -> str:
+    """A result in words: a model this small reads no JSON."""
+    said = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    try:
+        value = cast(JsonValue, json.loads(said))
+    except json.JSONDecodeError:
+        value = said
+    return _words(value)[:RESULT_SIZE].rstrip(".")
+
+
+def _words(value: JsonValue) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_words(each)}" for name, each in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "; ".join(_words(each) for each in value)
+    return str(value)

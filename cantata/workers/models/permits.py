@@ -1,0 +1,130 @@
+"""Takes permits for model calls from the limits that all workers share, and settles for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import structlog
+
+from cantata import fault_points
+from cantata.coordinator import permit_wakeups
+from cantata.errors import CantataError, ModelError, MustWait, StepError
+from cantata.models.definitions import Budgets, Model
+from cantata.models.values import Usage
+from cantata.observability import metrics
+from cantata.state.limits.limiter import Ask, Exhausted, Wait
+from cantata.state.redis.connection import RedisFailure
+from cantata.workers.models import llm
+from cantata.workers.models.dialects.conversation import Message
+from cantata.workers.runtime.step_context import Work
+
+log = structlog.get_logger(__name__)
+
+CHARACTERS_A_TOKEN = 4  # of English; the true count comes with the reply
+FRESH_S = 0.5  # a request that leaves later than this after it was counted is counted anew; the limiter has a margin of a second
+USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the parameters name no bound
+
+
+class Leave:
+    """Leave for one model call; `reply` tells what it used."""
+
+    def __init__(self, work: Work, model: str, asked: int) -> None:
+        """`asked` tokens are sent."""
+        self.reply: llm.Reply | None = None
+        self.streamed = 0
+        """Characters of the reply that came so far."""
+        self._model, self._asked = model, asked
+        self._work = work
+        self._counted_at = time.monotonic()  # or a little later, since the limiter was not asked yet
+        self._has_left = False
+
+    async def leaves(self) -> None:
+        """Its request leaves now: it counts from now, unless it was counted only a moment ago."""
+        self._has_left = True
+        if time.monotonic() - self._counted_at > FRESH_S:
+            await asyncio.to_thread(self._work.process.limiter.redate, self._work.begun.lease)
+
+    def cut_off(self) -> Usage:
+        """Return about what a call used that was stopped: providers bill it, and tell nothing more. Nothing if it never left."""
+        if not self._has_left:
+            return Usage()
+        answered = -(-self.streamed // CHARACTERS_A_TOKEN)
+        cost = llm.most_usd(self._model, self._asked, answered)
+        return Usage(input_tokens=self._asked, output_tokens=answered, cost_usd=cost, model_calls=1)
+
+    async def is_over(self) -> None:
+        """Where nobody told when its request left, it left by now."""
+        if not self._has_left:
+            await self.leaves()
+
+
+@asynccontextmanager
+async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
+    """Hold leave for one call while the block lasts.
+
+    Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
+    """
+    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+    ask, leave, stopped = _ask(work, model, asked), Leave(work, model.model, asked), Usage()
+    match await asyncio.to_thread(work.process.limiter.take, ask, work.definitions.limits):
+        case Wait() as wait:
+            metrics.limit_waited(model.model, wait.reason, wait.seconds)
+            raise MustWait(wait.seconds, _told(wait), ahead=wait.ahead)
+        case Exhausted() as exhausted:
+            metrics.budget_refused(exhausted.budget)
+            raise StepError(str(exhausted), code="budget")
+    fault_points.at("budget-reserved")
+    work.process.keep_leave(work.begun.lease)
+    try:
+        with llm.on_leaving(leave.leaves):
+            yield leave
+    except ModelError as error:
+        if error.code == "rate_limited" and error.retry_after_s:
+            await asyncio.to_thread(work.process.limiter.pause, model.model, error.retry_after_s)
+        raise
+    except asyncio.CancelledError:
+        stopped = leave.cut_off()
+        raise
+    finally:
+        await asyncio.shield(_settle(work, ask, leave, stopped))
+
+
+def _told(wait: Wait) -> str:
+    """Why a call waits, in words."""
+    if wait.reason == "pause":
+        return "the model's provider asked for a pause"
+    if wait.reason == "budget":
+        return f"what calls under way may spend is all that is left of the budget of the {wait.of}"
+    return f"the {wait.reason} of the {wait.of} is used up"
+
+
+async def _settle(work: Work, ask: Ask, leave: Leave, stopped: Usage) -> None:
+    """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
+    try:
+        await leave.is_over()
+        work.process.drop_leave(work.begun.lease)
+        await asyncio.to_thread(_pay, work, ask, leave.reply.usage if leave.reply else stopped)
+        if leave.reply is None and stopped.model_calls:
+            await asyncio.to_thread(work.process.ledger.used, work.begun, stopped)
+    except (CantataError, RedisFailure) as error:
+        work.process.drop_leave(work.begun.lease)
+        log.warning("permit_not_settled", run=work.begun.run_id, step=work.begun.step_id, error=str(error))
+
+
+def _pay(work: Work, ask: Ask, usage: Usage) -> None:
+    process = work.process
+    called = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
+    process.send(permit_wakeups.wake(process.ledger, process.limiter, called))
+    fault_points.at("budget-settled")
+
+
+def _ask(work: Work, model: Model, asked: int) -> Ask:
+    bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
+    answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
+    usd = llm.most_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None
+    return Ask(holder=work.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=work.begun.tenant)

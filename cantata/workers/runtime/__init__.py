@@ -1,0 +1,1 @@
+"""One worker process: leases, costs, limits of memory, task events."""

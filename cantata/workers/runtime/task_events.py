@@ -1,0 +1,112 @@
+"""Shows steps that ran without a message of their own: task events, as Celery would send them, many to a message."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from celery import Celery, Task
+from celery.events.event import get_exchange
+from celery.exceptions import Retry
+from kombu.utils.uuid import uuid
+
+from cantata.errors import StepError
+from cantata.models.graph import Outcome
+from cantata.workers.runtime.consumer import EVENTS_S
+
+log = structlog.get_logger(__name__)
+
+DROPPED = "dropped"  # an attempt whose lease was lost, or whose run has ended: what came of it counts for nothing
+WORST_FIRST = ("failed", "retry", "wait")
+
+_waiting: list[dict[str, Any]] = []
+_changing = threading.Lock()
+
+
+class TriedAgain(Retry):
+    """Celery's sign of a task that is retried."""
+
+    def __repr__(self) -> str:
+        return repr(self.exc)  # of a pool of threads Celery's event has this; of prefork it has `exc`
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a step, as Flower is to show it."""
+
+    kind: str
+    step_id: str
+    since: float
+    until: float
+    status: str = DROPPED
+    reason: str = ""
+
+    def ended(self, outcome: Outcome | None) -> Attempt:
+        """Return it with what was recorded of it."""
+        if outcome is None:
+            return self
+        reason = outcome.error.message if outcome.error else str(outcome.detail.get("reason", ""))
+        return replace(self, status=outcome.status, reason=reason)
+
+    @property
+    def exception(self) -> Exception | None:
+        """What Celery is to tell of it; None if all is well."""
+        if self.status not in WORST_FIRST:
+            return None
+        waits = "waits: " if self.status == "wait" else ""
+        error = StepError(f"step {self.step_id!r}: {waits}{self.reason}")
+        return error if self.status == "failed" else TriedAgain(str(error), error)
+
+
+def own_attempt(steps: Collection[str], attempts: Iterable[Attempt]) -> Attempt | None:
+    """Return the attempt that a message's task stands for: of its steps the first that failed, else was tried again, else the first."""
+    own = [attempt for attempt in attempts if attempt.step_id in steps]
+    return min(own, key=lambda attempt: (*WORST_FIRST, attempt.status).index(attempt.status), default=None)
+
+
+def steps_run_ahead(task: Task[Any, Any], run_id: str, ahead: Sequence[Attempt]) -> None:
+    """Tell Flower, in a moment, of attempts that the events of their message do not stand for."""
+    app = task.app
+    if not ahead or not app.conf.worker_send_task_events or not task.request.id:
+        return
+    common = {"hostname": task.request.hostname, "pid": os.getpid(), "utcoffset": 0, "clock": app.clock.value}  # type: ignore[attr-defined]  # the Lamport clock of an app
+    parents = {"root_id": task.request.root_id, "parent_id": task.request.id}
+    events: list[dict[str, Any]] = []
+    for attempt in ahead:
+        identity = {"uuid": uuid(), **common}
+        described = {"name": attempt.kind, "args": f"{run_id}:{attempt.step_id}", "kwargs": "", "retries": 0, "eta": None, "expires": None}
+        events += [
+            {"type": "task-received", "timestamp": attempt.since, **described, **parents, **identity},
+            {"type": "task-started", "timestamp": attempt.since, **identity},
+            {"timestamp": attempt.until, **_end(attempt), **identity},
+        ]
+    with _changing:
+        is_first = not _waiting
+        _waiting.extend(events)
+    if is_first:
+        timer = threading.Timer(EVENTS_S, _tell, (app,))
+        timer.daemon = True
+        timer.start()
+
+
+def _end(attempt: Attempt) -> dict[str, Any]:
+    error = attempt.exception
+    if error is None:
+        return {"type": "task-succeeded", "result": "None", "runtime": attempt.until - attempt.since}
+    return {"type": "task-failed" if attempt.status == "failed" else "task-retried", "exception": repr(error), "traceback": str(error)}
+
+
+def _tell(app: Celery) -> None:
+    with _changing:
+        events = _waiting.copy()
+        _waiting.clear()
+    try:
+        with app.producer_or_acquire() as producer:
+            exchange = get_exchange(producer.connection, name=app.conf.event_exchange)
+            producer.publish(events, exchange=exchange, routing_key="task.multi", serializer="json", declare=[exchange], retry=False)
+    except Exception as error:  # noqa: BLE001  # the edge of a thread, where each broker has errors of its own: only Flower misses what it would tell
+        log.debug("events_not_shown", error=str(error))

@@ -1,0 +1,107 @@
+"""Steps that only decide or lay out work: planning, branches, maps, gathers. Any worker does them in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+from cantata.coordinator.sweeper import start
+from cantata.errors import StepError
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode, ChainRequest
+from cantata.planning.chain_checks.declared_inputs import given_to
+from cantata.planning.chains import expansion
+from cantata.planning.chains.step_ids import split
+from cantata.planning.turns import agent_steps, turn_plan
+from cantata.workers.runtime.step_context import Work, filling, text_input
+
+
+def run_start(work: Work) -> Outcome:
+    """Plans the run."""
+    return start(work.begun.run_kind, work.begun.inputs["@request"], work.definitions)
+
+
+def chain_branch(work: Work) -> Outcome:
+    """Takes one side; a side that points back grows another round."""
+    holds = work.holds(work.text_param("condition"))
+    side = "true" if holds else "false"
+    loop = cast("dict[str, JsonValue] | None", work.params.get("loop"))
+    if loop is None:
+        return Outcome(output=holds, takes=("done", side))
+    if loop["side"] != side:
+        return Outcome(output=holds, takes=("done", side))
+    most, done = int(cast(int, loop["max_iterations"])), split(work.begun.step_id)[1][-1]
+    if done >= most:
+        raise StepError(f"the loop went round {done} times, which is its max_iterations, and would go on", code="max_iterations")
+    round_again = expansion.expand_loop(
+        _nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec
+    )
+    return Outcome(output=holds, fragment=round_again)
+
+
+def _nodes(work: Work, chain: str) -> Sequence[ChainNode]:
+    """The nodes of a named chain, or of the request itself."""
+    if chain:
+        return work.definitions.chains[chain].nodes
+    return ChainRequest.model_validate_json(work.process.ledger.request_of(work.begun.run_id)[1]).nodes
+
+
+def chain_map(work: Work) -> Outcome:
+    """Grows a step for each item, and a gather."""
+    text = work.text_param("items")
+    items = work.evaluate(text)
+    if items is None:
+        return Outcome(output=[], warnings=(f"map {work.begun.step_id!r}: {text!r} gave null, so there is nothing to map",))
+    if not isinstance(items, list):
+        raise StepError(f"{text!r} must give a list to map over, not {_kind_of(items)}", code="not_a_list")
+    if not items:
+        return Outcome(output=[])
+    return Outcome(output=len(items), fragment=expansion.expand_map(work.begun.step_id, work.begun.spec, items))
+
+
+def chain_gather(work: Work) -> Outcome:
+    """Gathers a map's results in the order of its items."""
+    of, count = work.text_param("of"), int(cast(int, work.params["items"]))
+    ids = work.process.ledger.answering(work.begun.run_id, [f"{of}/{i}" for i in range(count)])
+    texts = work.process.ledger.outputs(work.begun.run_id, ids)
+    return Outcome(output=_list_of(texts))
+
+
+def chain_run(work: Work) -> Outcome:
+    """Lays out a nested chain."""
+    name = work.text_param("chain")
+    chain = work.definitions.chains[name]
+    graph = expansion.expand_chain(chain.nodes, chain.entry_node, work.definitions, grower=work.begun.step_id, chain=name)
+    return Outcome(output=given_to(name, chain, work.node_input), fragment=graph)
+
+
+def chain_end(work: Work) -> Outcome:
+    """Ends a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
+    answers = cast("dict[str, str]", work.params.get("answers") or {})
+    given = {name: work.evaluate(text) for name, text in answers.items()} or work.begun.inputs
+    ran = {name: value for name, value in given.items() if value is not None}
+    return Outcome(output=next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
+
+
+def agent_run(work: Work) -> Outcome:
+    """Lays out an agent's instructions."""
+    name = work.text_param("agent")
+    graph = agent_steps.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec, filling=filling(work))
+    return Outcome(output=text_input(work), fragment=graph)
+
+
+def team_run(work: Work) -> Outcome:
+    """Lays out a team's work."""
+    name = work.text_param("team")
+    return Outcome(output=text_input(work), fragment=turn_plan.team_fragment(name, work.definitions, grower=work.begun.step_id))
+
+
+def _list_of(texts: list[str | None]) -> list[JsonValue]:
+    return cast("list[JsonValue]", json.loads("[" + ",".join(text or "null" for text in texts) + "]"))
+
+
+def _kind_of(value: JsonValue) -> str:
+    names = {dict: "an object", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+    return f"{names[type(value)]}: {str(value)[:60]!r}"

@@ -1,0 +1,138 @@
+"""What stands between the prompts of an agent: functions, chainbreakers, and the end of its row."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from cantata.models.definitions import Agent
+from cantata.models.graph import Outcome
+from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Prompt
+from cantata.models.values import JsonValue, Usage
+from cantata.planning.turns.agent_steps import STOP
+from cantata.state.runs.encoding import to_json
+from cantata.workers.code.folders import folder_here
+from cantata.workers.models.dialects.conversation import cut
+from cantata.workers.runtime.step_context import Work, text_input
+from cantata.workers.tools import functions
+from cantata.workers.tools.schemas import signature_of
+
+
+def agent_function(work: Work) -> Outcome:
+    """Calls a function with the text before it, or with nothing if it takes none; what it gives is text."""
+    instruction = _agent(work).instructions[_number(work)]
+    assert isinstance(instruction, FunctionStep)
+    function = functions.load(instruction.function, folder_here(work.definitions.folder))
+    signature = signature_of(function)
+    given = [text_input(work)] if signature is None or signature.parameters else []
+    answer = functions.call(work, instruction.function, partial(function, *given), {})
+    return Outcome(output=answer if isinstance(answer, str) else str(answer), usage=Usage(tool_calls=1))
+
+
+def agent_break(work: Work) -> Outcome:
+    """Asks the chainbreakers, in order, whether the row ends here; the first that says so may put its own output in place."""
+    agent, number = _agent(work), _number(work)
+    output = text_input(work)
+    info: dict[str, JsonValue] = {
+        "step": number + 1, "input": _shown_input(agent.instructions[number], work.begun.inputs.get("@input")), "output": output,
+        "type": _type_of(agent.instructions[number]),
+    }  # fmt: skip
+    warnings: list[str] = []
+    for name in agent.chainbreakers:
+        stop, reason, replaced = _ask(work, name, (number + 1, output, info), warnings) or (False, "", None)
+        if stop:
+            detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": cut(output)}
+            work.process.ledger.note(work.begun.run_id, "break", step_id=work.begun.step_id, detail=detail)
+            return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
+    return Outcome(output=output, warnings=tuple(warnings))
+
+
+def agent_end(work: Work) -> Outcome:
+    """Ends a row: the output of the last instruction that ran, or the list of all if the agent shows its full history."""
+    agent = _agent(work)
+    ledger, run_id = work.process.ledger, work.begun.run_id
+    done, ends = (cast("list[str]", work.params[key]) for key in ("done", "ends"))
+    ran = [info for info in ledger.infos(run_id, ledger.answering(run_id, done)) if info]
+    texts = [_text(output) for output in ledger.outputs(run_id, ledger.answering(run_id, ends))][: len(ran)]
+    history = _history(agent, text_input(work), texts)
+    detail: dict[str, JsonValue] = {"history": cast(JsonValue, history)} if agent.full_history else {}
+    if agent.store_steps:
+        detail["steps"] = {
+            f"step_{number}": {"type": entry["type"], "output": entry["output"], **_params_of(entry)}
+            for number, entry in enumerate(history)
+        }
+    if "agentic" in ran[-1]:
+        detail["agentic"] = ran[-1]["agentic"]
+    return Outcome(output=cast(JsonValue, history) if agent.full_history else texts[-1], detail=detail)
+
+
+def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, JsonValue]]:
+    """What was given to each instruction and what came of it; the initial input is step 0."""
+    entries: list[dict[str, JsonValue]] = [{"step": 0, "input": text, "output": text, "type": "initial"}]
+    models = iter(agent.models * len(texts) if len(agent.models) == 1 else agent.models)
+    before = text
+    for number, (instruction, output) in enumerate(zip(agent.instructions, texts, strict=False)):
+        entry: dict[str, JsonValue] = {
+            "step": number + 1,
+            "input": _shown_input(instruction, before),
+            "output": output,
+            "type": _type_of(instruction),
+        }
+        if isinstance(instruction, str | Prompt) and (model := next(models, None)) is not None and not isinstance(model, str):
+            entry["model_params"] = model.params
+        entries.append(entry)
+        before = output
+    return entries
+
+
+def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {key: entry[key] for key in ("model_params",) if key in entry}
+
+
+def _ask(work: Work, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
+    """What a chainbreaker says; None, with a warning, if it cannot be asked or says nothing that can be understood."""
+    try:
+        breaker = functions.load(name, folder_here(work.definitions.folder))
+        count = len(inspect.signature(breaker).parameters)
+        if count not in (2, 3):
+            warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is left out")
+            return None
+        answer = breaker(*arguments[:count])
+        if inspect.iscoroutine(answer):
+            answer = asyncio.run_coroutine_threadsafe(answer, work.process.loop()).result()
+        stop, reason, output = answer
+    except Exception as error:  # noqa: BLE001  # whatever a user's function raises, or returns in place of a triple
+        warnings.append(f"chainbreaker {name} is ignored: {type(error).__name__}: {error}")
+        return None
+    return stop, reason, output
+
+
+def _agent(work: Work) -> Agent:
+    return work.definitions.agents[work.text_param("agent")]
+
+
+def _number(work: Work) -> int:
+    return int(cast(int, work.params["turn"]))
+
+
+def _text(output: str | None) -> str:
+    value = json.loads(output) if output else None
+    return value if isinstance(value, str) else to_json(value)
+
+
+def _type_of(instruction: Instruction) -> str:
+    if isinstance(instruction, str | Prompt):
+        return "model"
+    if isinstance(instruction, FunctionStep | MemoryStep):
+        return "function"
+    return "agentic_step" if isinstance(instruction, AgenticStep) else "chain"
+
+
+def _shown_input(instruction: Instruction, before: JsonValue) -> JsonValue:
+    if isinstance(instruction, MemoryStep):
+        return f"Function: memory of {instruction.memory}"
+    return f"Function: {instruction.function.partition(':')[2]}" if isinstance(instruction, FunctionStep) else before

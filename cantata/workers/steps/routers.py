@@ -1,0 +1,104 @@
+"""Asks those who route: a model, or a function. What they say is the output of the step; `cantata/workers/steps/routing.py` reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from cantata.errors import ModelError, StepError
+from cantata.models.definitions import History, Model, Router, Team
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue, Usage
+from cantata.planning import templates
+from cantata.planning.turns import choices, history
+from cantata.workers.code.folders import folder_here
+from cantata.workers.models import prompt_record
+from cantata.workers.models.dialects.conversation import Message
+from cantata.workers.models.model_calls import ask
+from cantata.workers.runtime.step_context import Work, as_text, text_input
+from cantata.workers.steps import session_history
+from cantata.workers.tools import functions
+
+LATE = frozenset({"timeout", "model_timeout"})
+"""The codes of errors that tell of a router which took too long."""
+
+CORRECTION = "Your reply cannot be used: {fault}. Reply with JSON only: {form}"
+
+
+async def team_ask(work: Work) -> Outcome:
+    """Asks the model that routes; its reply is the output."""
+    team = _team(work)
+    settings = team.router or Router()
+    models = [_with_params(model, settings.params) for model in work.definitions.with_fallbacks(_model(work, settings))]
+    messages, schema = await asyncio.to_thread(_messages, work, settings), None
+    if models[0].model.startswith("local/") and team.strategy == "single_agent_dispatch":
+        # the embedded model scores names; what it writes is seldom one of them
+        messages, schema = [{"role": "user", "content": text_input(work)}], _names_schema(team.agents)
+        models[0] = _with_params(models[0], {"examples": _examples(work)})
+    try:
+        reply = await ask(work, models, messages, timeout_s=settings.timeout_s, schema=schema)
+    except ModelError as error:
+        if error.code in LATE:  # it had its time: it is not tried again in the step, but decided upon
+            raise StepError(f"the router took longer than its {settings.timeout_s:g} s", code="timeout") from error
+        raise
+    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompt_record.recorded(messages)}
+    return Outcome(output=reply.text, usage=reply.usage, detail=detail)
+
+
+def team_call(work: Work) -> Outcome:
+    """Calls the function that routes with (user_input, history, agent_descriptions); what it gives is the output."""
+    team = _team(work)
+    name = str((team.router or Router()).function)
+    function = functions.load(name, folder_here(work.definitions.folder))
+    entries, _ = session_history.shown_to(work, History(), max_tokens=team.max_history_tokens)
+    told = [{"role": entry.role, "content": entry.content} for entry in entries]
+    answer = functions.call(work, name, partial(function, text_input(work), told, _descriptions(work)), {})
+    return Outcome(output=answer, usage=Usage(tool_calls=1))
+
+
+def _messages(work: Work, settings: Router) -> Sequence[Message]:
+    """What a routing model is asked; the second time also what it said, and what was wrong with it."""
+    team = _team(work)
+    entries, is_any = session_history.shown_to(work, History(), max_tokens=team.max_history_tokens)
+    text, last = text_input(work), work.begun.inputs.get("@last")
+    gaps = {
+        "user_input": text,
+        "initial_user_request": as_text(work.begun.inputs.get("@request")),
+        "last_step_output": choices.NOTHING_YET if last is None else as_text(last),
+        "history": history.lines(entries, is_any=is_any),
+        "agent_details": choices.details(_descriptions(work)),
+    }
+    prompt = templates.fill(settings.template(team.strategy) or choices.TEMPLATES[team.strategy], gaps)
+    messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
+    if "fault" in work.params:
+        said = work.begun.inputs.get("@said")
+        correction = templates.fill(CORRECTION, {"fault": work.text_param("fault"), "form": choices.FORMS[team.strategy]})
+        messages += [{"role": "assistant", "content": as_text(said)}] if said else []
+        messages.append({"role": "user", "content": correction})
+    return messages
+
+
+def _with_params(model: Model, params: Mapping[str, JsonValue]) -> Model:
+    return model.model_copy(update={"params": {**model.params, **params}})
+
+
+def _model(work: Work, settings: Router) -> Model:
+    named = settings.models[0] if settings.models else None
+    return named if isinstance(named, Model) else work.definitions.model_of(named)
+
+
+def _names_schema(names: Sequence[str]) -> dict[str, JsonValue]:
+    return {"type": "object", "properties": {"chosen_agent": {"enum": list(names)}}, "required": ["chosen_agent"]}
+
+
+def _examples(work: Work) -> list[JsonValue]:
+    return [{"text": description or name, "label": name} for name, description in _descriptions(work).items()]
+
+
+def _descriptions(work: Work) -> dict[str, str]:
+    return {name: work.definitions.agents[name].description for name in _team(work).agents}
+
+
+def _team(work: Work) -> Team:
+    return work.definitions.teams[work.text_param("team")]

@@ -1,0 +1,64 @@
+"""Merges what the agents of a broadcast said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from cantata.errors import ModelError, StepError
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue
+from cantata.planning import templates
+from cantata.state.runs.encoding import to_json
+from cantata.workers.models import prompt_record
+from cantata.workers.models.model_calls import ask
+from cantata.workers.runtime.step_context import Work
+
+
+async def team_synthesize(work: Work) -> Outcome:
+    """Merges a broadcast's answers; if the model fails for good, the answers stand as they are, with a warning."""
+    synthesizer = work.definitions.teams[work.text_param("team")].synthesizer
+    if synthesizer is None:
+        raise StepError("the team has no synthesizer", code="internal")
+    responses, warnings = await asyncio.to_thread(responses_of, work)
+    values = {"agent_responses": to_json(responses), "user_input": str(work.begun.inputs.get("@text", ""))}
+    messages: list[Mapping[str, JsonValue]] = [{"role": "user", "content": templates.fill(synthesizer.prompt, values)}]
+    models = work.definitions.with_fallbacks(work.definitions.model_of(synthesizer.model))
+    models = [model.model_copy(update={"params": {**model.params, **synthesizer.params}}) for model in models]
+    try:
+        reply = await ask(work, models, messages, timeout_s=synthesizer.timeout_s)
+    except ModelError as error:
+        if error.retryable and work.begun.failures < work.begun.spec.retries:
+            raise
+        told = f"the synthesizer failed, so the answers stand unmerged: {error}"
+        return Outcome(output=to_json(responses), warnings=(*warnings, told), detail={"unmerged": str(error)})
+    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompt_record.recorded(messages)}
+    return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
+
+
+def team_collect(work: Work) -> Outcome:
+    """Gathers a broadcast's answers as a JSON object in text."""
+    responses, warnings = responses_of(work)
+    return Outcome(output=to_json(responses), warnings=warnings)
+
+
+def responses_of(work: Work) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
+    """Each agent's answer, or "Error: …", in declared order, and warnings for those that failed or came late.
+
+    Raises StepError if none answered.
+    """
+    members = cast("dict[str, str]", work.params["members"])
+    steps = work.process.ledger.answering(work.begun.run_id, list(members.values()))
+    infos = work.process.ledger.infos(work.begun.run_id, steps)
+    responses: dict[str, JsonValue] = {}
+    errors: dict[str, str] = {}
+    for name, info in zip(members, infos, strict=True):
+        error = cast("dict[str, str] | None", info.get("error"))
+        if error:
+            errors[name] = error["message"]
+        responses[name] = f"Error: {error['message']}" if error else work.begun.inputs.get(name)
+    if len(errors) == len(members):
+        said = "; ".join(f"{name}: {message}" for name, message in errors.items())
+        raise StepError(f"every agent of the team failed: {said}", code="all_failed")
+    return responses, tuple(f"agent {name!r} is missing: {message}" for name, message in errors.items())

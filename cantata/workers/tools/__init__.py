@@ -1,0 +1,1 @@
+"""Calls of tools: Python functions, commands, MCP servers."""

@@ -1,0 +1,163 @@
+"""Calls Python functions on behalf of steps."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+import traceback
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from cantata import fault_points
+from cantata.config.user_code.clashes import clash_of
+from cantata.errors import StepError
+from cantata.models.definitions import Tool
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue, Usage
+from cantata.packages import OURS
+from cantata.workers.code import sources, user_code
+from cantata.workers.code.folders import folder_here
+from cantata.workers.runtime import resource_limits
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tools import inline_scripts, schemas
+from cantata.workers.tools.memory_access import Context
+from cantata.workers.tools.schemas import CONTEXT as CONTEXT
+from cantata.workers.tools.schemas import Function
+
+log = structlog.get_logger(__name__)
+
+_importing = threading.RLock()
+_functions: dict[tuple[str, str | None], Function] = {}
+_imported_from: str | None = None  # the configuration's folder that modules come from now
+
+
+def tool_call(work: Work) -> Outcome:
+    """Calls a tool or skill with the node's input, or with what a model gave, as keyword arguments."""
+    section, name = work.text_param("section"), work.text_param("tool")
+    tool: Tool = getattr(work.definitions, section)[name]
+    function, called = _function(name, tool, work)
+    by_model = work.params.get("asked_by") == "model"
+    arguments = _with_values(tool, schemas.bind(function, tool, work.node_input) if by_model else work.node_input)
+    if schemas.wants_context(function):
+        arguments = {**arguments, CONTEXT: Context.of(work)}
+    _check_arguments(called, function, arguments)
+    fault_points.at("tool-started")
+    output = call(work, called, function, arguments)
+    fault_points.at("tool-finished")
+    return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
+
+
+def _function(name: str, tool: Tool, work: Work) -> tuple[Function, str]:
+    """The function that a tool is, and its name in messages."""
+    if tool.script is not None:
+        return inline_scripts.load(tool.script, work), f"script:{tool.script.function}"
+    if tool.function is None:
+        raise StepError(f"{name!r} is an MCP server and no function", code="internal")
+    return load(tool.function, folder_here(work.definitions.folder)), tool.function
+
+
+def load(name: str, folder: str | None) -> Function:
+    """The function `module:name`, from the configuration's folder or installed. Raises StepError."""
+    user_code.use(folder, name.partition(":")[0].partition(".")[0])
+    known = _functions.get((name, folder))
+    if known is None:
+        known = _functions[name, folder] = _load(name, folder)
+    return known
+
+
+def _load(name: str, folder: str | None) -> Function:
+    module_name, _, attribute = name.partition(":")
+    if clash := clash_of(module_name, Path(folder) if folder else None):
+        raise StepError(f"module {module_name!r} cannot be imported: {clash}", code="tool_import")
+    with _importing:
+        try:
+            module = _import(module_name, folder)
+        except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
+            raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise StepError(f"module {module_name!r} has no function {attribute!r}", code="tool_import")
+    return cast(Function, function)
+
+
+def _import(module_name: str, folder: str | None) -> Any:
+    """Import from the folder if the module is there. Modules of another folder are forgotten first: they may have the same names."""
+    global _imported_from
+    if folder is None or not _is_in(Path(folder), module_name.partition(".")[0]):
+        return importlib.import_module(module_name)
+    if _imported_from != folder:
+        forget_folder()
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+        _imported_from = folder
+    return importlib.import_module(module_name)
+
+
+def forget_folder() -> None:
+    """Have no configuration's modules importable, until one is needed again; functions that were loaded go on."""
+    global _imported_from
+    with _importing:
+        if _imported_from is None:
+            return
+        with suppress(ValueError):  # code of the folder may have changed the path
+            sys.path.remove(_imported_from)
+        folder, _imported_from = Path(_imported_from), None
+        own = [name for name, module in sys.modules.copy().items() if name.partition(".")[0] not in OURS and lies_in(module, folder)]
+        for name in own:  # only now: where a package without a file lies is asked of the package that it is in
+            del sys.modules[name]
+
+
+def lies_in(module: object, folder: Path) -> bool:
+    """Whether a module is of a folder, by its file, or as a package without one by its place; what is installed there is not."""
+    file = getattr(module, "__file__", None)
+    places = [Path(place) for place in ([file] if file else getattr(module, "__path__", ()))]
+    return any(place.is_relative_to(folder) and not sources.INSTALLED & set(place.relative_to(folder).parts) for place in places)
+
+
+def _is_in(folder: Path, root: str) -> bool:
+    return (folder / f"{root}.py").is_file() or (folder / root).is_dir()  # without __init__.py, what is installed wins, as in Python
+
+
+def _with_values(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    fixed = sorted(tool.values.keys() & arguments.keys())
+    if fixed:
+        raise StepError(f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments")
+    return {**arguments, **tool.values}
+
+
+def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]) -> None:
+    signature = schemas.signature_of(function)
+    if signature is None:
+        return  # the call itself will tell
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        shown = f"{name.partition(':')[2]}{signature}"
+        given = sorted(set(arguments) - {CONTEXT})
+        raise StepError(f"{error}; the function is {shown}, its input was {given}", code="bad_arguments") from error
+
+
+def call(work: Work, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
+    """What the function called `name` answers. Raises StepError with the code tool_error, whatever it raises."""
+    try:
+        answer = function(**arguments)
+        if inspect.iscoroutine(answer):
+            coroutine = cast("Coroutine[object, object, JsonValue]", answer)
+            answer = asyncio.run_coroutine_threadsafe(coroutine, work.process.loop()).result()
+        return cast(JsonValue, answer)
+    except MemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
+        raise StepError(f"{name} ran out of memory{resource_limits.said()}", code="tool_error", retryable=True) from None
+    except SystemExit as error:
+        raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
+    except Exception as error:  # whatever a user's function raises is its outcome
+        log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
+        raise StepError(f"{name} raised {type(error).__name__}: {error}", code="tool_error", retryable=True) from error

@@ -1,0 +1,90 @@
+"""Functions that workflows' files define: read from this worker's own files, by the digest that a run stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from cantata.config.texts import lies_in
+from cantata.config.user_code.script_digest import scripts_in
+from cantata.errors import ConfigError, StepError
+from cantata.models.definitions import Script
+from cantata.workers.code.folders import folder_here, own_folder
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tools.schemas import Function
+
+QUEUE = "tools"
+SHOWN_DIGITS = 12  # of a digest in messages
+
+_functions: dict[tuple[str, str], Function] = {}
+
+
+def refusal(work: Work) -> str:
+    """Return why this worker cannot call the script of a step; nothing if it can, or the step has none."""
+    script = script_of(work)
+    if script is None or _text(script, work.definitions.folder) is not None:
+        return ""
+    return (
+        f"this worker has no script {script.function!r} with the digest {script.digest[:SHOWN_DIGITS]} in {script.file!r}: give it the "
+        "configuration that the run was submitted with (CANTATA_CONFIG, or the same folder)"
+    )  # fmt: skip
+
+
+def script_of(work: Work) -> Script | None:
+    """Return the script that a step calls."""
+    if work.begun.spec.kind != "tool.call":
+        return None
+    tool = getattr(work.definitions, work.text_param("section")).get(work.text_param("tool"))
+    return tool.script if tool else None
+
+
+def load(script: Script, work: Work) -> Function:
+    """Return the function of a script. Raises StepError."""
+    if work.begun.spec.queue != QUEUE:
+        raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
+    known = _functions.get((script.digest, script.function))
+    if known is None:
+        known = _functions[script.digest, script.function] = _load(script, work)
+    return known
+
+
+def _load(script: Script, work: Work) -> Function:
+    text = _text(script, work.definitions.folder)
+    if text is None:
+        raise StepError(refusal(work), code="tool_import")
+    names: dict[str, Any] = {"__name__": "script"}
+    try:
+        exec(compile(text, f"{script.file} (script)", "exec"), names)
+    except (Exception, SystemExit) as error:  # whatever a user's code raises while it is loaded
+        raise StepError(
+            f"the script of {script.function!r} cannot be loaded: {type(error).__name__}: {error}", code="tool_import"
+        ) from error
+    if not callable(names.get(script.function)):
+        raise StepError(f"the script does not define the function {script.function!r}", code="tool_import")
+    return cast(Function, names[script.function])
+
+
+def _text(script: Script, folder: str | None) -> str | None:
+    """The text of a script, from the run's folder if that is here, else from the worker's own."""
+    for file in _files(script, folder):
+        try:
+            stat = file.stat()
+            found = _scripts_in(file, stat.st_mtime_ns, stat.st_size).get(script.digest)
+        except (OSError, UnicodeDecodeError, ConfigError):
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _files(script: Script, folder: str | None) -> Iterator[Path]:
+    for each in dict.fromkeys((folder_here(folder), own_folder())):
+        if each is not None and lies_in(Path(each), Path(each) / script.file):
+            yield Path(each) / script.file
+
+
+@lru_cache(maxsize=16)
+def _scripts_in(file: Path, mtime_ns: int, size: int) -> Mapping[str, str]:
+    return scripts_in(file)

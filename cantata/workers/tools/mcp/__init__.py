@@ -1,0 +1,110 @@
+"""Calls the tools of MCP servers, and tells what tools they have.
+
+What speaks to them, with the SDK behind it, takes half a second to import and comes with the first call. All here runs on the event loop
+of the process, where a server's one connection lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from cantata import fault_points
+from cantata.config.faults import did_you_mean
+from cantata.errors import StepError
+from cantata.models.definitions import McpServer, Tool
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue, ToolSchema, Usage
+from cantata.workers.code.folders import folder_here
+from cantata.workers.runtime.step_context import Work
+from cantata.workers.tools.mcp.session_errors import Broken
+
+if TYPE_CHECKING:
+    from cantata.workers.tools.mcp.server_session import Connection
+
+__all__ = ["call", "close", "list_tools", "mcp_call"]
+
+Result = TypeVar("Result")
+
+_connections: dict[tuple[str, str | None, str], Connection] = {}
+
+
+async def mcp_call(work: Work) -> Outcome:
+    """Calls a server's tool with the node's input as its arguments."""
+    name, method = work.text_param("tool"), work.text_param("method")
+    tools: Mapping[str, Tool] = getattr(work.definitions, work.text_param("section") or "tools")
+    server = tools[name].mcp
+    if server is None:
+        raise StepError(f"tool {name!r} is a function and no MCP server", code="internal")
+    fault_points.at("tool-started")
+    output = await call(
+        name, server, method, work.node_input, folder=folder_here(work.definitions.folder), timeout_s=work.begun.spec.timeout_s
+    )
+    fault_points.at("tool-finished")
+    return Outcome(output=output, usage=Usage(tool_calls=1))
+
+
+async def list_tools(name: str, server: McpServer, *, folder: str | None = None) -> tuple[ToolSchema, ...]:
+    """The tools of the server called `name`, as it told them last. Its command runs in `folder`.
+
+    Raises StepError with the code mcp_unavailable, timeout or tool_error.
+    """
+    return await _again_if_gone(name, server, folder, lambda connection: connection.tools())
+
+
+async def call(
+    name: str, server: McpServer, tool: str, arguments: Mapping[str, JsonValue],
+    *, folder: str | None = None, timeout_s: float | None = None,
+) -> JsonValue:  # fmt: skip
+    """What a tool of the server called `name` answers: its structured content, else its text, a list if there are several.
+
+    Images, sounds and files come as `{type, mimeType, bytes}`. `timeout_s` wins over the server's own. Raises StepError with the code
+    unknown_tool, tool_error (the message is the server's), bad_output, timeout or mcp_unavailable.
+    """
+
+    async def called(connection: Connection) -> JsonValue:
+        if tool not in _names(await connection.tools()):
+            known = _names(await connection.tools(fresh=True))  # not every server says that its tools changed
+            if tool not in known:
+                raise StepError(f"MCP server {name!r} has no tool {tool!r}{did_you_mean(tool, known)}", code="unknown_tool")
+        return await connection.call(tool, arguments, timeout_s)
+
+    return await _again_if_gone(name, server, folder, called)
+
+
+async def close() -> None:
+    """Close all connections."""
+    await asyncio.gather(*(connection.end() for connection in _connections.values()))
+
+
+async def _again_if_gone(name: str, server: McpServer, folder: str | None, ask: Callable[[Connection], Awaitable[Result]]) -> Result:
+    """Ask, and once more by a new connection if the one there was is gone and its server cannot have begun what was asked."""
+    try:
+        return await ask(await _connected(name, server, folder))
+    except Broken as error:
+        if error.was_sent:
+            raise
+        return await ask(await _connected(name, server, folder))
+
+
+async def _connected(name: str, server: McpServer, folder: str | None) -> Connection:
+    """The connection to a server: the one there is, else a new one."""
+    opened = await asyncio.to_thread(_connection_class)
+    key = (name, folder, server.model_dump_json())
+    known = _connections.get(key)
+    if known is None or known.is_over:
+        for other in [other for other, connection in _connections.items() if connection.is_over]:
+            del _connections[other]
+        known = _connections[key] = opened(name, server, folder)
+    return known
+
+
+def _connection_class() -> type[Connection]:
+    from cantata.workers.tools.mcp.server_session import Connection  # noqa: PLC0415  # the choke-point: the SDK takes half a second to import
+
+    return Connection
+
+
+def _names(tools: Sequence[ToolSchema]) -> list[str]:
+    return [tool.name for tool in tools]

@@ -1,0 +1,26 @@
+"""Tells which MCP servers do not answer a worker: called as a tool of its own, by who wants to know before agents need them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from cantata.errors import StepError
+from cantata.models.definitions import McpServer
+from cantata.models.values import JsonValue
+from cantata.workers.code.folders import folder_here
+from cantata.workers.tools import mcp
+
+
+async def faults(servers: Mapping[str, JsonValue], folder: str | None) -> list[str]:
+    """What is wrong with those that do not tell their tools."""
+    said = await asyncio.gather(*(_fault(name, McpServer.model_validate(server), folder) for name, server in servers.items()))
+    return list(filter(None, said))
+
+
+async def _fault(name: str, server: McpServer, folder: str | None) -> str:
+    try:
+        await mcp.list_tools(name, server, folder=folder_here(folder))
+    except StepError as error:
+        return str(error)
+    return ""

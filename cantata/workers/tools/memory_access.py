@@ -1,0 +1,106 @@
+"""What steps remember: the memory bank of a run, commands in texts, memories that prompts name, and what tools are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from urllib.parse import unquote
+
+from pydantic import PrivateAttr
+
+from cantata.errors import ConfigError, StepError
+from cantata.models.graph import Outcome
+from cantata.models.values import ToolContext
+from cantata.planning import templates
+from cantata.planning.turns import memory_commands
+from cantata.planning.turns.memory_commands import Command, Get, List, Store
+from cantata.state.memory.bank import MemoryBank
+from cantata.state.runs.records import Begun
+from cantata.workers.runtime.step_context import Work, as_text, text_input
+
+MAX_COMMANDS = 1000
+"""Memory commands in one text."""
+MEMORY = "memory."
+"""What a placeholder begins with that names a memory: `{memory.namespace.key}`."""
+
+
+class Context(ToolContext):
+    """The context of a step in a worker, whose run has a memory."""
+
+    _bank: MemoryBank = PrivateAttr()
+
+    @classmethod
+    def of(cls, work: Work) -> Context:
+        """What a tool may know of this step."""
+        begun = work.begun
+        context = cls(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt, session=session_of(begun))
+        context._bank = bank_of(work)
+        return context
+
+    @property
+    def memory(self) -> MemoryBank:
+        """The memories of the run's tenant."""
+        return self._bank
+
+
+def bank_of(work: Work) -> MemoryBank:
+    """The memories of the run's tenant."""
+    return MemoryBank(work.process.ledger, tenant=work.begun.tenant, limits=work.definitions.limits)
+
+
+def session_of(begun: Begun) -> str | None:
+    """The session that the turn belongs to, if it does."""
+    return unquote(begun.session.partition("/")[2]) or None
+
+
+def agent_memory(work: Work) -> Outcome:
+    """Does the memory commands in the text before it, in order; each is answered in its place."""
+    bank, namespace = bank_of(work), work.text_param("namespace")
+    lines = memory_commands.parse(text_input(work))
+    commands = len(lines) - sum(isinstance(line, str) for line in lines)
+    if commands > MAX_COMMANDS:
+        message = f"the text has {commands:,} memory commands, each of which asks Redis; {MAX_COMMANDS:,} are allowed"
+        raise StepError(message, code="too_many_commands")
+    return Outcome(output="\n".join(_answers(lines, bank, namespace, most=work.definitions.limits.output_bytes)))
+
+
+def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *, most: int) -> Iterator[str]:
+    """The lines with commands answered. Raises StepError before they outgrow an output: a LIST is short, its answer need not be."""
+    for line in lines:
+        answer = line if isinstance(line, str) else _done(line, bank, namespace)
+        most -= len(answer)
+        if most < 0:
+            raise StepError("the answers to its memory commands are too large (limits.output_bytes)", code="output_too_large")
+        yield answer
+
+
+def recall(work: Work, texts: Iterable[str]) -> dict[str, str | None]:
+    """What the placeholders of templates name, as text; None if it is not there. The session's memories go before the tenant's."""
+    names = {name: _place(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
+    wanted = {name: place for name, place in names.items() if place}
+    if not wanted:
+        return {}
+    found = bank_of(work).of(session=session_of(work.begun)).retrieve_each(wanted.values())
+    return {name: as_text(found[place]) if place in found else None for name, place in wanted.items()}
+
+
+def _place(name: str) -> tuple[str, str] | None:
+    """The namespace and the key that a placeholder names; the key may have dots."""
+    namespace, _, key = name.removeprefix(MEMORY).partition(".")
+    return (namespace, key) if namespace and key else None
+
+
+def _done(command: Command, bank: MemoryBank, namespace: str) -> str:
+    try:
+        match command:
+            case Store(key, value):
+                bank.store_memory(key, value, namespace)
+                return memory_commands.stored(key)
+            case Get(key):
+                found = bank.retrieve_each([(namespace, key)])
+                return memory_commands.got(key, as_text(found[namespace, key]) if found else None)
+            case List():
+                return memory_commands.listed(bank.list_memories(namespace))
+            case malformed:
+                return memory_commands.failed(malformed.fault)
+    except ConfigError as error:  # such as a key that is too long
+        return memory_commands.failed("; ".join(fault.message for fault in error.faults))

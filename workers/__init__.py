@@ -1,1 +1,0 @@
-"""How one step is done. Imports orchestrator; nothing there imports this."""
