@@ -55,7 +55,10 @@ for code in {codes!r}:
 
 
 def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
-    code = "import sys\nfrom cantata.observability import metrics\nmetrics.step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
+    code = (
+        "import sys\nfrom cantata.observability import metrics\n"
+        "metrics.step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "False\n"
