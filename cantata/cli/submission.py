@@ -157,7 +157,7 @@ class Desk:
                 ahead_ms=ahead_ms,
             )
             return
-        view, _ = self.view_of(run)
+        view = RunView(run.run_id)  # lines tell what happened; what is planned only a terminal shows
         for event in run.log(since):
             view, line = plain_view.apply_and_describe(view, event)
             if line:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cantata.config.loading import BUILT_IN, check_file, find, load
+from cantata.config.documents import Document, parse
+from cantata.config.loading import BUILT_IN, check_file, find, load, load_sound
 from cantata.errors import ConfigError
 from cantata.settings import settings
 
@@ -89,6 +90,28 @@ def test_each_fault_of_a_file_is_a_line_with_its_name() -> None:
         "mine.yaml: line 1: agnets: unknown key 'agnets'; did you mean 'agents'?",
         "mine.yaml: line 2: defaults.team: there is no team 'x'",
     ]
+
+
+def test_a_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(text: str, *, source: str) -> Document:
+        parsed.append(source)
+        return parse(text, source=source)
+
+    monkeypatch.setattr("cantata.config.loading.parse", counted)
+    Path("good.yaml").write_text(GOOD)
+
+    assert load_sound(Path("good.yaml")).agents.keys() == {"solo"}
+    assert parsed == ["good.yaml"]
+
+
+def test_what_chains_name_is_told_with_its_line() -> None:
+    Path("bad.yaml").write_text("chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: gone}\n")
+
+    assert "c" in load(Path("bad.yaml")).chains
+    with pytest.raises(ConfigError, match=r"line 5: chains.c.nodes\[0\] 'a'.name: 'gone' is not under 'tools'"):
+        load_sound(Path("bad.yaml"))
 
 
 def test_a_chain_request_is_not_taken_for_a_configuration() -> None:

@@ -18,18 +18,18 @@ from cantata.planning.chains.step_ids import END, GATHER, split
 
 def plan(request: ChainRequest, definitions: Definitions) -> Graph:
     """Return the graph of a request in which `checks.check` finds nothing wrong: it is checked once, where it is submitted."""
-    drawn = outline(request.nodes, request.entry_node)
-    first = Round(drawn, definitions)
-    return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=drawn.terminals)
+    chain = outline(request.nodes, request.entry_node)
+    first = Round(chain, definitions)
+    return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=chain.terminals)
 
 
 def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, grower: str, chain: str) -> Graph:
     """Return what step `grower` adds to run the named chain on its output; the exit's output is the chain's."""
-    drawn = outline(nodes, entry)
-    first = Round(drawn, definitions, grower=grower, chain=chain)
+    whole = outline(nodes, entry)
+    first = Round(whole, definitions, grower=grower, chain=chain)
     steps, edges = first.steps(), first.edges()
     answers = definitions.chains[chain].answers
-    reads = first.at.reads_of(roots(answers.values(), drawn.nodes.all)) if answers else {end: first.at.name(end) for end in drawn.terminals}
+    reads = first.at.reads_of(roots(answers.values(), whole.nodes.all)) if answers else {end: first.at.name(end) for end in whole.terminals}
     params: dict[str, JsonValue] = {"answers": dict(answers)} if answers else {}
     end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
     sources = {edge.source for edge in edges}
@@ -60,13 +60,13 @@ def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_
     """
     turn = cast("dict[str, str]", spec.params["loop"])
     grower, rounds = split(branch_step_id)
-    drawn = outline(nodes, turn["entry"])
+    whole = outline(nodes, turn["entry"])
     following = Round(
-        drawn,
+        whole,
         definitions,
         grower=grower,
         chain=turn["chain"],
-        loop=drawn.loops.home[turn["branch"]],
+        loop=whole.loops.home[turn["branch"]],
         rounds=(*rounds[:-1], rounds[-1] + 1),
     )
     return Graph(

@@ -1,6 +1,6 @@
-"""Draws steps and edges: of a whole chain with the first round of each loop, or of a further round of one.
+"""The steps and edges of a whole chain with the first round of each loop, or of a further round of one.
 
-What runs in a drawing is what its start leads to without going back in a loop; the rest of a body comes with a later round. Where a link
+It has the nodes that its start leads to without going back in a loop; the rest of a body comes with a later round. Where a link
 leaves a loop, the step behind it must wait until the loop is left, whichever round takes it:
 
     control   an edge from each round's copy, and a guard from the branch, which no outcome takes
@@ -54,17 +54,17 @@ class Round:
         self.at = References(outline, grower, dict(zip(loop.path, rounds, strict=True)) if loop else {})
 
     def steps(self) -> list[Step]:
-        """The steps, in the order of their nodes."""
+        """Return the steps, in the order of their nodes."""
         live = [self._nodes[node_id] for node_id in self._inside if node_id in self._live]
         return [Step(id=self.at.step_id(node.node_id), given=node.default, **vars(self._spec(node.node_id))) for node in live]
 
     def edges(self) -> list[Edge]:
-        """The edges among the steps, and from them to older ones that lie behind the loop."""
+        """Return the edges among the steps, and from them to older ones that lie behind the loop."""
         edges = _Edges()
-        back, inside = self._outline.loops.backs.keys() | self._outline.loops.recalls, set(self._inside)
+        loops, inside = self._outline.loops, set(self._inside)
         for link in self._outline.nodes.links:
-            if link.source in inside and link not in back:
-                self._draw(link, edges)
+            if link.source in inside and link not in loops.backs and link not in loops.recalls:
+                self._add(link, edges)
         for node_id in self._inside:
             body = self._body_of(node_id)
             if body and node_id in self._live and not edges.targets[node_id] & body.body:
@@ -76,7 +76,7 @@ class Round:
         ]
 
     def names(self) -> dict[str, str]:
-        """Name → the step, or the name within a round, that answers to it from now on."""
+        """Return name → the step, or the name within a round, that answers to it from now on."""
         names = {}
         for node_id in self._inside:
             name, numbers = self.at.name(node_id), self.at.numbers(node_id)
@@ -85,54 +85,37 @@ class Round:
 
     # --- edges ------------------------------------------------------------------------------------------------------
 
-    def _draw(self, link: Link, edges: _Edges) -> None:
-        if self._loop and link.target not in self._loop.body:
-            self._draw_out(link, edges, self._loop)
-        elif link.target in self._live:
-            self._draw_between(link, edges)
-        else:
-            self._draw_ahead(link, edges)
-
-    def _draw_out(self, link: Link, edges: _Edges, loop: Loop) -> None:
-        """Out of the loop whose round this is; what leaves from its branch was drawn with the first round."""
-        if self._outline.loops.wakes(link) and link.source in self._live and link.source != loop.branch:
-            edges.add(link.source, link.target, link.label)
-
-    def _draw_between(self, link: Link, edges: _Edges) -> None:
-        left = self._left(link.source, link.target)
-        if link.sort == "leads":
-            if link.source in self._live:
-                edges.add(link.source, link.target, link.label)
-            if left and left.branch != link.source:
-                edges.add(left.branch, link.target, GUARD)
-        elif left or link.source in self._live:
-            edges.add(left.branch if left else link.source, link.target, wakes=self._outline.loops.wakes(link))
-            if left and link.source in self._live and self._outline.loops.wakes(link):
-                edges.add(link.source, link.target)
-
-    def _draw_ahead(self, link: Link, edges: _Edges) -> None:
-        """To a node that comes with a later round only: the branch that may begin it waits for what it will need."""
-        left = self._left(link.source, link.target)
-        entered = next((loop for loop in reversed(self._loops_at(link.target)) if link.source not in loop.body), None)
-        if entered and (left or link.source in self._live):
-            edges.add(left.branch if left else link.source, entered.branch, wakes=False)
-
-    def _left(self, source: str, target: str) -> Loop | None:
-        """The outermost loop of this drawing that a way from source to target leaves."""
-        return next((loop for loop in self._loops_at(source) if target not in loop.body), None)
+    def _add(self, link: Link, edges: _Edges) -> None:
+        """Add the edges that a link stands for."""
+        source, target, wakes = link.source, link.target, self._outline.loops.wakes(link)
+        left = next((loop for loop in self._loops_at(source) if target not in loop.body), None)
+        if self._loop and target not in self._loop.body:
+            if wakes and source in self._live and source != self._loop.branch:  # what leaves from the branch came with the first round
+                edges.add(source, target, link.label)
+        elif target in self._live:
+            if source in self._live and (wakes or not left):
+                edges.add(source, target, link.label, wakes=wakes)
+            if left and link.sort != "leads":
+                edges.add(left.branch, target, wakes=wakes)
+            elif left and left.branch != source:
+                edges.add(left.branch, target, GUARD)
+        elif left or source in self._live:  # the branch that may begin the target's round waits for what this will need
+            entered = next((loop for loop in reversed(self._loops_at(target)) if source not in loop.body), None)
+            if entered:
+                edges.add(left.branch if left else source, entered.branch, wakes=False)
 
     def _body_of(self, node_id: str) -> Loop | None:
-        """The innermost loop of this drawing whose branch is still to come behind a node."""
+        """Return the innermost loop whose branch is still to come behind a node."""
         return next((loop for loop in reversed(self._loops_at(node_id)) if loop.branch != node_id), None)
 
     def _loops_at(self, node_id: str) -> list[Loop]:
-        """The loops of this drawing that a node is in and that can go round, the outermost first."""
+        """Return the loops that a node is in and that can go round from here, the outermost first."""
         return [loop for loop in self._outline.loops.path(node_id)[self._depth :] if loop.branch in self._live]
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _spec(self, node_id: str) -> Spec:
-        """What a node's step, or each item of the map it is the map_node of, is to do."""
+        """Return what a node's step, or each item of the map it is the map_node of, is to do."""
         node = self._nodes[node_id]
         if node.kind == "wait":
             return specs.wait(node)
@@ -144,7 +127,7 @@ class Round:
         return specs.call(node, reads, self._definitions)
 
     def _turn(self, node_id: str) -> dict[str, JsonValue] | None:
-        """What a branch needs to begin another round of its loop."""
+        """Return what a branch needs to begin another round of its loop."""
         loop = self._outline.loops.home.get(node_id)
         if loop is None or loop.branch != node_id:
             return None
@@ -158,7 +141,7 @@ class Round:
 
 
 def _live(outline: Outline, loop: Loop | None) -> set[str]:
-    """The nodes that a drawing holds."""
+    """Return the nodes that have a step in a round."""
     into: dict[str, list[Link]] = defaultdict(list)
     for link in outline.waking:
         into[link.target].append(link)
@@ -167,7 +150,7 @@ def _live(outline: Outline, loop: Loop | None) -> set[str]:
 
 
 def _begun(outline: Outline, loop: Loop | None, starts: Iterable[str], into: Mapping[str, list[Link]]) -> set[str]:
-    """The nodes of a body, or of the whole chain, that its starts lead to without going back in a loop.
+    """Return the nodes of a body, or of the whole chain, that its starts lead to without going back in a loop.
 
     A loop inside may be left from any of its rounds, so all behind it counts; of itself only what is in its first.
     """

@@ -131,8 +131,8 @@ class Loops:
             for link in control
             if link.label in SIDES and ways[link.source] == sides[link.source, link.label] == 1 and link.source != link.target
         ]
-        rank = {link: (link.target not in entered, link.source not in entered, self._places[link.source]) for link in closing}
-        return min(closing, key=rank.__getitem__, default=None)
+        rank = {link: 0 if link.target in entered else 1 if link.source in entered else 2 for link in closing}
+        return min(closing, key=lambda link: (rank[link], self._places[link.source]), default=None)
 
     def _recalls(self, loop: Loop) -> Iterator[Link]:
         """Give the references in a body to nodes that come later in it, or to the reader itself."""

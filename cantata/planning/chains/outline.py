@@ -1,4 +1,4 @@
-"""A chain as its nodes draw it: links, loops, what can be reached, what ends it."""
+"""The outline of a chain: its nodes with their links and loops, what can be reached, what ends it."""
 
 from __future__ import annotations
 
