@@ -1,0 +1,165 @@
+"""`python -m tests.architecture`: prints the shape of the code, and fails where it breaks a rule of its layout or vocabulary.
+
+The words that are refused, and why, stand in docs/glossary.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import click
+import grimp
+
+TOP = Path(__file__).parents[1]
+PACKAGE = TOP / "cantata"
+
+MAX_MODULES = 12  # in a folder
+MAX_METHODS = 15  # of a class, those that begin with an underscore not counted
+DOCUMENTED = frozenset({"ChainBuilder", "Client", "Conversation"})
+"""Classes with more methods, since documents name them all: two of other systems, and our own client."""
+FRONTENDS = ("cantata.frontends", "cantata.workers.frontends")
+MAY_IMPORT_FRONTENDS = ("cantata.cli", *FRONTENDS)
+
+BANNED = frozenset(
+    (
+        "book", "crew", "desk", "door", "drawing", "forum", "grower", "growth", "grown", "heart", "hop", "kin", "lastwords", "matter",
+        "mend", "mended", "paper", "senses", "shelf", "story", "strike", "talk", "tell", "telling", "told", "twin",
+    )
+)  # fmt: skip
+"""Metaphors and household words that stood for standard terms."""
+
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def sources() -> dict[Path, ast.Module]:
+    """Return the modules of the package, parsed."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def functions_of(tree: ast.Module) -> Iterator[Function]:
+    """Yield all functions and methods of a module."""
+    yield from (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def classes_of(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """Yield all classes of a module."""
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def methods_of(node: ast.ClassDef) -> list[str]:
+    """Return the names of a class's public methods."""
+    return [each.name for each in node.body if isinstance(each, Function) and not each.name.startswith("_")]
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module defines: classes, functions, parameters, variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def banned_in(name: str) -> set[str]:
+    """Return the banned words that an identifier is made of."""
+    return {word.lower() for word in _WORDS.findall(name)} & BANNED
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def class_names_used_twice(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield the class names that two modules define."""
+    places = defaultdict(list)
+    for path, tree in trees.items():
+        for node in classes_of(tree):
+            places[node.name].append(str(path.relative_to(TOP)))
+    yield from (f"class {name} is defined in {' and '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1)
+
+
+def rooms_that_are_too_large(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield the folders with too many modules."""
+    sizes = Counter(path.parent for path in trees)
+    yield from (f"{folder.relative_to(TOP)}/ has {size} modules" for folder, size in sizes.items() if size > MAX_MODULES)
+
+
+def classes_that_are_too_large(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield the classes with too many public methods."""
+    for path, tree in trees.items():
+        for node in classes_of(tree):
+            if (count := len(methods_of(node))) > MAX_METHODS and node.name not in DOCUMENTED:
+                yield f"{path.relative_to(TOP)}: class {node.name} has {count} public methods"
+
+
+def banned_words(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield the identifiers and module names that are made of banned words."""
+    for path, tree in trees.items():
+        for name in sorted({path.stem, *names_in(tree)}):
+            if words := banned_in(name):
+                yield f"{path.relative_to(TOP)}: {name!r} says {', '.join(sorted(words))!r}"
+
+
+def imports_of_frontends(graph: grimp.ImportGraph) -> Iterator[str]:
+    """Yield the imports of frontends by the core."""
+    for importer in graph.modules:
+        if importer.startswith(MAY_IMPORT_FRONTENDS) or importer == "cantata":
+            continue
+        for imported in graph.find_modules_directly_imported_by(importer):
+            if imported.startswith(FRONTENDS):
+                yield f"{importer} imports {imported}"
+
+
+def cycles(graph: grimp.ImportGraph) -> Iterator[str]:
+    """Yield the modules that import themselves by way of others."""
+    yield from (
+        f"{module} is part of a cycle of imports" for module in sorted(graph.modules) if module in graph.find_downstream_modules(module)
+    )
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def figures(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield a line for each measure of the code."""
+    lines = {path: len(path.read_text("utf-8").splitlines()) for path in trees}
+    lengths = {
+        (path, node.name): (node.end_lineno or node.lineno) - node.lineno + 1 for path, tree in trees.items() for node in functions_of(tree)
+    }
+    methods = {node.name: len(methods_of(node)) for tree in trees.values() for node in classes_of(tree)}
+    longest_file, longest_function = max(lines, key=lambda path: lines[path]), max(lengths, key=lambda each: lengths[each])
+    most_methods = max(methods, key=lambda name: methods[name])
+    lua = sum(len(path.read_text("utf-8").splitlines()) for path in PACKAGE.rglob("*.lua"))
+    yield f"{len(trees)} modules, {sum(lines.values()):,} lines of Python; {lua:,} lines of Lua"
+    yield f"a module: median {median(lines.values()):.0f} lines, longest {lines[longest_file]} ({longest_file.relative_to(TOP)})"
+    yield f"a function: median {median(lengths.values()):.0f} lines, longest {lengths[longest_function]} ({longest_function[1]})"
+    yield f"a class: at most {methods[most_methods]} public methods ({most_methods})"
+    stems = Counter(path.stem for path in trees if not path.stem.startswith("__"))
+    yield f"{sum(count > 1 for count in stems.values())} module names are used twice"
+
+
+def main() -> int:
+    """Print the figures and every breach; return 1 if there is one."""
+    trees, graph = sources(), grimp.build_graph("cantata", cache_dir=None)
+    click.echo("\n".join(figures(trees)))
+    breaches = [
+        *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees), *banned_words(trees),
+        *imports_of_frontends(graph), *cycles(graph),
+    ]  # fmt: skip
+    for breach in breaches:
+        click.echo(breach)
+    click.echo(f"{len(breaches)} breaches of the layout" if breaches else "The layout is sound")
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
