@@ -8,11 +8,11 @@ from pydantic import Field, JsonValue
 
 from cantata.models.values import Value
 
-Drawn = tuple[str, str, bool]
+OutEdge = tuple[str, str, bool]
 """An edge behind its source: target, label, whether it wakes."""
 
 
-class Cell(Value):
+class EndedStep(Value):
     """How a step ended, or was left when its run did."""
 
     word: str
@@ -21,7 +21,7 @@ class Cell(Value):
     takes: tuple[str, ...] = Field(default=(), description="the labels that it took, if it is over")
 
 
-class Duty(Value):
+class ForkSpec(Value):
     """What of a step's spec decides how it starts, and what it is."""
 
     kind: str = ""
@@ -33,7 +33,7 @@ class Duty(Value):
     deadline_s: float | None = None
 
 
-class GrownItems(Value):
+class MapItems(Value):
     """The items of a map: steps `prefix/0`, `prefix/1`, ..."""
 
     like: str
@@ -47,13 +47,13 @@ class GrownItems(Value):
         return [f"{self.prefix}/{index}" for index in range(self.count)]
 
 
-class Growth(Value):
+class Expansion(Value):
     """What a step grew: its steps, and what was there before."""
 
     ids: tuple[str, ...] = ()
-    items: GrownItems | None = None
+    items: MapItems | None = None
     exit: str | None = None
-    own: tuple[Drawn, ...] = Field(default=(), description="the edges of the exit that are not the grower's")
+    own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that are not the grower's")
     counted: tuple[tuple[str, str, str, bool], ...] = Field(default=(), description="source, target, label, wakes: the source was over")
     names: dict[str, str | Literal[False]] = Field(default_factory=dict, description="name → what it meant before; false: itself")
     terminals: str | None = Field(default=None, description="those before, as JSON")
@@ -65,7 +65,7 @@ class Growth(Value):
         return [*(step_id for step_id in self.ids if step_id != like), *(self.items.ids if self.items else ())]
 
 
-class Past(Value):
+class EndedRun(Value):
     """A run that is over."""
 
     run_id: str
@@ -74,15 +74,15 @@ class Past(Value):
     request: JsonValue
     definitions: str = Field(description="by content")
     labels: dict[str, str]
-    cells: dict[str, Cell]
-    duties: dict[str, Duty]
+    steps: dict[str, EndedStep]
+    specs_of_steps: dict[str, ForkSpec]
     shared: dict[str, str] = Field(description="item → the step whose spec and edges it shares")
-    edges: dict[str, tuple[Drawn, ...]]
+    edges: dict[str, tuple[OutEdge, ...]]
     names: dict[str, str]
-    growths: dict[str, Growth] = Field(description="by grower, the first first; without the plan")
+    expansions: dict[str, Expansion] = Field(description="by grower, the first first; without the plan")
     terminals: str
 
-    def edges_of(self, step_id: str) -> tuple[Drawn, ...]:
+    def edges_of(self, step_id: str) -> tuple[OutEdge, ...]:
         """A step's out-edges."""
         own = self.edges.get(step_id)
         return self.edges.get(self.shared.get(step_id, ""), ()) if own is None else own
@@ -94,14 +94,14 @@ class Past(Value):
         return name
 
 
-class Redone(Value):
+class RestartedStep(Value):
     """A step that a fork does anew, as it starts."""
 
     step_id: str
     pending: int
     taken: int
     quorum: int = 0
-    is_enough: bool = Field(default=False, description="its quorum is reached by what is taken over")
+    is_quorum_met: bool = Field(default=False, description="its quorum is reached by what is taken over")
     joins: list[JsonValue] | None = Field(default=None, description="whom it waits for, if it has a quorum or a deadline")
     deadline_s: float | None = None
     waits: bool = Field(default=False, description="for a signal")
@@ -119,11 +119,11 @@ class Fork(Value):
     """A run made of another: what is taken back of its graph, and which steps are done anew. All else is taken over as it ended."""
 
     source: str
-    redone: tuple[Redone, ...]
+    restarted: tuple[RestartedStep, ...]
     removed: tuple[str, ...] = Field(description="steps that were grown by what is done anew")
     forgotten: tuple[str, ...] = Field(description="specs that only removed items shared")
-    regrow: tuple[str, ...] = Field(description="steps that grew, and may again")
-    edges: dict[str, list[Drawn]] = Field(description="out-edges that are others than in the source")
+    expand_again: tuple[str, ...] = Field(description="steps that grew, and may again")
+    edges: dict[str, list[OutEdge]] = Field(description="out-edges that are others than in the source")
     names: dict[str, str | Literal[False]] = Field(description="names that mean something else than in the source")
     windows: dict[str, Window]
     terminals: str

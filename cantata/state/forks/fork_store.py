@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from cantata.errors import CantataError, ConfigError, UnknownRunError
-from cantata.models.forks import Cell, Duty, Fork, Growth, Past
+from cantata.models.forks import EndedRun, EndedStep, Expansion, Fork, ForkSpec
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
@@ -27,13 +27,13 @@ REFUSED = {
 }
 
 
-def read(ledger: Ledger, run_id: str) -> Past:
+def read(ledger: Ledger, run_id: str) -> EndedRun:
     """A run that is over, read in pieces: it does not change. Raises UnknownRunError, or ConfigError for one that is under way."""
     key = run_key(ledger.redis, run_id)
     meta = cast("dict[str, str]", ledger.patiently(lambda: ledger.redis.hgetall(key)))
     if meta and meta["status"] not in RUN_OVER:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
-    cells, specs, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
+    steps, specs, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
     order = [
         entry["s"]
         for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
@@ -41,19 +41,19 @@ def read(ledger: Ledger, run_id: str) -> Past:
     ]  # fmt: skip
     if not ledger.is_whole(run_id, meta):
         raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
-    cells = states_in(meta["status"], cells)
-    own = {step_id: Duty.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
+    steps = states_in(meta["status"], steps)
+    own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
-    duties = {step_id: own[shared.get(step_id, step_id)] for step_id in cells}
+    specs_of_steps = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
     if not grown.keys() >= set(order):
         raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
-    return Past.model_validate({
+    return EndedRun.model_validate({
         "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
         "definitions": meta["definitions"],
-        "labels": json.loads(meta["labels"]), "duties": duties, "shared": shared, "names": names,
-        "cells": {step_id: _cell(packed, duties[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in cells.items()},
+        "labels": json.loads(meta["labels"]), "specs_of_steps": specs_of_steps, "shared": shared, "names": names,
+        "steps": {step_id: _cell(packed, specs_of_steps[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in steps.items()},
         "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
-        "growths": {grower: _growth(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
+        "expansions": {grower: _growth(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
     })  # fmt: skip
 
 
@@ -91,9 +91,9 @@ def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]
             yield from ready_of((step_id, whole))
 
 
-def _cell(packed: str, duty: Duty, info: Mapping[str, JsonValue]) -> Cell:
+def _cell(packed: str, spec: ForkSpec, info: Mapping[str, JsonValue]) -> EndedStep:
     word, _attempt, pending, taken, *_ = packed.split(" ")
-    return Cell(word=word, pending=int(pending), taken=int(taken), takes=takes_of(word, duty.on_error, info))
+    return EndedStep(word=word, pending=int(pending), taken=int(taken), takes=takes_of(word, spec.on_error, info))
 
 
 def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
@@ -106,9 +106,9 @@ def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[s
     return ("done",) if on_error == "skip" or code == "missed_deadline" else ("failed",) if on_error == "jump" else ()
 
 
-def _growth(grown: Mapping[str, JsonValue]) -> Growth:
+def _growth(grown: Mapping[str, JsonValue]) -> Expansion:
     lists = {part: _list_of(grown.get(part)) for part in ("ids", "own", "counted")}
-    return Growth.model_validate({**grown, **lists, "names": grown.get("names") or {}}, extra="ignore")
+    return Expansion.model_validate({**grown, **lists, "names": grown.get("names") or {}}, extra="ignore")
 
 
 def _list_of(value: JsonValue) -> list[JsonValue]:

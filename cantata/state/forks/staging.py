@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from secrets import token_hex
 
 from cantata.errors import CantataError
-from cantata.models.forks import Fork, Redone
+from cantata.models.forks import Fork, RestartedStep
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.state.redis import clock
@@ -43,11 +43,15 @@ class Stage:
         self._fork = fork
         self.place = f"{run_id}:fork:{token_hex(4)}"
         waiting = {item for _, _, items in _backlogs(fork) for item in items}
-        free = [redone for redone in fork.redone if redone.step_id not in waiting and (redone.pending == 0 or redone.is_enough)]
+        free = [
+            restarted
+            for restarted in fork.restarted
+            if restarted.step_id not in waiting and (restarted.pending == 0 or restarted.is_quorum_met)
+        ]
         self._waiting = waiting
-        self.sent = [redone.step_id for redone in free if _is_plain(redone)]
+        self.sent = [restarted.step_id for restarted in free if _is_plain(restarted)]
         """Steps that may be sent as soon as the run is made."""
-        self._ready = [redone.step_id for redone in free if not _is_plain(redone)]
+        self._ready = [restarted.step_id for restarted in free if not _is_plain(restarted)]
 
     def lay_out(self, given: str) -> str:
         """Lay it all out, with what its first step gives (JSON text); answers what `lua/fork.lua` is to make of it. Raises CantataError."""
@@ -59,8 +63,8 @@ class Stage:
         self._put(":state", self._states())
         self._put(":edges", {step_id: to_json([list(edge) for edge in edges]) for step_id, edges in fork.edges.items()})
         self._put(":names", {name: meant for name, meant in fork.names.items() if meant is not False})
-        self._put(":joins", {redone.step_id: to_json(redone.joins) for redone in fork.redone if redone.joins is not None})
-        if all(redone.step_id != START for redone in fork.redone):
+        self._put(":joins", {restarted.step_id: to_json(restarted.joins) for restarted in fork.restarted if restarted.joins is not None})
+        if all(restarted.step_id != START for restarted in fork.restarted):
             self._put(":out", {START: given})
         self._walk("blobs", ":blobs", BLOBS_PIECE)
         self._walk("tell", ":log", PIECE)
@@ -68,7 +72,7 @@ class Stage:
         plan: dict[str, JsonValue] = {
             "parts": [*HASHES, ":log", *backlogs], "failures": self._walk("rest", ":state", PIECE), "left": fork.left, "count": fork.count,
             "terminals": fork.terminals, "sent": [*self.sent], "ready": [*self._ready],
-            "deadlines": [[redone.step_id, redone.deadline_s] for redone in fork.redone if redone.deadline_s is not None],
+            "deadlines": [[restarted.step_id, restarted.deadline_s] for restarted in fork.restarted if restarted.deadline_s is not None],
         }  # fmt: skip
         return to_json(plan)
 
@@ -79,12 +83,12 @@ class Stage:
         self._ledger.patiently(lambda: self._ledger.redis.unlink(*(f"{key}{part}" for part in parts)))
 
     def _take_back(self) -> None:
-        fork, redone = self._fork, [redone.step_id for redone in self._fork.redone]
+        fork, restarted = self._fork, [restarted.step_id for restarted in self._fork.restarted]
         for part in (":steps", ":edges", ":given", ":state", ":out", ":info"):
             self._drop(part, (*fork.removed, *fork.forgotten))
         for part in (":out", ":info"):
-            self._drop(part, redone)
-        self._drop(":grown", fork.regrow)
+            self._drop(part, restarted)
+        self._drop(":grown", fork.expand_again)
         self._drop(":names", [name for name, meant in fork.names.items() if meant is False])
 
     def _states(self) -> dict[str, str]:
@@ -94,7 +98,7 @@ class Stage:
             each.step_id: f"sent 0 {each.pending} {each.taken} 0 0 {each.quorum} {since}"
             if each.step_id in sent
             else f"{'ready' if each.step_id in self._waiting else 'waiting'} 0 {each.pending} {each.taken} 0 0 {each.quorum} -"
-            for each in self._fork.redone
+            for each in self._fork.restarted
         }
 
     def _push_backlogs(self) -> Iterator[str]:
@@ -134,9 +138,9 @@ class Stage:
 LOST = "what was copied of run {source!r} is gone: Redis evicted it, or it took over 10 minutes; fork the run again"
 
 
-def _is_plain(redone: Redone) -> bool:
+def _is_plain(restarted: RestartedStep) -> bool:
     """Whether nothing but a message makes the step begin."""
-    return redone.pending == 0 and redone.taken > 0 and not (redone.waits or redone.is_enough or redone.deadline_s)
+    return restarted.pending == 0 and restarted.taken > 0 and not (restarted.waits or restarted.is_quorum_met or restarted.deadline_s)
 
 
 def _backlogs(fork: Fork) -> Iterator[tuple[str, str, tuple[str, ...]]]:
