@@ -104,8 +104,8 @@ class Run:
         The step is named by its id, or by the end of that, as its file has it: 'ask' for 'flow/ask'. 'full' if the run keeps as many
         signals for steps that do not wait yet as it may; raises ConfigError if its tenant does (`quota_exceeded`).
         """
-        refused = self._client.quotas.no_early_signal(self.run_id, self._client.definitions.limits)
-        word, ready = self._client.ledger.signal(self.run_id, step_id, value, most_kept=0 if refused else EARLY_SIGNALS)
+        refused = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
+        word, ready = self._client.ledger.signal(self.run_id, step_id, value, max_kept=0 if refused else EARLY_SIGNALS)
         if refused and word == "full":
             raise refused
         send_ready(self._client.app, ((self.run_id, step) for step in ready))

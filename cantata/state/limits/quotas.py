@@ -37,7 +37,7 @@ class Quotas:
         self._check_bytes(tenant, "kept_bytes", quota.kept_bytes, "bytes", "bytes")
         self._check_bytes(tenant, "log_bytes", quota.log_bytes, "log_bytes", "bytes of log lines")
 
-    def no_early_signal(self, run_id: str, limits: Limits) -> ConfigError | None:
+    def early_signal_refusal(self, run_id: str, limits: Limits) -> ConfigError | None:
         """Why a run may keep no more signals for steps that do not wait yet, if its tenant has used up its quota."""
         if not limits.quotas:
             return None

@@ -181,14 +181,14 @@ class Ledger:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
 
-    def signal(self, run_id: str, step_id: str, value: JsonValue, *, most_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
+    def signal(self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
         """Give a waiting step its value: ('taken' | 'kept' | 'over' | 'closed' | 'unknown' | 'unclear' | 'full', what to send).
 
         A name that no step answers to is looked for in pieces, as the end of ids and names; anew if the run gets new steps meanwhile.
-        A run keeps at most `most_kept` for steps that do not wait yet.
+        A run keeps at most `max_kept` for steps that do not wait yet.
         """
         key, text = run_key(self.redis, run_id), to_json(value)
-        bounds = (self._resend_ms, most_kept, EARLY_SIGNAL_BYTES)
+        bounds = (self._resend_ms, max_kept, EARLY_SIGNAL_BYTES)
         word, rest = self._call("signal", run_id, run_id, step_id, text, *bounds)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)

@@ -112,22 +112,22 @@ def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Red
         each.plan(work("a"), wait("flow/w"), wait("v"), edges=row("a", "flow/w", "v"), terminals=("v",))
     for step in ("w", "v"):
         assert play.ledger.signal("run", step, 1)[0] == "kept"
-    assert quotas.no_early_signal("other", limits) is None
+    assert quotas.early_signal_refusal("other", limits) is None
     assert other.ledger.signal("other", "v", 1)[0] == "kept"
 
-    refused = quotas.no_early_signal("other", limits)
+    refused = quotas.early_signal_refusal("other", limits)
 
     assert refused is not None
     assert refused.code == "quota_exceeded"
     assert "early_signals: its open runs keep 3 of 3 signals for steps that do not wait yet; send it when the step waits" in str(refused)
-    assert quotas.no_early_signal("other", Limits(quotas={"busy": Quota(early_signals=0)})) is None
-    assert other.ledger.signal("other", "w", 1, most_kept=0)[0] == "full"
+    assert quotas.early_signal_refusal("other", Limits(quotas={"busy": Quota(early_signals=0)})) is None
+    assert other.ledger.signal("other", "w", 1, max_kept=0)[0] == "full"
     if end == "succeeded":
         play.do("a")
     else:
         play.ledger.cancel("run")
     assert play.status == end
-    assert quotas.no_early_signal("other", limits) is None
+    assert quotas.early_signal_refusal("other", limits) is None
     other.ledger.cancel("other")
     assert not valkey.exists(f"{play.shard}:signals", f"{other.shard}:signals")
 
@@ -139,12 +139,12 @@ def test_a_signal_counts_no_more_when_its_step_has_had_it(quotas: Quotas, valkey
     play.plan(work("a"), wait("flow/w"), work("b"), edges=row("a", "flow/w", "b"), terminals=("b",))
     assert play.ledger.signal("run", name, 1)[0] == "kept"
     assert play.ledger.signal("run", name, 1)[0] == "over"
-    assert quotas.no_early_signal("run", limits) is not None
+    assert quotas.early_signal_refusal("run", limits) is not None
 
     play.do("a")
 
     assert play.words("flow/w") == "done"
-    assert quotas.no_early_signal("run", limits) is None
+    assert quotas.early_signal_refusal("run", limits) is None
     assert play.ledger.signal("run", name, 1)[0] == "over"
 
 
