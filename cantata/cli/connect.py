@@ -13,38 +13,38 @@ from cantata.embedded import Home, Stack, attach, status
 from cantata.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from cantata.cli.run_queries import Shelf
-    from cantata.cli.submission import Desk
+    from cantata.cli.run_queries import RunQueries
+    from cantata.cli.submission import RunSubmission
     from cantata.models.definitions import Definitions
 
 
 @contextmanager
-def opened(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[Desk]:
-    """A desk at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that lives as long as this command."""
-    url = service_url()
+def open_submission(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[RunSubmission]:
+    """A submission at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that lives as long as this command."""
+    url = find_service_url()
     stack = None if url else Stack.launch(config=config if isinstance(config, str) else None)
     with stack or nullcontext():
-        from cantata.cli.submission import Desk  # noqa: PLC0415  # Celery and pydantic take 0.9 s to load, in which the workers start
+        from cantata.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s to load, in which the workers start
 
-        with Desk(url, stack=stack, config=config, as_json=as_json) as desk:
-            yield desk
+        with RunSubmission(url, stack=stack, config=config, as_json=as_json) as submission:
+            yield submission
 
 
 @contextmanager
-def opened_for_reading(*, workers: bool, as_json: bool = False) -> Iterator[Shelf]:
+def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries]:
     """The same, where runs are kept already; without `workers` a stack of our own has none for agents and tools."""
-    url = service_url()
+    url = find_service_url()
     if url is None and not Home().data.exists():
         raise UnavailableError("no runs are kept here: there is no .cantata in this folder, and no REDIS_URL")
     stack = None if url else Stack.launch() if workers else Stack.launch(agents=0, tools=0)
     with stack or nullcontext():
-        from cantata.cli.run_queries import Shelf  # noqa: PLC0415  # as above
+        from cantata.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
 
-        with Shelf(url, stack=stack, as_json=as_json) as shelf:
-            yield shelf
+        with RunQueries(url, stack=stack, as_json=as_json) as queries:
+            yield queries
 
 
-def service_url() -> str | None:
+def find_service_url() -> str | None:
     """Where a service is that was there before us. Raises UnavailableError if the stack that is kept in this folder gives no answer."""
     named = os.environ.get("REDIS_URL")
     if named:

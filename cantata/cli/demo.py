@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cantata import text_format
-from cantata.cli.connect import opened
-from cantata.cli.main import FAILED, Told
-from cantata.cli.submission import tell
+from cantata.cli.connect import open_submission
+from cantata.cli.main import FAILED, ExitStatusCommand
+from cantata.cli.submission import print_note
 from cantata.config import loading as configuration
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
@@ -35,18 +35,18 @@ Rows = list[Mapping[str, JsonValue]]
 """Messages with the label a person gave, the one the model gave, and whether they agree."""
 
 
-@click.command(cls=Told)
+@click.command(cls=ExitStatusCommand)
 @click.option("--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini.")
 def demo(model: str | None) -> int:
     """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
     had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
     definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
-    with opened(config=definitions) as desk:
-        tell(f"1. A chain: {definitions.defaults.model} labels 30 support messages, a Python tool counts.")
+    with open_submission(config=definitions) as submission:
+        print_note(f"1. A chain: {definitions.defaults.model} labels 30 support messages, a Python tool counts.")
         if model is None:
-            tell("   (The embedded model is for smoke tests: it shows that all works, not what a good model says. Try --model.)")
-        chain = desk.submit_chain(str(FOLDER / "support.yaml"), given=None, timeout_s=None)
-        status = desk.attend(chain)
+            print_note("   (The embedded model is for smoke tests: it shows that all works, not what a good model says. Try --model.)")
+        chain = submission.submit_chain(str(FOLDER / "support.yaml"), given=None, timeout_s=None)
+        status = submission.watch(chain)
         if status:
             return status
         rows = cast(Rows, cast("dict[str, JsonValue]", chain.result().outputs["count"])["rows"])
@@ -54,20 +54,20 @@ def demo(model: str | None) -> int:
         console.print(table(rows, is_terminal=console.is_terminal))
         click.echo(share(rows))
         if model is None and right(rows) < LEAST_RIGHT:
-            tell(f"that is too few: the embedded model should get at least {LEAST_RIGHT} right")
+            print_note(f"that is too few: the embedded model should get at least {LEAST_RIGHT} right")
             return FAILED
-        tell(f"\n2. A turn for a team of three agents and a synthesizer: {QUESTION}")
-        turn = desk.submit_turn(QUESTION, team="desk", agent=None, timeout_s=None)
-        status = desk.attend(turn)
+        print_note(f"\n2. A turn for a team of three agents and a synthesizer: {QUESTION}")
+        turn = submission.submit_turn(QUESTION, team="submission", agent=None, timeout_s=None)
+        status = submission.watch(turn)
         if status:
             return status
-        tell(f"\n3. An agent with two tools, of which it picks one: {ORDER}")
-        asked = desk.submit_turn(ORDER, team=None, agent="clerk", timeout_s=None)
-        status = desk.attend(asked)
+        print_note(f"\n3. An agent with two tools, of which it picks one: {ORDER}")
+        asked = submission.submit_turn(ORDER, team=None, agent="clerk", timeout_s=None)
+        status = submission.watch(asked)
         for call in calls(asked.record()):
             click.echo(call)
-        tell("\n4. A router: the model chooses who takes each of three messages, by what agents are good at.")
-        routed = [desk.submit_turn(message, team="counter", agent=None, timeout_s=None) for message in MESSAGES]
+        print_note("\n4. A router: the model chooses who takes each of three messages, by what agents are good at.")
+        routed = [submission.submit_turn(message, team="counter", agent=None, timeout_s=None) for message in MESSAGES]
         for message, run in zip(MESSAGES, routed, strict=True):
             click.echo(f"{chosen(run.wait())} ← {message}")
     click.echo("\n" + what_next(chain.run_id, turn.run_id, had_redis=had_redis))

@@ -17,15 +17,15 @@ import click
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.extras import check_extras, missing_modules
 
-FAILED, WRONG, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
-STATUSES = (
+FAILED, INVALID, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
+EXIT_STATUS_HELP = (
     "Exit status: 0 the run succeeded, 1 it did not, 2 wrong usage or configuration, 3 no service reachable, "
     "130 interrupted (the run goes on)."
 )
 
 COMMANDS = {
-    "turn": ("submit", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
-    "chain": ("submit", "Submit a chain request and show its outcome."),
+    "turn": ("submit", "SubmitGroup a user turn and show its answer; `submit TEXT` is short for it."),
+    "chain": ("submit", "SubmitGroup a chain request and show its outcome."),
     "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("check_plan", "Show the graph and the canvas of a chain or a turn, without running it."),
     "check": ("check_plan", "Report every fault of a configuration or a chain request."),
@@ -45,11 +45,11 @@ COMMANDS = {
 EXTRAS = {"gateway": "gateway", "flower": "flower", "worker": "worker"}
 """Command → the extra that brings what it needs; the others need none, unless they start a stack."""
 
-ASIDE = {"help": "--help", "version": "--version"}
+OPTION_ALIASES = {"help": "--help", "version": "--version"}
 """Words that people try for options."""
 
 
-class Told(click.Command):
+class ExitStatusCommand(click.Command):
     """A command that returns its exit status, and whose errors are told in one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -61,15 +61,15 @@ class Told(click.Command):
             click.echo("interrupted", err=True)
             status = INTERRUPTED
         except CantataError as error:
-            _tell(error)
+            _print_status(error)
             status = _status_of(error)
         except Exception as error:  # noqa: BLE001  # the edge: what nobody foresaw is told in one line too
-            _tell_unforeseen(error)
+            _print_unexpected(error)
             status = FAILED
         ctx.exit(status or 0)
 
 
-class Submit(Told, click.Group):
+class SubmitGroup(ExitStatusCommand, click.Group):
     """Loads a command when it is called: they need up to a second, and `submit --help` has 0.2 s."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -79,7 +79,7 @@ class Submit(Told, click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name in EXTRAS and missing_modules(EXTRAS[cmd_name]):
-            return NotInstalled(cmd_name, EXTRAS[cmd_name])
+            return MissingExtraCommand(cmd_name, EXTRAS[cmd_name])
         module = importlib.import_module(f"cantata.cli.commands.{COMMANDS[cmd_name][0]}")
         return cast(click.Command, getattr(module, cmd_name))
 
@@ -91,14 +91,14 @@ class Submit(Told, click.Group):
         """A first word that is no command, nor an option of ours, begins a turn."""
         own = [word for option in self.get_params(ctx) for word in option.opts]
         if args and args[0] not in COMMANDS and args[0] not in own:
-            meant = _meant(args[0])
+            meant = _suggestion(args[0])
             if meant:
                 raise click.UsageError(f"did you mean `submit {meant}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
             args = ["turn", *args]
         return super().parse_args(ctx, args)
 
 
-class NotInstalled(Told):
+class MissingExtraCommand(ExitStatusCommand):
     """A command whose extra is not installed: it says so when it is called."""
 
     def __init__(self, name: str, extra: str) -> None:
@@ -107,30 +107,30 @@ class NotInstalled(Told):
         super().__init__(name, callback=partial(check_extras, extra, needed_by=f"submit {name}"), help=said, context_settings=settings)
 
 
-def _meant(word: str) -> str | None:
+def _suggestion(word: str) -> str | None:
     """What a single word, which may well be a turn, was more likely meant for: a command, or the file of a chain request."""
     if any(map(str.isspace, word)):
         return None
-    near = difflib.get_close_matches(word.lower(), [*COMMANDS, *ASIDE], n=1, cutoff=0.75)
+    near = difflib.get_close_matches(word.lower(), [*COMMANDS, *OPTION_ALIASES], n=1, cutoff=0.75)
     if near:
-        return ASIDE.get(near[0], near[0])
+        return OPTION_ALIASES.get(near[0], near[0])
     return f"chain {word}" if os.path.isfile(word) else None
 
 
 def _status_of(error: CantataError) -> int:
     if isinstance(error, UnavailableError):
         return UNAVAILABLE
-    return WRONG if isinstance(error, (ConfigError, UnknownRunError)) else FAILED
+    return INVALID if isinstance(error, (ConfigError, UnknownRunError)) else FAILED
 
 
-def _tell(error: CantataError) -> None:
+def _print_status(error: CantataError) -> None:
     if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     for line in str(error).splitlines():
         click.echo(f"submit: {line}", err=True)
 
 
-def _tell_unforeseen(error: Exception) -> None:
+def _print_unexpected(error: Exception) -> None:
     if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     else:
@@ -148,7 +148,7 @@ def _version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) -> N
         ctx.exit()
 
 
-@click.command(cls=Submit, context_settings={"help_option_names": ["-h", "--help"]}, epilog=STATUSES)
+@click.command(cls=SubmitGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_STATUS_HELP)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit.")
 def submit() -> None:
     """Run LLM agents, tools and chains of them, durably.

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from cantata import text_format
 from cantata.cli.commands import logs as log_lines
-from cantata.cli.main import FAILED, INTERRUPTED, WRONG
-from cantata.cli.submission import Desk, has_succeeded, result_of, tell
+from cantata.cli.main import FAILED, INTERRUPTED, INVALID
+from cantata.cli.submission import RunSubmission, has_succeeded, print_note, result_of
 from cantata.cli.views import live_view
 from cantata.client.client import ChainRun, TurnRun
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
@@ -34,14 +34,14 @@ SIGNALS = {
     "kept": (0, "kept for step {step!r}, which does not wait for it yet"),
     "over": (FAILED, "step {step!r} has its value already"),
     "closed": (FAILED, "the run is over"),
-    "unclear": (WRONG, "step {step!r} may be any of several of this run; say which"),
+    "unclear": (INVALID, "step {step!r} may be any of several of this run; say which"),
     "full": (FAILED, "the run keeps as many signals for steps that do not wait yet as it may; send it when {step!r} waits"),
-    "unknown": (WRONG, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
+    "unknown": (INVALID, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
 }
 """What the ledger answers to a signal → the exit status, and what to say."""
 
 
-class Shelf(Desk):
+class RunQueries(RunSubmission):
     """Where runs are found again."""
 
     def list(self, most: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
@@ -51,7 +51,7 @@ class Shelf(Desk):
         if self._as_json:
             click.echo(json.dumps([_summary(run) for run in found], ensure_ascii=False))
         elif not found:
-            tell("no runs are kept here" if wanted == Wanted() and behind is None else "no such runs are kept here")
+            print_note("no runs are kept here" if wanted == Wanted() and behind is None else "no such runs are kept here")
         for run in () if self._as_json else found:
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
@@ -70,34 +70,34 @@ class Shelf(Desk):
             shown = {**_listed(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
             click.echo(json.dumps({**shown, "result": result_of(run).model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
             return 0
-        view, _ = self.view_of(run)
+        view, _ = self.planned_view(run)
         while batch := event_log.read(self.client.redis, run_id, after=view.seq):
             view = view.apply(*batch)
         ended = view.without_usage(MOST_ROWS)
         if ended:
-            view = view.with_usage(self.infos(run_id, ended))
+            view = view.with_usage(self.step_infos(run_id, ended))
         Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(live_view.paint(view, record.now_ms, most=MOST_ROWS))
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
-            tell(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
+            print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
         if mixed := code_versions.told(record.code):
-            tell(f"its steps ran with different versions of the code: {mixed}")
+            print_note(f"its steps ran with different versions of the code: {mixed}")
         if record.error:
-            tell(f"error: {text_format.clean(record.error.message)} ({record.error.code})")
+            print_note(f"error: {text_format.clean(record.error.message)} ({record.error.code})")
         if record.status in RUN_OVER:
-            tell(f"its answer: submit runs result {run_id}")
+            print_note(f"its answer: submit runs result {run_id}")
         return 0
 
     def follow(self, run_id: str, since: int | None) -> int:
         """Show what happens in a run until it is over; the exit status is the run's."""
         run = self.client.run(run_id)
         if not self._as_json:
-            return self.attend(run, since=since)
+            return self.watch(run, since=since)
         try:
             for event in run.log(since):
                 click.echo(event.model_dump_json())
         except KeyboardInterrupt:
-            self._leave(run_id, "interrupted")
+            self._print_detached(run_id, "interrupted")
             return INTERRUPTED
         return 0 if has_succeeded(result_of(run)) else FAILED
 
@@ -115,20 +115,22 @@ class Shelf(Desk):
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():
-            tell(f"{dropped} older lines are not kept any more")
+            print_note(f"{dropped} older lines are not kept any more")
         elif lines and not found:
-            tell(f"none of the {lines} lines kept of run {run_id} is of this step and level; without --step and --level all are shown")
+            print_note(
+                f"none of the {lines} lines kept of run {run_id} is of this step and level; without --step and --level all are shown"
+            )
         elif not lines:
-            tell(f"no line was kept of run {run_id}; `submit runs follow {run_id}` tells what happened in it")
+            print_note(f"no line was kept of run {run_id}; `submit runs follow {run_id}` tells what happened in it")
         return 0
 
     def result(self, run_id: str, timeout_s: float | None) -> int:
         """Print a run's answer when it is over, or how far it is after `timeout_s`."""
         run = self.client.run(run_id)
         try:
-            return self.conclude(run, timeout_s)
+            return self.print_result(run, timeout_s)
         except KeyboardInterrupt:
-            self._leave(run_id, "interrupted")
+            self._print_detached(run_id, "interrupted")
             return INTERRUPTED
 
     def cancel(self, run_id: str) -> int:
@@ -137,7 +139,7 @@ class Shelf(Desk):
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "status": status}))
         else:
-            tell(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} had ended before: {status}")
+            print_note(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} had ended before: {status}")
         return 0 if status == "cancelled" else FAILED
 
     def fork(self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
@@ -159,7 +161,7 @@ class Shelf(Desk):
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
         else:
             near = run.nearest_step(step) if word in ("unknown", "kept") else None
-            tell(said.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
+            print_note(said.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
         return exit_status
 
 

@@ -32,7 +32,7 @@ from cantata.runs.view import RunView
 REFRESH_S = 0.1
 
 
-class Desk:
+class RunSubmission:
     """Where a command meets its runs."""
 
     def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
@@ -51,12 +51,12 @@ class Desk:
     def client(self) -> Client:
         """The client, once the service is there."""
         if self._stack:
-            tell(f"no REDIS_URL and no stack of `submit up` here: starting one in {self._stack.home.path} for this command")
+            print_note(f"no REDIS_URL and no stack of `submit up` here: starting one in {self._stack.home.path} for this command")
             self._stack.wait_ready()
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
         client = Client(self._stack.url if self._stack else self._url, config=known)
         for warning in client.warnings:
-            tell(f"warning: {warning}")
+            print_note(f"warning: {warning}")
         return client
 
     # --- submitting ---------------------------------------------------------------------------------------------------------
@@ -71,9 +71,9 @@ class Desk:
         self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None, session: str | None = None,
         send_history: bool = False, timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
-        """Submit a turn. Its faults are told before anything is waited for."""
+        """SubmitGroup a turn. Its faults are told before anything is waited for."""
         self.check(text, team=team, agent=agent, workflow=workflow)
-        self.warn_of_queues()
+        self.warn_of_unserved_queues()
         return self.client.submit_turn(
             text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
         )
@@ -81,38 +81,38 @@ class Desk:
     def submit_chain(
         self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
-        """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
+        """SubmitGroup the chain request that FILE means. Its faults are told before anything is waited for."""
         request = request_of(file, self.definitions, given=given, timeout_s=timeout_s)
-        self.warn_of_queues()
+        self.warn_of_unserved_queues()
         return self.client.submit_checked(request, labels=labels)
 
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Leave a run to itself; print its id."""
         click.echo(json.dumps({"run_id": run.run_id}) if self._as_json else run.run_id)
-        self._leave(run.run_id, "accepted")
+        self._print_detached(run.run_id, "accepted")
         return 0
 
     # --- attending ----------------------------------------------------------------------------------------------------------
 
-    def attend(self, run: TurnRun | ChainRun, *, events: bool = False, since: int | None = None) -> int:
+    def watch(self, run: TurnRun | ChainRun, *, events: bool = False, since: int | None = None) -> int:
         """Show a run until it is over, and its answer then; the exit status. Ctrl-C leaves the run to itself."""
         try:
             if events and isinstance(run, ChainRun) and run.request.streaming:
                 for event in run.events(since):
                     click.echo(event.model_dump_json())
             elif not self._as_json:
-                self._watch(run, since)
-            return self.conclude(run)
+                self._show_progress(run, since)
+            return self.print_result(run)
         except KeyboardInterrupt:
-            self._leave(run.run_id, "interrupted")
+            self._print_detached(run.run_id, "interrupted")
             return INTERRUPTED
 
-    def conclude(self, run: TurnRun | ChainRun, timeout_s: float | None = None) -> int:
+    def print_result(self, run: TurnRun | ChainRun, timeout_s: float | None = None) -> int:
         """Print how a run ended, or after `timeout_s` how far it is; the exit status."""
         try:
             result: RunResult | ChainResponse = run.result(timeout_s)
         except TimeoutError as error:
-            tell(str(error))
+            print_note(str(error))
             result = result_of(run)
         if self._as_json:
             click.echo(result.model_dump_json())
@@ -120,7 +120,7 @@ class Desk:
             _show(result)
         return 0 if has_succeeded(result) else FAILED
 
-    def view_of(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
+    def planned_view(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
         """A run as planned, with nothing that happened since; and how far Redis's clock is ahead of ours, in milliseconds."""
         record = run.record()
         definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
@@ -128,9 +128,9 @@ class Desk:
         steps = fragment.steps if fragment else ()
         return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 
-    def infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
+    def step_infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
         """How steps ended."""
-        return dict(zip(steps, self.client.ledger.infos(run_id, steps), strict=True))
+        return dict(zip(steps, self.client.ledger.step_infos(run_id, steps), strict=True))
 
     # ------------------------------------------------------------------------------------------------------------------------
 
@@ -141,37 +141,37 @@ class Desk:
         if "client" in self.__dict__:
             self.client.close()
 
-    def warn_of_queues(self) -> None:
+    def warn_of_unserved_queues(self) -> None:
         """Tell of queues that no worker serves, if the workers are not our own."""
         if self._stack is None:  # the workers of our own are there, but may not have said so yet
             for message in self.client.fleet_warnings():
-                tell(f"warning: {message}")
+                print_note(f"warning: {message}")
 
-    def _watch(self, run: TurnRun | ChainRun, since: int | None) -> None:
+    def _show_progress(self, run: TurnRun | ChainRun, since: int | None) -> None:
         if since is None and is_terminal():
-            view, ahead_ms = self.view_of(run)
+            view, ahead_ms = self.planned_view(run)
             live_view.watch(
                 view,
                 lambda after: list(run.log(after, timeout_s=REFRESH_S)),
-                lambda steps: self.infos(run.run_id, steps),
+                lambda steps: self.step_infos(run.run_id, steps),
                 ahead_ms=ahead_ms,
             )
             return
-        view = RunView(run.run_id)  # lines tell what happened; what is planned only a terminal shows
+        view = RunView(run.run_id)  # lines print_note what happened; what is planned only a terminal shows
         for event in run.log(since):
             view, line = plain_view.apply_and_describe(view, event)
             if line:
-                tell(line)
+                print_note(line)
 
-    def _leave(self, run_id: str, said: str) -> None:
+    def _print_detached(self, run_id: str, said: str) -> None:
         where = ""
         if self._stack:
             self._stack.keep()
             where = "; the stack of this command stays up for it, until `submit down`"
-        tell(f"{said}: the run goes on{where}; follow it with: submit runs follow {run_id}")
+        print_note(f"{said}: the run goes on{where}; follow it with: submit runs follow {run_id}")
 
 
-def tell(line: str) -> None:
+def print_note(line: str) -> None:
     """Say something to the person at the terminal; never a result."""
     click.echo(line, err=True)
 
@@ -196,10 +196,10 @@ def _show(result: RunResult | ChainResponse) -> None:
     if answer is not None:
         click.echo(text_format.clean(answer_text(answer)))
     if result.error:
-        tell(f"error: {_why(result.error)}")
+        print_note(f"error: {_why(result.error)}")
     if isinstance(result, ChainResponse) and result.failed:
-        tell(f"failed: {', '.join(result.failed)}")
-    tell(_footer(result.run_id, text_format.spoken(result.state), result.duration_ms, result.usage))
+        print_note(f"failed: {', '.join(result.failed)}")
+    print_note(_footer(result.run_id, text_format.spoken(result.state), result.duration_ms, result.usage))
 
 
 def _why(error: ErrorInfo | ChainError) -> str:

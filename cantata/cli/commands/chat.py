@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cantata.cli.connect import opened
+from cantata.cli.connect import open_submission
 from cantata.cli.main import FAILED
 from cantata.cli.options import as_json, configured, labelled
 from cantata.embedded import Home
@@ -24,12 +24,12 @@ RESUME = "submit chat --session"
 @as_json
 def chat(team: str | None, agent: str | None, session: str | None, config: str | None, labels: dict[str, str], as_json: bool) -> int:
     """Chat with a team or an agent. Where no terminal is, each line of standard input is a turn."""
-    with opened(config=config, as_json=as_json) as desk:
-        from cantata import chat as chats  # noqa: PLC0415  # loads what `opened` has loaded while the workers start
+    with open_submission(config=config, as_json=as_json) as submission:
+        from cantata import chat as chats  # noqa: PLC0415  # loads what `open_submission` has loaded while the workers start
 
-        desk.check("hello", team=team, agent=agent)
-        desk.warn_of_queues()
-        door = chats.ClientDoor(desk.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
+        submission.check("hello", team=team, agent=agent)
+        submission.warn_of_unserved_queues()
+        door = chats.ClientDoor(submission.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
         return 0 if chats.run(door, history=_lines_file(), as_json=as_json) else FAILED
 
 

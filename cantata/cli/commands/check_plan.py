@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cantata.cli.import_check import import_faults
-from cantata.cli.main import WRONG
+from cantata.cli.main import INVALID
 from cantata.cli.options import as_json, configured
 from cantata.cli.requests import definitions_of, document_of, request_of
 from cantata.config import loading as configuration
@@ -73,13 +73,13 @@ def check(file: str, config: str | None, as_json: bool) -> int:
             click.echo(f"{file}: {fault}")
     else:
         click.echo(f"{file}: all is well ({said})")
-    return WRONG if faults else 0
+    return INVALID if faults else 0
 
 
 def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
     try:
-        document = document_of(file) if file == "-" else configuration.opened(Path(file))
+        document = document_of(file) if file == "-" else configuration.open_submission(Path(file))
         if isinstance(document, Configuration):
             faults = document.locate(checks.check_chains(document.definitions))
             return [*faults], f"{_counted(document.definitions)}, {document.description}"

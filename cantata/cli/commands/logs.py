@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from cantata import text_format
-from cantata.cli.connect import opened_for_reading
+from cantata.cli.connect import open_queries
 from cantata.cli.options import as_json
 from cantata.models.values import JsonValue
 from cantata.observability.logs.lines import Line
@@ -25,8 +25,8 @@ MOST_SHOWN = 400  # characters of one value on a terminal; --json has it as it w
 @as_json
 def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
     """Show what workers and tools logged for a run, on all machines. With --json: one line of JSON for each."""
-    with opened_for_reading(workers=follow, as_json=as_json) as shelf:
-        return shelf.logs(run_id, follow=follow, step=step, level=level)
+    with open_queries(workers=follow, as_json=as_json) as queries:
+        return queries.logs(run_id, follow=follow, step=step, level=level)
 
 
 def shown(line: Line) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cantata import text_format
-from cantata.cli.connect import service_url
+from cantata.cli.connect import find_service_url
 from cantata.cli.main import FAILED
 from cantata.cli.options import as_json
 from cantata.client.memory_bank import MemoryBank
@@ -79,7 +79,9 @@ def set_(key: str, value: str, namespace: str, ttl: float | None, tenant: str, s
 def list_(namespace: str, tenant: str, session: str | None, as_json: bool) -> int:
     """List the keys of a namespace. In `conversations` they are the sessions."""
     with _opened(tenant, session) as bank:
-        _tell(bank.list_memories(namespace), as_json, f"nothing is remembered in {namespace!r}; `submit memory namespaces` shows where")
+        _print_status(
+            bank.list_memories(namespace), as_json, f"nothing is remembered in {namespace!r}; `submit memory namespaces` shows where"
+        )
     return 0
 
 
@@ -89,7 +91,7 @@ def list_(namespace: str, tenant: str, session: str | None, as_json: bool) -> in
 def namespaces(tenant: str, session: str | None, as_json: bool) -> int:
     """List the namespaces that hold something."""
     with _opened(tenant, session) as bank:
-        _tell(bank.namespaces(), as_json, "nothing is remembered here")
+        _print_status(bank.namespaces(), as_json, "nothing is remembered here")
     return 0
 
 
@@ -114,7 +116,7 @@ _MISSING: Any = object()
 @contextmanager
 def _opened(tenant: str, session: str | None, *, starts: bool = False) -> Iterator[MemoryBank]:
     """The bank at REDIS_URL, else of the stack of this folder; else of one without workers that lives as long as this command."""
-    url = service_url()
+    url = find_service_url()
     if url is None and not starts and not Home().data.exists():
         raise UnavailableError("nothing is kept here: there is no .cantata in this folder, and no REDIS_URL")
     stack = None if url else Stack.launch(agents=0, tools=0)
@@ -137,7 +139,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _tell(names: list[str], as_json: bool, if_none: str) -> None:
+def _print_status(names: list[str], as_json: bool, if_none: str) -> None:
     if as_json:
         click.echo(json.dumps(names, ensure_ascii=False))
     elif not names:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cantata.cli.connect import opened_for_reading
+from cantata.cli.connect import open_queries
 from cantata.cli.options import as_json, assignments, detach, json_value
 
 
@@ -27,8 +27,8 @@ run_id = click.argument("run_id", metavar="ID")
 @as_json
 def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, before: str | None, as_json: bool) -> int:
     """List runs, the newest first."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        return shelf.list(limit, statuses=statuses, kind=kind, text=search, behind=before)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        return queries.list(limit, statuses=statuses, kind=kind, text=search, behind=before)
 
 
 @runs.command()
@@ -36,8 +36,8 @@ def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, 
 @as_json
 def show(run_id: str, as_json: bool) -> int:
     """Show a run with all its steps, as it stands now."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        return shelf.show(run_id)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        return queries.show(run_id)
 
 
 @runs.command()
@@ -46,8 +46,8 @@ def show(run_id: str, as_json: bool) -> int:
 @as_json
 def follow(run_id: str, since: int | None, as_json: bool) -> int:
     """Watch a run until it is over, then show its answer. With --json: one event a line."""
-    with opened_for_reading(workers=True, as_json=as_json) as shelf:
-        return shelf.follow(run_id, since)
+    with open_queries(workers=True, as_json=as_json) as queries:
+        return queries.follow(run_id, since)
 
 
 @runs.command()
@@ -56,8 +56,8 @@ def follow(run_id: str, since: int | None, as_json: bool) -> int:
 @as_json
 def result(run_id: str, timeout: float | None, as_json: bool) -> int:
     """Wait until a run is over, and show its answer."""
-    with opened_for_reading(workers=True, as_json=as_json) as shelf:
-        return shelf.result(run_id, timeout)
+    with open_queries(workers=True, as_json=as_json) as queries:
+        return queries.result(run_id, timeout)
 
 
 @runs.command()
@@ -65,8 +65,8 @@ def result(run_id: str, timeout: float | None, as_json: bool) -> int:
 @as_json
 def cancel(run_id: str, as_json: bool) -> int:
     """End a run; what its workers do for it is stopped."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        return shelf.cancel(run_id)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        return queries.cancel(run_id)
 
 
 @runs.command()
@@ -84,9 +84,9 @@ def cancel(run_id: str, as_json: bool) -> int:
 @as_json
 def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:  # fmt: skip
     """Do a run that is over anew from a step on, as a new run; what lies upstream is taken over."""
-    with opened_for_reading(workers=True, as_json=as_json) as shelf:
-        made = shelf.fork(run_id, from_step, changes)
-        return shelf.detach(made) if detach else shelf.attend(made)
+    with open_queries(workers=True, as_json=as_json) as queries:
+        made = queries.fork(run_id, from_step, changes)
+        return queries.detach(made) if detach else queries.watch(made)
 
 
 @runs.command()
@@ -95,9 +95,9 @@ def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_
 @as_json
 def retry(run_id: str, detach: bool, as_json: bool) -> int:
     """Do anew what a failed or cancelled run left unfinished, as a new run; the rest is taken over."""
-    with opened_for_reading(workers=True, as_json=as_json) as shelf:
-        made = shelf.fork(run_id, None, {})
-        return shelf.detach(made) if detach else shelf.attend(made)
+    with open_queries(workers=True, as_json=as_json) as queries:
+        made = queries.fork(run_id, None, {})
+        return queries.detach(made) if detach else queries.watch(made)
 
 
 @runs.command()
@@ -107,5 +107,5 @@ def retry(run_id: str, detach: bool, as_json: bool) -> int:
 @as_json
 def signal(run_id: str, step: str, value: Any, as_json: bool) -> int:
     """Give a waiting step its value."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        return shelf.signal(run_id, step, value)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        return queries.signal(run_id, step, value)

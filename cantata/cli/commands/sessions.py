@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantata import text_format
-from cantata.cli.connect import opened_for_reading
+from cantata.cli.connect import open_queries
 from cantata.cli.options import as_json
 from cantata.errors import ConfigError
 from cantata.state.sessions.conversations import fault_of
@@ -39,8 +39,8 @@ tenant = click.option("--tenant", metavar="NAME", default="", help="Whose it is:
 @as_json
 def list_(limit: int, tenant: str, as_json: bool) -> int:
     """List the conversations that were used last."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        found = shelf.client.sessions.of(tenant).list(limit)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        found = queries.client.sessions.of(tenant).list(limit)
     if as_json:
         click.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
     elif not found:
@@ -57,8 +57,8 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
 @as_json
 def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
     """Show what was said in a conversation, the oldest first. With --json: one entry a line."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        kept = shelf.client.sessions.of(tenant)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        kept = queries.client.sessions.of(tenant)
         entries, waiting = kept.history(name, limit), kept.waiting(name)
     if not entries and not waiting:
         raise ConfigError(f"no conversation {name!r} is kept here; `submit sessions list` shows those kept")
@@ -75,8 +75,8 @@ def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
 @as_json
 def clear(name: str, tenant: str, as_json: bool) -> int:
     """Forget what was said in a conversation. Its turns are kept as runs."""
-    with opened_for_reading(workers=False, as_json=as_json) as shelf:
-        count = shelf.client.sessions.of(tenant).clear(name)
+    with open_queries(workers=False, as_json=as_json) as queries:
+        count = queries.client.sessions.of(tenant).clear(name)
     click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"{count} entries forgotten", err=not as_json)
     return 0
 

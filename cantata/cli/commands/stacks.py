@@ -73,9 +73,11 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     Each matter is green, yellow (it works, but look) or red (it does not work). If any is red the exit status is 1.
     """
     stack = embedded.status()
-    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if that gives no answer: then this is what to tell
+    url = os.environ.get("REDIS_URL") or (
+        stack.url if stack.kept else None
+    )  # also if that gives no answer: then this is what to print_note
     if url is None:
-        _tell(stack, None, [], as_json)
+        _print_status(stack, None, [], as_json)
         raise UnavailableError("no REDIS_URL, and no stack of `submit up` here")
     own = stack if stack.url == url else None
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
@@ -83,13 +85,13 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
         url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower
     )  # fmt: skip
     found = health.judged(facts)
-    _tell(stack, found, [] if isinstance(facts.fleet, Missing) else list(facts.fleet.workers), as_json)
+    _print_status(stack, found, [] if isinstance(facts.fleet, Missing) else list(facts.fleet.workers), as_json)
     if isinstance(facts.store, Missing):
         raise UnavailableError(facts.store.why)
     return FAILED if found.colour == "red" else 0
 
 
-def _tell(stack: embedded.StackStatus, found: health.Report | None, workers: list[registry.Worker], as_json: bool) -> None:
+def _print_status(stack: embedded.StackStatus, found: health.Report | None, workers: list[registry.Worker], as_json: bool) -> None:
     if as_json:
         shown = [worker.model_dump(mode="json") for worker in workers]
         click.echo(json.dumps({**stack.to_json(), "workers": shown, "health": found.model_dump() if found else None}))

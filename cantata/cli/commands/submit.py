@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from cantata.cli.connect import opened
+from cantata.cli.connect import open_submission
 from cantata.cli.options import SECONDS, as_json, configured, detach, json_object, labelled
 from cantata.errors import ConfigError
 
@@ -35,14 +35,14 @@ def turn(
     text: str, team: str | None, agent: str | None, workflow: str | None, session: str | None, history: bool, config: str | None,
     timeout: float | None, labels: dict[str, str], detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
+    """SubmitGroup a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
-    with _refusals(as_json, "refused_turn"), opened(config=config, as_json=as_json) as desk:
-        run = desk.submit_turn(
+    with _refusals(as_json, "refused_turn"), open_submission(config=config, as_json=as_json) as submission:
+        run = submission.submit_turn(
             text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels
         )
-        return desk.detach(run) if detach else desk.attend(run)
+        return submission.detach(run) if detach else submission.watch(run)
 
 
 @click.command()
@@ -58,10 +58,10 @@ def chain(
     file: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
     detach: bool, events: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Submit a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
-    with _refusals(as_json or events, "refused_chain"), opened(config=config, as_json=as_json or events) as desk:
-        run = desk.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
-        return desk.detach(run) if detach else desk.attend(run, events=events)
+    """SubmitGroup a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
+    with _refusals(as_json or events, "refused_chain"), open_submission(config=config, as_json=as_json or events) as submission:
+        run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
+        return submission.detach(run) if detach else submission.watch(run, events=events)
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _refusals(as_json: bool, answer: Literal["refused_chain", "refused_turn"]) -
         yield
     except ConfigError as error:
         if as_json:
-            from cantata.runs import results  # noqa: PLC0415  # loads what `opened` has loaded while the workers start
+            from cantata.runs import results  # noqa: PLC0415  # loads what `open_submission` has loaded while the workers start
 
             click.echo(getattr(results, answer)(error).model_dump_json())
         raise

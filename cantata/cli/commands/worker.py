@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from cantata.cli.connect import service_url
+from cantata.cli.connect import find_service_url
 from cantata.cli.main import FAILED
 from cantata.cli.options import as_json, configured, metrics_port
 from cantata.embedded.supervision import prefork
@@ -50,7 +50,7 @@ def worker(
     The queues are those on REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each, all others
     share one. Several show their metrics on ports that follow each other.
     """
-    url = service_url()
+    url = find_service_url()
     if url is None:
         raise UnavailableError("a worker needs to know its Redis: set REDIS_URL, or start a stack in this folder with `submit up`")
     os.environ["REDIS_URL"] = url
@@ -62,7 +62,7 @@ def worker(
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
-    return attend(workers)
+    return watch(workers)
 
 
 def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[Worker]:
@@ -86,7 +86,7 @@ def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: i
     return Worker(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
 
 
-def attend(workers: Sequence[Worker]) -> int:
+def watch(workers: Sequence[Worker]) -> int:
     """Start the workers, hand on what asks them to end, and wait until all have ended; the exit status is 0 if theirs were.
 
     If one ends unasked, the others are told to end too: its queues would have no worker, and whoever started us would see all well.
