@@ -33,7 +33,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     meta = cast("dict[str, str]", ledger.patiently(lambda: ledger.redis.hgetall(key)))
     if meta and meta["status"] not in RUN_OVER:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
-    steps, specs, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
+    steps, spec_texts, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
     order = [
         entry["s"]
         for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
@@ -42,18 +42,18 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     if not ledger.is_whole(run_id, meta):
         raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
     steps = states_in(meta["status"], steps)
-    own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in specs.items() if not text.startswith("=")}
-    shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
-    specs_of_steps = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
+    own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in spec_texts.items() if not text.startswith("=")}
+    shared = {step_id: text[1:] for step_id, text in spec_texts.items() if text.startswith("=")}
+    specs = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
     if not grown.keys() >= set(order):
         raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
     return EndedRun.model_validate({
         "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
         "definitions": meta["definitions"],
-        "labels": json.loads(meta["labels"]), "specs_of_steps": specs_of_steps, "shared": shared, "names": names,
-        "steps": {step_id: _cell(packed, specs_of_steps[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in steps.items()},
+        "labels": json.loads(meta["labels"]), "specs": specs, "shared": shared, "names": names,
+        "steps": {step_id: _ended_step(packed, specs[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in steps.items()},
         "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
-        "expansions": {grower: _growth(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
+        "expansions": {grower: _expansion(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
     })  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]
             yield from ready_of((step_id, whole))
 
 
-def _cell(packed: str, spec: ForkSpec, info: Mapping[str, JsonValue]) -> EndedStep:
+def _ended_step(packed: str, spec: ForkSpec, info: Mapping[str, JsonValue]) -> EndedStep:
     word, _attempt, pending, taken, *_ = packed.split(" ")
     return EndedStep(word=word, pending=int(pending), taken=int(taken), takes=takes_of(word, spec.on_error, info))
 
@@ -106,7 +106,7 @@ def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[s
     return ("done",) if on_error == "skip" or code == "missed_deadline" else ("failed",) if on_error == "jump" else ()
 
 
-def _growth(grown: Mapping[str, JsonValue]) -> Expansion:
+def _expansion(grown: Mapping[str, JsonValue]) -> Expansion:
     lists = {part: _list_of(grown.get(part)) for part in ("ids", "own", "counted")}
     return Expansion.model_validate({**grown, **lists, "names": grown.get("names") or {}}, extra="ignore")
 
