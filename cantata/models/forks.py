@@ -75,7 +75,7 @@ class EndedRun(Value):
     definitions: str = Field(description="by content")
     labels: dict[str, str]
     steps: dict[str, EndedStep]
-    specs_of_steps: dict[str, ForkSpec]
+    specs: dict[str, ForkSpec]
     shared: dict[str, str] = Field(description="item → the step whose spec and edges it shares")
     edges: dict[str, tuple[OutEdge, ...]]
     names: dict[str, str]

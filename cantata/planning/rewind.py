@@ -26,7 +26,7 @@ def fork(ended: EndedRun, from_step: str) -> Fork:
     one that is not there or was not asked for, and for what may be several.
     """
     step_id = _named(ended, from_step)
-    if _was_not_asked_for(ended.steps[step_id]):
+    if _was_never_due(ended.steps[step_id]):
         raise _refused(f"step {from_step!r} was skipped, since nothing led to it; fork from a step that decides that")
     return _rewound(ended, {step_id, *_unfinished(ended)})
 
@@ -37,7 +37,7 @@ def _named(ended: EndedRun, name: str) -> str:
         return step_id
     ends = dict.fromkeys(ended.answering(each) for each in (*ended.steps, *ended.names) if each.endswith(f"/{name}"))
     there = [each for each in ends if each in ended.steps]
-    found = [each for each in there if not _was_not_asked_for(ended.steps[each])] or there
+    found = [each for each in there if not _was_never_due(ended.steps[each])] or there
     if len(found) == 1:
         return found[0]
     if found:
@@ -84,26 +84,26 @@ def _refused(message: str) -> ConfigError:
 def _unfinished(ended: EndedRun) -> Iterator[str]:
     """The steps that failed the run, that it stopped or that it never came to. A failure that its graph or a scope bore is an outcome."""
     for step_id, step_end in ended.steps.items():
-        if not _is_finished(step_end) and not _is_borne(ended, step_id):
+        if not _is_finished(step_end) and not _is_tolerated(ended, step_id):
             yield step_id
 
 
 def _is_finished(step_end: EndedStep) -> bool:
-    return step_end.word == "done" or bool(step_end.takes) or _was_not_asked_for(step_end)
+    return step_end.word == "done" or bool(step_end.takes) or _was_never_due(step_end)
 
 
-def _was_not_asked_for(step_end: EndedStep) -> bool:
+def _was_never_due(step_end: EndedStep) -> bool:
     return step_end.word == "skipped" and step_end.pending == 0 and step_end.taken == 0
 
 
-def _is_borne(ended: EndedRun, step_id: str) -> bool:
+def _is_tolerated(ended: EndedRun, step_id: str) -> bool:
     """Whether the expansion that a step stands in came to its end all the same."""
-    scope = ended.specs_of_steps[step_id].scope
+    scope = ended.specs[step_id].scope
     while scope is not None:
         exit_id = ended.answering(scope)
         if _is_finished(ended.steps[exit_id]):
             return True
-        outer = ended.specs_of_steps[exit_id].scope
+        outer = ended.specs[exit_id].scope
         scope = outer if outer != scope else None
     return False
 
@@ -210,7 +210,7 @@ class _Rewind:
         return into
 
     def _start_of(self, step_id: str) -> RestartedStep:
-        spec, into = self._past.specs_of_steps[step_id], self._into[step_id]
+        spec, into = self._past.specs[step_id], self._into[step_id]
         open_ones = [source for source, _, _ in into if source in self._anew]
         over = [(self._past.steps[source], label, wakes) for source, label, wakes in into if source not in self._anew]
         taken = sum(wakes and label in step_end.takes for step_end, label, wakes in over)
@@ -227,7 +227,7 @@ class _Rewind:
 
     def _windows(self) -> Iterator[tuple[str, Window]]:
         restarted = set(self._redone)
-        under_way = Counter(self._past.specs_of_steps[step_id].window for step_id in self._redone)
+        under_way = Counter(self._past.specs[step_id].window for step_id in self._redone)
         for grower, expansion in self._past.expansions.items():
             if expansion.items and under_way[grower]:
                 items = tuple(step_id for step_id in expansion.items.ids if step_id in restarted)
