@@ -229,7 +229,7 @@ class Parent:
 def _loaded() -> Any:
     """Everything is imported; the module that forks."""
     prefork = importlib.import_module("cantata.embedded.supervision.prefork")
-    libraries = importlib.import_module("cantata.workers.code.libraries")
+    libraries = importlib.import_module("cantata.workers.code.prefork_imports")
     if LOADED[0] not in sys.modules:
         libraries.common()
         libraries.models()

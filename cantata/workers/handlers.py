@@ -1,10 +1,14 @@
-"""Step kind → handler: the one table of what this worker can do."""
+"""Step kind → handler: what a worker can do. Frontends add theirs by entry points of the group `cantata.step_handlers`.
+
+Such an entry point names a mapping of step kinds to handlers, such as `package.module:HANDLERS`.
+"""
 
 from __future__ import annotations
 
-from cantata.workers.frontends.diskurs import handlers as diskurs
+from importlib.metadata import entry_points
+
 from cantata.workers.runtime.step_context import Handler
-from cantata.workers.steps import agent_turns, decisions, instruction_steps, routers, routing, session_history, teams
+from cantata.workers.steps import agent_turns, broadcast_answers, decisions, instruction_steps, routers, routing, session_history
 from cantata.workers.tools import commands, functions, mcp, memory_access
 
 HANDLERS: dict[str, Handler] = {
@@ -25,13 +29,15 @@ HANDLERS: dict[str, Handler] = {
     "team.route": routing.team_route,
     "team.reply": routing.team_reply,
     "team.next": routing.team_next,
-    "team.synthesize": teams.team_synthesize,
-    "team.collect": teams.team_collect,
+    "team.synthesize": broadcast_answers.team_synthesize,
+    "team.collect": broadcast_answers.team_collect,
     "history.block": session_history.history_block,
     "chain.branch": decisions.chain_branch,
     "chain.map": decisions.chain_map,
     "chain.gather": decisions.chain_gather,
     "chain.run": decisions.chain_run,
     "chain.end": decisions.chain_end,
-    **diskurs.HANDLERS,
 }
+
+for each in entry_points(group="cantata.step_handlers"):
+    HANDLERS |= each.load()

@@ -37,7 +37,7 @@ from cantata.state.redis.connection import Redis, RedisFailure, check, connect
 from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import Ready
 from cantata.workers import tasks
-from cantata.workers.code import configured, user_code
+from cantata.workers.code import config_preload, user_code
 from cantata.workers.models import llm
 from cantata.workers.runtime import resource_limits, shutdown_flush
 from cantata.workers.runtime.consumer import Consumer
@@ -155,7 +155,7 @@ class Service:
 
         user_code.serve(report, is_replaced=embedded.is_inside())
         if self.queues != ("coordinator",):
-            configured.adopt()
+            config_preload.adopt()
 
     def _pass_on_code(self, read: int) -> None:
         with os.fdopen(read, encoding="utf-8", errors="surrogateescape") as lines:

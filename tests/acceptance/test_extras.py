@@ -256,7 +256,7 @@ def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_pa
 @pytest.mark.slow("LiteLLM takes 2 to 6 s to import")
 def test_the_model_library_is_imported_with_the_extra_for_workers_alone(tmp_path: Path) -> None:
     ran = run(
-        "import cantata.workers.code.libraries\nworkers.libraries.models()\nprint(len(cantata.workers.code.libraries.litellm_modules))",
+        "import cantata.workers.code.prefork_imports\nworkers.libraries.models()\nprint(len(cantata.workers.code.prefork_imports.litellm_modules))",
         extras=("worker",),
         cwd=tmp_path,
     )

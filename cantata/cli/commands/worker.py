@@ -92,7 +92,7 @@ def watch(workers: Sequence[Worker]) -> int:
     If one ends unasked, the others are told to end too: its queues would have no worker, and whoever started us would see all well.
     """
     if prefork.can_fork():
-        importlib.import_module("cantata.workers.code.libraries").common()  # by name: what is imported flows down
+        importlib.import_module("cantata.workers.code.prefork_imports").common()  # by name: what is imported flows down
     # In sessions of their own: a Ctrl-C at the terminal reaches them once, through us. The second one means: at once.
     children = {each.name: prefork.start(each.command, environment=os.environ, streams=(0, 1, 2)) for each in workers}
     running = {child.pid: name for name, child in children.items()}

@@ -303,7 +303,7 @@ def main() -> None:
 
 
 def _libraries() -> Any:
-    return importlib.import_module("cantata.workers.code.libraries")  # by name: what is imported flows down
+    return importlib.import_module("cantata.workers.code.prefork_imports")  # by name: what is imported flows down
 
 
 def _take_lock(home: Home) -> int:

@@ -28,7 +28,7 @@ import structlog
 
 from cantata.errors import MustWait
 from cantata.packages import OURS
-from cantata.workers.code import libraries, sources
+from cantata.workers.code import prefork_imports, sources
 
 DIGEST_CHARS = 12
 AGAIN_S = 0.5  # until the stack's supervisor has noticed a change
@@ -112,10 +112,10 @@ def adopt(folder: str, module: str) -> str:
 
 def _unload_library(module: str) -> None:
     """Unload a library of this name, so that the user's module is imported, if it came with LiteLLM and this process calls no model."""
-    if module not in libraries.litellm_modules:
+    if module not in prefork_imports.litellm_modules:
         return
-    for name in [name for name in libraries.litellm_modules if name == module or name.startswith(f"{module}.")]:
-        libraries.litellm_modules.discard(name)
+    for name in [name for name in prefork_imports.litellm_modules if name == module or name.startswith(f"{module}.")]:
+        prefork_imports.litellm_modules.discard(name)
         sys.modules.pop(name, None)
 
 

@@ -13,14 +13,14 @@ from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning.turns.agent_steps import next_round, tool_step
 from cantata.state.runs.encoding import to_json
 from cantata.workers.models import llm, prompt_record
-from cantata.workers.models.dialects import notes
+from cantata.workers.models.dialects import followup_prompts
 from cantata.workers.models.dialects.agentic_results import agentic_result
 from cantata.workers.models.dialects.call_parsing import Call, Said, calls_of
 from cantata.workers.models.dialects.rounds import Round
 from cantata.workers.models.dialects.tool_lookup import resolve
 from cantata.workers.models.model_calls import ask
 from cantata.workers.runtime.step_context import Work
-from cantata.workers.steps.turns import Turn
+from cantata.workers.steps.model_turns import Turn
 
 NOT_WHOLE = ("length", "content_filter")  # why a model stopped before it was done
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
@@ -73,18 +73,18 @@ def _another(turn: Turn, reply: llm.Reply, said: Said, known: Sequence[ToolSchem
         names = [tool.name for tool in known]
         calls = tuple(_without_workflow(resolve(call, names)) for call in said.calls)
         is_over = turn.count("calls") + 1 >= turn.most_tool_rounds
-        return Round(calls=calls, note=notes.rounds_over(turn.most_tool_rounds) if is_over else "")
+        return Round(calls=calls, note=followup_prompts.rounds_over(turn.most_tool_rounds) if is_over else "")
     if _is_empty(said.response):
         if not isinstance(turn.instruction, AgenticStep) or turn.is_closing:
             return None
         is_over = turn.count("nudge") + 1 >= turn.most_steps
-        return Round(kind="nudge", note=notes.steps_over(turn.most_steps) if is_over else notes.nudge())
+        return Round(kind="nudge", note=followup_prompts.steps_over(turn.most_steps) if is_over else followup_prompts.nudge())
     if turn.shape is None or (fault := turn.shape.fault_of(said, reply.text)) is None:
         return None
     trials = turn.shape.output.trials
     if turn.count("correction") >= trials:
         raise StepError(f"the model's reply is not what was asked for, after {trials} corrections: {fault}", code="bad_reply")
-    return Round(kind="correction", note=notes.correction(fault))
+    return Round(kind="correction", note=followup_prompts.correction(fault))
 
 
 def _round(turn: Turn, done: Round) -> Outcome:

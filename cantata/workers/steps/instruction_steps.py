@@ -15,7 +15,7 @@ from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, 
 from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns.agent_steps import STOP
 from cantata.state.runs.encoding import to_json
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models.dialects.conversation import cut
 from cantata.workers.runtime.step_context import Work, text_input
 from cantata.workers.tools import functions

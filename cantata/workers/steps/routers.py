@@ -12,7 +12,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.planning import templates
 from cantata.planning.turns import choices, history
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models import prompt_record
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.model_calls import ask

@@ -10,7 +10,7 @@ from typing import Any
 import regex
 
 from cantata.models.definitions import Rule, Team
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime.step_context import Work
 from cantata.workers.tools import functions
 

@@ -12,8 +12,8 @@ from cantata.models.definitions import Command
 from cantata.models.graph import Outcome
 from cantata.models.values import Usage
 from cantata.observability.logs.secrets import redact, secrets_in
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.code.environment import environment
-from cantata.workers.code.folders import folder_here
 from cantata.workers.runtime.step_context import Work
 
 log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.packages import OURS
 from cantata.workers.code import sources, user_code
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime import resource_limits
 from cantata.workers.runtime.step_context import Work
 from cantata.workers.tools import inline_scripts, schemas

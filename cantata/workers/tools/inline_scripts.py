@@ -11,7 +11,7 @@ from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, StepError
 from cantata.models.definitions import Script
-from cantata.workers.code.folders import folder_here, own_folder
+from cantata.workers.code.config_folder import folder_here, own_folder
 from cantata.workers.runtime.step_context import Work
 from cantata.workers.tools.schemas import Function
 

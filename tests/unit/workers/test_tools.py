@@ -13,7 +13,7 @@ from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.runs.records import Begun
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import Work
 from cantata.workers.tools.functions import load, tool_call

@@ -22,7 +22,7 @@ from cantata.workers.frontends.diskurs.replies import ReplyError
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_class, memory_key
 from cantata.workers.models import llm, prompt_record
-from cantata.workers.models.dialects import notes
+from cantata.workers.models.dialects import followup_prompts
 from cantata.workers.models.dialects.call_parsing import Call, calls_of
 from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import Round
@@ -152,7 +152,7 @@ def _asked(work: Work, reply: llm.Reply, rounds: Sequence[Round], known: Sequenc
     asked: tuple[Call, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
     asked = tuple(resolve(call, names) for call in asked)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason}
-    note = notes.rounds_over(MOST_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MOST_TOOL_ROUNDS else ""
+    note = followup_prompts.rounds_over(MOST_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MOST_TOOL_ROUNDS else ""
     done = Round(reply=reply.text, calls=asked, usage=reply.usage, note=note)
     if not asked:
         return Outcome(output=done.to_json(), usage=reply.usage, detail=detail)

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from cantata.workers.code import libraries
-from cantata.workers.models.llm import leaving
+from cantata.workers.code import prefork_imports
+from cantata.workers.models.llm import request_start
 
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its price list from GitHub
@@ -33,7 +33,7 @@ def load(home: Path | None = None) -> Any:
             _set_up(litellm)
             _serve_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
             _litellm = litellm
-            libraries.litellm_modules.clear()  # this process keeps them
+            prefork_imports.litellm_modules.clear()  # this process keeps them
         return _litellm
 
 
@@ -48,7 +48,7 @@ def imported() -> Any:
 def _set_up(litellm: Any) -> None:
     import aiohttp  # noqa: PLC0415  # LiteLLM has loaded it
 
-    leaving.watch(aiohttp)
+    request_start.watch(aiohttp)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables

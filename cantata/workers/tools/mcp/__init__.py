@@ -16,7 +16,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import McpServer, Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime.step_context import Work
 from cantata.workers.tools.mcp.session_errors import Broken
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cantata.models.values import JsonValue, Usage
 from cantata.workers.models.dialects.call_parsing import Call
 from cantata.workers.models.dialects.conversation import Message, conversation, exchange
-from cantata.workers.models.dialects.notes import nudge, rounds_over
+from cantata.workers.models.dialects.followup_prompts import nudge, rounds_over
 from cantata.workers.models.dialects.rounds import Answer, HistoryMode, Round
 
 BASE: list[Message] = [{"role": "system", "content": "Be."}, {"role": "user", "content": "Go."}]

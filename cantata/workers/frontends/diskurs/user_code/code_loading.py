@@ -17,7 +17,7 @@ from typing import Any
 from cantata.errors import StepError
 from cantata.models.conductors import Code, Forum
 from cantata.workers.code import user_code
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.frontends.diskurs.user_code import compatibility
 from cantata.workers.runtime.step_context import Work
 from cantata.workers.tools import functions

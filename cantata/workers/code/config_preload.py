@@ -9,7 +9,7 @@ import structlog
 from cantata.config import loading
 from cantata.errors import CantataError
 from cantata.workers.code import user_code
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 
 # Functions stand in many places of definitions. What looks like one and is no module of the user's is passed over.
 _FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')

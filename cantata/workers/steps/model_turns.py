@@ -17,7 +17,7 @@ from cantata.models.wire import HistoryEntry
 from cantata.planning import templates
 from cantata.planning.turns import history
 from cantata.planning.turns.agent_steps import template, tools_of
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import Answer, Round
 from cantata.workers.runtime.step_context import Work, filling, text_input

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from cantata.errors import StepError
 from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue
-from cantata.workers.code.folders import folder_here
+from cantata.workers.code.config_folder import folder_here
 from cantata.workers.tools import mcp
 
 
