@@ -363,7 +363,7 @@ class Client:
 
     def fleet_warnings(self) -> list[str]:
         """What is to be said of the fleet now: usual queues that no worker serves, odd clocks, workers older than this client."""
-        return registry.worries(self.redis, ("coordinator", "agents", "tools"), __version__)
+        return registry.warnings_for(self.redis, ("coordinator", "agents", "tools"), __version__)
 
     def close(self) -> None:
         """Let go of connections; runs go on."""

@@ -122,7 +122,7 @@ class Sweeper(threading.Thread):
         swept = [node for node, future in self._under_way.items() if future in done and future.result()]
         self._under_way = {node: future for node, future in self._under_way.items() if future not in done}
         if set(swept) == nodes.keys():
-            load.swept(self._ledger.redis)
+            load.record_sweep(self._ledger.redis)
 
     def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
         """Whether the shards of a node were all swept by this process."""

@@ -33,7 +33,7 @@ from cantata.observability.metrics.http_server import Answer, Page, Server
 from cantata.observability.metrics.registries import page_of, registry
 from cantata.observability.metrics.scrape_address import Place
 from cantata.state.fleet import load
-from cantata.state.fleet.load import QueueLoad, Standing
+from cantata.state.fleet.load import QueueLoad
 from cantata.state.fleet.sizes import Sizes
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.redis_errors import reason
@@ -94,9 +94,9 @@ class Watch:
 
     def _gathered(self) -> Found:
         try:
-            standing = load.standing(self._client.redis)
+            standing = load.measure(self._client.redis)
             served = {queue for worker in standing.workers for queue in worker.queues}
-            waited_in = load.queues_of_ready(self._client.redis)
+            waited_in = load.list_ready_queues(self._client.redis)
             with self._lock:
                 self._named |= {*sorted(served)[:MOST_NAMED], *_queues_in(self._client.definitions)}  # though nobody may serve them later
                 named = sorted({*self._named, *self._asked, *served, *waited_in})

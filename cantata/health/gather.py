@@ -26,7 +26,7 @@ PATIENCE_S = 4.0  # for all parts together
 class Look:
     """The fleet, but for what waits in the broker."""
 
-    standing: load.Standing
+    standing: load.FleetLoad
     queues: set[str]
     """Those that somebody serves or waits in."""
     last_ended: Mapping[str, int]
@@ -88,9 +88,11 @@ def _refusal(redis: Redis, place: str) -> str:
 def look_at_fleet(url: str) -> Look:
     """Who works, and on what. Raises UnavailableError."""
     with _asking(url) as redis:
-        found = load.standing(redis)
+        found = load.measure(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
-        return Look(found, {*load.USUAL_QUEUES, *served, *load.queues_of_ready(redis)}, load.last_ended(redis), refused_steps.recent(redis))
+        return Look(
+            found, {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}, load.recent_outcomes(redis), refused_steps.recent(redis)
+        )
 
 
 def look_at_limits(url: str) -> Shared | Missing | None:
@@ -105,7 +107,7 @@ def look_at_limits(url: str) -> Shared | Missing | None:
     if not named.models and named.budgets.day == Budget():
         return None
     with _asking(url) as redis:
-        return Shared(named, limiter.standing(redis, named.models))
+        return Shared(named, limiter.read_usage(redis, named.models))
 
 
 @contextmanager

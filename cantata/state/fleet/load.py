@@ -126,7 +126,7 @@ def queues(standing: Standing, waiting: Mapping[str, Waiting]) -> dict[str, Queu
     }  # fmt: skip
 
 
-def queues_of_ready(redis: Redis, *, each: int = 4) -> set[str]:
+def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
     """The queues of the steps that have waited longest in each shard: also those that nobody serves, and no configuration here names."""
     with redis.pipeline(transaction=False) as pipe:
         for key in (shard_key(redis, shard) for shard in range(SHARDS)):

@@ -40,7 +40,7 @@ def test_leases_count_for_the_queue_of_their_step(ledger: Ledger, valkey: Redis)
     for step_id, owner in {"a": both, "b": both, "c": one, "m/0": both, "m/1": "gone@h#3~ff"}.items():
         assert isinstance(ledger.begin(play.run_id, step_id, owner), Begun), step_id
 
-    standing = load.standing(valkey)
+    standing = load.measure(valkey)
 
     assert standing.leased == {"tools": 1, "gpu": 4}, "items share a spec; a worker may be gone"
     assert load.queues(standing, {"gpu": Waiting(3, 1.0)})["gpu"].work == 7
@@ -52,13 +52,13 @@ def test_queues_that_only_steps_name_are_found(ledger: Ledger, valkey: Redis) ->
     play = Play(ledger)
     play.plan(like("nobodys", "a|b"))
 
-    assert load.queues_of_ready(valkey) == {"nobodys"}
+    assert load.list_ready_queues(valkey) == {"nobodys"}
     ledger.cancel(play.run_id)
 
 
 def test_runs_and_steps_are_counted_through_their_life(ledger: Ledger, valkey: Redis) -> None:
     def told() -> tuple[int, int, int, dict[str, int]]:
-        found = load.standing(valkey)
+        found = load.measure(valkey)
         return found.runs_open, found.runs_kept, found.steps_ready, dict(found.totals)
 
     assert told() == (0, 0, 0, {})
@@ -82,7 +82,7 @@ def test_a_lease_that_ran_out_is_counted_with_its_recovery(ledger: Ledger, valke
     ledger.expire(ledger.leases())
     play.sweep()
 
-    assert {name: load.standing(valkey).totals[name] for name in ("lost", "recovered")} == {"lost": 1, "recovered": 1}
+    assert {name: load.measure(valkey).totals[name] for name in ("lost", "recovered")} == {"lost": 1, "recovered": 1}
     ledger.cancel(play.run_id)
 
 
@@ -102,7 +102,7 @@ def test_a_step_that_was_sent_knows_how_long_it_waited(ledger: Ledger) -> None:
 
 
 def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None:
-    assert load.last_ended(valkey) == {}
+    assert load.recent_outcomes(valkey) == {}
     for number in range(9):
         play = Play(ledger, run_id=f"run{number}")
         play.plan(like("tools", "a"))
@@ -111,8 +111,8 @@ def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None
         else:
             play.do("a")
 
-    assert load.last_ended(valkey) == {"cancelled": 6, "succeeded": 3}
-    assert load.last_ended(valkey, most=4) == {"cancelled": 1, "succeeded": 3}
+    assert load.recent_outcomes(valkey) == {"cancelled": 6, "succeeded": 3}
+    assert load.recent_outcomes(valkey, most=4) == {"cancelled": 1, "succeeded": 3}
 
 
 def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
@@ -146,11 +146,11 @@ def test_who_works_is_told_by_a_redis_that_takes_no_writes(valkey: Redis) -> Non
 
 
 def test_the_age_of_the_last_sweep_is_known(ledger: Ledger, valkey: Redis) -> None:
-    assert load.standing(valkey).sweep_age_s is None
+    assert load.measure(valkey).sweep_age_s is None
 
-    load.swept(valkey)
+    load.record_sweep(valkey)
 
-    age_s = load.standing(valkey).sweep_age_s
+    age_s = load.measure(valkey).sweep_age_s
     assert age_s is not None
     assert 0 <= age_s < 10
     assert valkey.ttl(key_of(None, load.SWEPT_KEY)) == -1, "an alert that nobody sweeps goes on until somebody does"
@@ -169,7 +169,7 @@ def test_a_sweep_that_had_to_leave_a_shard_out_is_not_whole(ledger: Ledger, valk
 
 
 def test_memory_is_that_of_the_server(valkey: Redis) -> None:
-    standing = load.standing(valkey)
+    standing = load.measure(valkey)
 
     assert standing.memory_bytes > 100_000
     assert standing.memory_limit_bytes == 0

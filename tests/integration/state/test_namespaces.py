@@ -10,7 +10,7 @@ from redis import Redis
 from cantata.errors import ConfigError
 from cantata.state.fleet import load, registry
 from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter, standing
+from cantata.state.limits.limiter import Limiter
 from cantata.state.limits.step_costs import Measured
 from cantata.state.memory import cache
 from cantata.state.memory.bank import MemoryBank
@@ -30,7 +30,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     other.redis.set("unrelated", 1)
     cache.remember(other.redis, "digest", "reply", ttl_s=60)
     step_costs.share(other.redis, {("d", "w"): Measured(1, 2.0)})
-    load.swept(other.redis)
+    load.record_sweep(other.redis)
     rotation.take(other, tenant="", team="t", session="", step="s")
     MemoryBank(other).store_memory("key", 1)
     Limiter(other).pause("m", 60)
@@ -39,7 +39,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     assert cache.recall(valkey, "digest") is None
     assert step_costs.known(valkey) == {}
     assert standing(other.redis, ["m"]).models["m"].paused_s > standing(valkey, ["m"]).models["m"].paused_s == 0
-    assert (registry.workers(other.redis), load.standing(other.redis).runs_open) == ([], 1)
+    assert (registry.workers(other.redis), load.measure(other.redis).runs_open) == ([], 1)
     assert [run.run_id for run in other.runs()] == ["same"]
     new = {key for key in cast("list[str]", valkey.keys("*")) if key not in before} - {"unrelated"}
     assert {key.partition(":")[0] for key in new} == {"cantata", "second"}

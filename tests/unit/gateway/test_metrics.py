@@ -14,7 +14,7 @@ from cantata.gateway import metrics
 from cantata.gateway.metrics import Watch
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.observability.metrics.families import FAMILIES
-from cantata.state.fleet.load import QueueLoad, Standing, Waiting, queues
+from cantata.state.fleet.load import QueueLoad, Waiting, queues
 from cantata.state.fleet.registry import Worker
 
 STANDING = Standing(
@@ -44,8 +44,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
         asked.append(named)
         return {queue: Waiting(7, 1.5) if queue == "tools" else Waiting(0) for queue in named}
 
-    monkeypatch.setattr("cantata.state.fleet.load.standing", lambda _: STANDING)
-    monkeypatch.setattr("cantata.state.fleet.load.queues_of_ready", lambda _: {"nobodys"})
+    monkeypatch.setattr("cantata.state.fleet.load.measure", lambda _: STANDING)
+    monkeypatch.setattr("cantata.state.fleet.load.list_ready_queues", lambda _: {"nobodys"})
     monkeypatch.setattr("cantata.gateway.metrics.waiting", waiting)
     monkeypatch.setattr("cantata.gateway.metrics.Sizes.estimate", lambda *_: 500.0)
     return asked
@@ -143,7 +143,7 @@ def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch
     def away(_: object) -> Standing:
         raise UnavailableError("Redis is away")
 
-    monkeypatch.setattr("cantata.state.fleet.load.standing", away)
+    monkeypatch.setattr("cantata.state.fleet.load.measure", away)
 
     assert exported(watch).keys() == {"cantata_redis_up", "cantata_build_info"}
     assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
@@ -161,7 +161,7 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
             assert free.wait(20)
         return STANDING
 
-    monkeypatch.setattr("cantata.state.fleet.load.standing", hangs)
+    monkeypatch.setattr("cantata.state.fleet.load.measure", hangs)
     monkeypatch.setattr(metrics, "PATIENCE_S", 0.05)
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
     for _ in range(3):
