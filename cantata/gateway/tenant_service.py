@@ -17,7 +17,7 @@ from cantata.dashboard.pages.run_pages import Pages
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.grants import STARTS, Grant, is_question
 from cantata.gateway.http_errors import Refused
-from cantata.models.forks import Past
+from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
 from cantata.planning import rewind as rewinding
@@ -269,12 +269,13 @@ def kind_of(run: Run) -> str:
     return "chain" if isinstance(run, ChainRun) else "turn"
 
 
-def _check_approvals(past: Past, from_step: str) -> None:
+def _check_approvals(source: EndedRun, from_step: str) -> None:
     """Raise Refused if a fork with another input would take over an approval that was given for the input before."""
-    fork = rewinding.fork(past, from_step)
-    anew = {each.step_id for each in fork.redone}.union(fork.removed)
-    for step_id, duty in past.duties.items():
-        if duty.kind == "wait" and past.cells[step_id].word == "done" and step_id not in anew and not is_question(duty.kind, duty.work):
+    fork = rewinding.fork(source, from_step)
+    restarted = {each.step_id for each in fork.restarted}.union(fork.removed)
+    for step_id, spec in source.specs.items():
+        is_approval = spec.kind == "wait" and not is_question(spec.kind, spec.work)
+        if is_approval and source.steps[step_id].state == "done" and step_id not in restarted:
             message = (
                 f"step {step_id!r} was approved for the input before, and this fork would change the input behind it; "
                 "fork from that step or one before it, so that it is approved again"

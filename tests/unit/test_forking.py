@@ -9,7 +9,7 @@ import pytest
 from cantata.coordinator.fork_requests import labels_of, request_of
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Definitions
-from cantata.models.forks import Past
+from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 
 DEFINITIONS = Definitions(agents={"ann": Agent()})
@@ -20,10 +20,10 @@ CHAIN: JsonValue = {
 TURN: JsonValue = {"text": "hello", "agent": "ann"}
 
 
-def past(kind: str, request: JsonValue, **labels: str) -> Past:
-    return Past(
-        run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, cells={}, duties={}, shared={},
-        edges={}, names={}, growths={}, terminals="[]",
+def past(kind: str, request: JsonValue, **labels: str) -> EndedRun:
+    return EndedRun(
+        run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, steps={}, specs={}, shared={},
+        edges={}, names={}, expansions={}, terminals="[]",
     )  # fmt: skip
 
 

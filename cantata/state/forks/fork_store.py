@@ -92,8 +92,8 @@ def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]
 
 
 def _ended_step(packed: str, spec: ForkSpec, info: Mapping[str, JsonValue]) -> EndedStep:
-    word, _attempt, pending, taken, *_ = packed.split(" ")
-    return EndedStep(word=word, pending=int(pending), taken=int(taken), takes=takes_of(word, spec.on_error, info))
+    state, _attempt, pending, taken, *_ = packed.split(" ")
+    return EndedStep(state=state, pending=int(pending), taken=int(taken), takes=takes_of(state, spec.on_error, info))
 
 
 def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
