@@ -57,7 +57,7 @@ def demo(model: str | None) -> int:
             print_note(f"that is too few: the embedded model should get at least {LEAST_RIGHT} right")
             return FAILED
         print_note(f"\n2. A turn for a team of three agents and a synthesizer: {QUESTION}")
-        turn = submission.submit_turn(QUESTION, team="submission", agent=None, timeout_s=None)
+        turn = submission.submit_turn(QUESTION, team="desk", agent=None, timeout_s=None)
         status = submission.watch(turn)
         if status:
             return status

@@ -24,8 +24,8 @@ EXIT_STATUS_HELP = (
 )
 
 COMMANDS = {
-    "turn": ("submit", "SubmitGroup a user turn and show its answer; `submit TEXT` is short for it."),
-    "chain": ("submit", "SubmitGroup a chain request and show its outcome."),
+    "turn": ("submit", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
+    "chain": ("submit", "Submit a chain request and show its outcome."),
     "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("check_plan", "Show the graph and the canvas of a chain or a turn, without running it."),
     "check": ("check_plan", "Report every fault of a configuration or a chain request."),
@@ -61,7 +61,7 @@ class ExitStatusCommand(click.Command):
             click.echo("interrupted", err=True)
             status = INTERRUPTED
         except CantataError as error:
-            _print_status(error)
+            _print_error(error)
             status = _status_of(error)
         except Exception as error:  # noqa: BLE001  # the edge: what nobody foresaw is told in one line too
             _print_unexpected(error)
@@ -123,7 +123,7 @@ def _status_of(error: CantataError) -> int:
     return INVALID if isinstance(error, (ConfigError, UnknownRunError)) else FAILED
 
 
-def _print_status(error: CantataError) -> None:
+def _print_error(error: CantataError) -> None:
     if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     for line in str(error).splitlines():

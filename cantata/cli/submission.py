@@ -71,7 +71,7 @@ class RunSubmission:
         self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None, session: str | None = None,
         send_history: bool = False, timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
-        """SubmitGroup a turn. Its faults are told before anything is waited for."""
+        """Submit a turn. Its faults are told before anything is waited for."""
         self.check(text, team=team, agent=agent, workflow=workflow)
         self.warn_of_unserved_queues()
         return self.client.submit_turn(
@@ -81,7 +81,7 @@ class RunSubmission:
     def submit_chain(
         self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
-        """SubmitGroup the chain request that FILE means. Its faults are told before anything is waited for."""
+        """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
         request = request_of(file, self.definitions, given=given, timeout_s=timeout_s)
         self.warn_of_unserved_queues()
         return self.client.submit_checked(request, labels=labels)
@@ -130,7 +130,7 @@ class RunSubmission:
 
     def step_infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
         """How steps ended."""
-        return dict(zip(steps, self.client.ledger.step_infos(run_id, steps), strict=True))
+        return dict(zip(steps, self.client.ledger.infos(run_id, steps), strict=True))
 
     # ------------------------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class RunSubmission:
                 ahead_ms=ahead_ms,
             )
             return
-        view = RunView(run.run_id)  # lines print_note what happened; what is planned only a terminal shows
+        view = RunView(run.run_id)  # lines say what happened; what is planned only a terminal shows
         for event in run.log(since):
             view, line = plain_view.apply_and_describe(view, event)
             if line:

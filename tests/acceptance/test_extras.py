@@ -171,7 +171,7 @@ from cantata.cli.main import COMMANDS, EXTRAS, submit
 
 for name in COMMANDS:
     command = submit.get_command(click.Context(submit), name)
-    assert (type(command).__name__ == "NotInstalled") == (name in EXTRAS), name
+    assert (type(command).__name__ == "MissingExtraCommand") == (name in EXTRAS), name
 """
 
 

@@ -14,9 +14,9 @@ from celery.canvas import Signature
 from click.testing import CliRunner, Result
 
 from cantata import text_format
-from cantata.cli.commands.worker import Worker, attend, workers_for
+from cantata.cli.commands.worker import WorkerProcess, supervise, workers_for
 from cantata.cli.demo import share, what_next, with_model
-from cantata.cli.main import COMMANDS, Told, submit
+from cantata.cli.main import COMMANDS, ExitStatusCommand, submit
 from cantata.cli.views.plan_tree import Branch, canvas_tree, canvases_of, drawn, graph_tree
 from cantata.config.chain_requests import with_lines
 from cantata.config.documents import parse
@@ -57,7 +57,7 @@ def raising(error: BaseException) -> click.Command:
     def fail() -> None:
         raise error
 
-    return Told("fail", callback=fail)
+    return ExitStatusCommand("fail", callback=fail)
 
 
 # Usage
@@ -559,10 +559,10 @@ def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: st
 
 def test_a_worker_that_ends_unasked_ends_the_others_and_is_told(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
     python = [sys.executable, "-S", "-c"]
-    lasting = Worker("lasting", ("agents",), [*python, "import time; time.sleep(600)"])
-    failing = Worker("failing", ("tools",), [*python, "raise SystemExit(7)"])
+    lasting = WorkerProcess("lasting", ("agents",), [*python, "import time; time.sleep(600)"])
+    failing = WorkerProcess("failing", ("tools",), [*python, "raise SystemExit(7)"])
 
-    assert attend([lasting, failing]) == 1
+    assert supervise([lasting, failing]) == 1
 
     assert capsys.readouterr().err.splitlines() == [
         "submit: worker failing ended with 7; the others are told to end",

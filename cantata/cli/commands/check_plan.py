@@ -79,7 +79,7 @@ def check(file: str, config: str | None, as_json: bool) -> int:
 def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
     try:
-        document = document_of(file) if file == "-" else configuration.open_submission(Path(file))
+        document = document_of(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
             faults = document.locate(checks.check_chains(document.definitions))
             return [*faults], f"{_counted(document.definitions)}, {document.description}"

@@ -79,7 +79,7 @@ def set_(key: str, value: str, namespace: str, ttl: float | None, tenant: str, s
 def list_(namespace: str, tenant: str, session: str | None, as_json: bool) -> int:
     """List the keys of a namespace. In `conversations` they are the sessions."""
     with _opened(tenant, session) as bank:
-        _print_status(
+        _print_names(
             bank.list_memories(namespace), as_json, f"nothing is remembered in {namespace!r}; `submit memory namespaces` shows where"
         )
     return 0
@@ -91,7 +91,7 @@ def list_(namespace: str, tenant: str, session: str | None, as_json: bool) -> in
 def namespaces(tenant: str, session: str | None, as_json: bool) -> int:
     """List the namespaces that hold something."""
     with _opened(tenant, session) as bank:
-        _print_status(bank.namespaces(), as_json, "nothing is remembered here")
+        _print_names(bank.namespaces(), as_json, "nothing is remembered here")
     return 0
 
 
@@ -139,7 +139,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _print_status(names: list[str], as_json: bool, if_none: str) -> None:
+def _print_names(names: list[str], as_json: bool, if_none: str) -> None:
     if as_json:
         click.echo(json.dumps(names, ensure_ascii=False))
     elif not names:

@@ -73,9 +73,7 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     Each matter is green, yellow (it works, but look) or red (it does not work). If any is red the exit status is 1.
     """
     stack = embedded.status()
-    url = os.environ.get("REDIS_URL") or (
-        stack.url if stack.kept else None
-    )  # also if that gives no answer: then this is what to print_note
+    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if that gives no answer: then this is reported
     if url is None:
         _print_status(stack, None, [], as_json)
         raise UnavailableError("no REDIS_URL, and no stack of `submit up` here")

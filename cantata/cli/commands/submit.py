@@ -35,7 +35,7 @@ def turn(
     text: str, team: str | None, agent: str | None, workflow: str | None, session: str | None, history: bool, config: str | None,
     timeout: float | None, labels: dict[str, str], detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """SubmitGroup a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
+    """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
     with _refusals(as_json, "refused_turn"), open_submission(config=config, as_json=as_json) as submission:
@@ -58,7 +58,7 @@ def chain(
     file: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
     detach: bool, events: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """SubmitGroup a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
+    """Submit a chain request and show its outcome. FILE may be - for standard input, or a name under `chains:` of the configuration."""
     with _refusals(as_json or events, "refused_chain"), open_submission(config=config, as_json=as_json or events) as submission:
         run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
         return submission.detach(run) if detach else submission.watch(run, events=events)

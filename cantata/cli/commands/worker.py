@@ -27,7 +27,7 @@ OWN_PROCESS = ("coordinator", "agents")
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerProcess:
     """One worker process to start."""
 
     name: str
@@ -62,10 +62,10 @@ def worker(
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
-    return watch(workers)
+    return supervise(workers)
 
 
-def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[Worker]:
+def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[WorkerProcess]:
     """One for each kind of pool that the queues need. Raises ConfigError for a name that cannot be one."""
     try:
         wanted = tuple(checked_name("queue", queue) for queue in dict.fromkeys(queues))
@@ -79,14 +79,14 @@ def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None
     return [_worker(*each, concurrency) for each in zip(names, groups, ports, strict=True)]
 
 
-def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: int | None) -> Worker:
+def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: int | None) -> WorkerProcess:
     # -P: not the user's folder first on the path, where a `queue.py` would stand in for Python's.
     command = [sys.executable, "-P", "-m", "cantata.workers", *queues, "--name", name]
     command += [] if port is None else ["--metrics-port", str(port)]
-    return Worker(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
+    return WorkerProcess(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
 
 
-def watch(workers: Sequence[Worker]) -> int:
+def supervise(workers: Sequence[WorkerProcess]) -> int:
     """Start the workers, hand on what asks them to end, and wait until all have ended; the exit status is 0 if theirs were.
 
     If one ends unasked, the others are told to end too: its queues would have no worker, and whoever started us would see all well.

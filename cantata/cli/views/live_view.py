@@ -46,7 +46,7 @@ Infos = Callable[[list[str]], Mapping[str, Mapping[str, JsonValue]]]
 """Ids of steps → what the ledger recorded of their ends."""
 
 
-def watch(view: RunView, events: Events, step_infos: Infos, *, ahead_ms: float = 0.0) -> RunView:
+def watch(view: RunView, events: Events, infos: Infos, *, ahead_ms: float = 0.0) -> RunView:
     """Show a run until it is over; `ahead_ms` is how far Redis's clock is ahead of ours."""
     console = Console(stderr=True, highlight=False)
     most = max(5, min(MAX_ROWS, console.height - AROUND))
@@ -54,7 +54,7 @@ def watch(view: RunView, events: Events, step_infos: Infos, *, ahead_ms: float =
         while view.status not in RUN_OVER:
             view = view.apply(*events(view.seq))
             ended = view.without_usage()
-            view = view.with_usage(step_infos(ended)) if ended else view
+            view = view.with_usage(infos(ended)) if ended else view
             live.update(paint(view, time.time() * 1000 + ahead_ms, most=most), refresh=True)
     return view
 
