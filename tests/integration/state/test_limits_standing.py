@@ -18,10 +18,10 @@ def test_what_waits_what_is_paused_and_what_was_spent_today(ledger: Ledger) -> N
     assert isinstance(limiter.take(ask("one"), LIMITS), Granted)
     assert isinstance(limiter.take(ask("two"), LIMITS), Wait)
 
-    waits = standing(ledger.redis, ["a/b", "c/d"])
+    waits = read_usage(ledger.redis, ["a/b", "c/d"])
     limiter.settle(ask("one").holder, tokens=90, usd=0.25)
     limiter.pause("a/b", 60.0)
-    spent = standing(ledger.redis, ["a/b"])
+    spent = read_usage(ledger.redis, ["a/b"])
 
     assert (waits.models["a/b"].waiting, waits.models["c/d"].waiting) == (1, 0)
     assert (waits.models["a/b"].paused_s, waits.spent_tokens) == (0.0, 0)

@@ -152,7 +152,7 @@ def test_a_run_that_is_cancelled_leaves_the_queue_with_the_next_sweep(fleet: Fle
     fleet.ledger.cancel("other")
     fleet.sweep()
 
-    assert standing(fleet.ledger.redis, [MODEL]).models[MODEL].waiting == 1
+    assert read_usage(fleet.ledger.redis, [MODEL]).models[MODEL].waiting == 1
     assert fleet.ledger.redis.hkeys(f"cantata:{LIMITS_KEY}:tickets") == ["last|last"]
 
 

@@ -189,7 +189,7 @@ def test_half_a_pause_leaves_the_other_half(ledger: Ledger) -> None:
 
     bring_nearer(ledger.redis, HOUR_S / 2)
 
-    assert HOUR_S / 2 - 60 < standing(ledger.redis, [MODEL]).models[MODEL].paused_s <= HOUR_S / 2
+    assert HOUR_S / 2 - 60 < read_usage(ledger.redis, [MODEL]).models[MODEL].paused_s <= HOUR_S / 2
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.0001, math.nan, math.inf, 1e12, True, "60", None])
