@@ -7,7 +7,7 @@ from typing import cast
 
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
-from cantata.models.forks import Past
+from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainRequest, Turn
 from cantata.planning.chain_checks import checks
@@ -20,32 +20,32 @@ FORKED_FROM, FORKED_AT = "forked_from", "forked_at"
 """The labels of a fork: the run it was made of; the step it was made from, of a retry none."""
 
 
-def labels_of(past: Past, from_step: str | None) -> dict[str, str]:
+def labels_of(source: EndedRun, from_step: str | None) -> dict[str, str]:
     """The labels of a run made of another."""
-    kept = {name: value for name, value in past.labels.items() if name not in (FORKED_FROM, FORKED_AT)}
-    return {**kept, FORKED_FROM: past.run_id, **({FORKED_AT: from_step} if from_step is not None else {})}
+    kept = {name: value for name, value in source.labels.items() if name not in (FORKED_FROM, FORKED_AT)}
+    return {**kept, FORKED_FROM: source.run_id, **({FORKED_AT: from_step} if from_step is not None else {})}
 
 
-def request_of(past: Past, changes: Mapping[str, JsonValue], definitions: Definitions) -> tuple[JsonValue, JsonValue]:
+def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: Definitions) -> tuple[JsonValue, JsonValue]:
     """The request of a fork, and its input. Raises ConfigError for changes that the request does not bear.
 
     `input.x.y` is a key of a chain's initial input, which is made if it is not there; `input` is all of it, or the text of a turn.
     """
-    if past.kind == "chain":
-        request = ChainRequest.model_validate(past.request)
+    if source.kind == "chain":
+        request = ChainRequest.model_validate(source.request)
         request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
         faults, code = checks.check(request, definitions)
         given: JsonValue = expansion.input_of(request)
     else:
-        turn = Turn.model_validate(past.request)
+        turn = Turn.model_validate(source.request)
         text = _text(turn.text, changes)
         faults, code, given = turn_plan.check(turn.model_copy(update={"text": text}), definitions), "bad_request", text
     if faults:
         raise ConfigError(faults, code=code)
     if not changes:
-        return past.request, given
-    changed = {"initial_input": given} if past.kind == "chain" else {"text": given}
-    return {**cast("dict[str, JsonValue]", past.request), **changed}, given
+        return source.request, given
+    changed = {"initial_input": given} if source.kind == "chain" else {"text": given}
+    return {**cast("dict[str, JsonValue]", source.request), **changed}, given
 
 
 def _changed(given: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
