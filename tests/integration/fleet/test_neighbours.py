@@ -123,14 +123,14 @@ NO_MESSAGES = [
 
 @pytest.mark.parametrize("raw", NO_MESSAGES, ids=range(len(NO_MESSAGES)))
 def test_what_is_no_message_at_all_is_kept_and_ends_no_worker(client: EmbeddedClient, letters: str, raw: bytes) -> None:
-    before = {(worker.name, worker.pid) for worker in standing(client.redis).workers}
+    before = {(worker.name, worker.pid) for worker in measure(client.redis).workers}
 
     client.redis.lpush("cantata.tools", raw)
 
     (letter,) = until(lambda: dead_letters.letters(client.redis), "the dead letter")
     assert letter["queue"] == "tools"
     assert client.submit_chain({"nodes": [tool("a", "add", a=1, b=2)], "entry_node": "a"}).result(40).status == "succeeded"
-    assert {(worker.name, worker.pid) for worker in standing(client.redis).workers} == before
+    assert {(worker.name, worker.pid) for worker in measure(client.redis).workers} == before
 
 
 def test_dead_letters_are_bounded(client: EmbeddedClient, letters: str) -> None:
