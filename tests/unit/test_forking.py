@@ -20,7 +20,7 @@ CHAIN: JsonValue = {
 TURN: JsonValue = {"text": "hello", "agent": "ann"}
 
 
-def past(kind: str, request: JsonValue, **labels: str) -> EndedRun:
+def ended_run(kind: str, request: JsonValue, **labels: str) -> EndedRun:
     return EndedRun(
         run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, steps={}, specs={}, shared={},
         edges={}, names={}, expansions={}, terminals="[]",
@@ -37,7 +37,7 @@ def past(kind: str, request: JsonValue, **labels: str) -> EndedRun:
     ],
 )
 def test_the_input_of_a_chain_is_changed_where_a_path_leads(changes: dict[str, JsonValue], given: JsonValue) -> None:
-    request, output = request_of(past("chain", CHAIN), changes, DEFINITIONS)
+    request, output = request_of(ended_run("chain", CHAIN), changes, DEFINITIONS)
 
     assert output == given
     assert isinstance(request, dict)
@@ -45,8 +45,8 @@ def test_the_input_of_a_chain_is_changed_where_a_path_leads(changes: dict[str, J
 
 
 def test_the_input_of_a_turn_is_its_text() -> None:
-    assert request_of(past("turn", TURN), {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
-    assert request_of(past("turn", TURN), {}, DEFINITIONS) == (TURN, "hello")
+    assert request_of(ended_run("turn", TURN), {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
+    assert request_of(ended_run("turn", TURN), {}, DEFINITIONS) == (TURN, "hello")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_the_input_of_a_turn_is_its_text() -> None:
 )
 def test_a_change_that_the_request_does_not_bear_is_told(kind: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        request_of(past(kind, CHAIN if kind == "chain" else TURN), changes, DEFINITIONS)
+        request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), changes, DEFINITIONS)
 
 
 def test_a_fork_of_a_fork_names_the_last() -> None:
-    source = past("turn", TURN, tenant="acme", forked_from="older", forked_at="x")
+    source = ended_run("turn", TURN, tenant="acme", forked_from="older", forked_at="x")
 
     assert labels_of(source, "y") == {"tenant": "acme", "forked_from": "old", "forked_at": "y"}
     assert labels_of(source, None) == {"tenant": "acme", "forked_from": "old"}
