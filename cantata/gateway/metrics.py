@@ -56,7 +56,7 @@ class Load(Value):
     queues: dict[str, QueueLoad] = Field(description="queue → what waits there and who works on it")
 
 
-Found = tuple[Standing, dict[str, QueueLoad], float | None]
+Found = tuple[FleetLoad, dict[str, QueueLoad], float | None]
 """How the fleet stands, each queue, and about how many bytes of Redis are ours, if that can be measured."""
 
 
@@ -143,7 +143,7 @@ class _Fleet(Collector):
         return []  # so that to register it asks Redis nothing
 
 
-def _of_runs(standing: Standing) -> Iterator[Metric]:
+def _of_runs(standing: FleetLoad) -> Iterator[Metric]:
     yield _single("cantata_runs_accepted_total", standing.totals.get("accepted", 0))
     yield _labelled("cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)})
     yield _single("cantata_runs_open", standing.runs_open)
@@ -159,7 +159,7 @@ def _of_queues(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
     yield _labelled("cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()})
 
 
-def _of_redis(standing: Standing, own_bytes: float | None) -> Iterator[Metric]:
+def _of_redis(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
     if standing.sweep_age_s is not None:
         yield _single("cantata_sweep_age_seconds", standing.sweep_age_s)
     yield _single("cantata_dead_letters", standing.dead_letters)

@@ -51,7 +51,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FleetLoad:
     """How the fleet stands, but for what waits in the broker."""
 
     workers: Sequence[registry.Worker]
@@ -75,7 +75,7 @@ def swept(redis: Redis) -> None:
     redis.set(key_of(redis, SWEPT_KEY), f"{clock.now():.3f}")
 
 
-def standing(redis: Redis) -> Standing:
+def standing(redis: Redis) -> FleetLoad:
     """How the fleet stands now."""
     workers = registry.workers(redis)
     with redis.pipeline(transaction=False) as pipe:
@@ -89,7 +89,7 @@ def standing(redis: Redis) -> Standing:
         *answers, swept_at, dead = pipe.execute()
     kept, finished, ready, totals, leases = (answers[i :: len(PARTS) + 2] for i in range(len(PARTS) + 2))
     memory = _memory(redis)
-    return Standing(
+    return FleetLoad(
         workers=workers,
         leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
         runs_open=max(0, sum(kept) - sum(finished)),
@@ -117,7 +117,7 @@ def last_ended(redis: Redis, *, most: int = LAST) -> dict[str, int]:
     return dict(Counter(status for status in statuses if status))
 
 
-def queues(standing: Standing, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
+def queues(standing: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
     """The load of each queue that somebody serves, that something was leased of, or that `waiting` names."""
     served = [queue for worker in standing.workers for queue in worker.queues]
     return {
@@ -135,7 +135,7 @@ def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
     return set(_queues_of(redis, [_run_and_step(step) for step in steps]))
 
 
-def _load(queue: str, standing: Standing, waiting: Waiting) -> QueueLoad:
+def _load(queue: str, standing: FleetLoad, waiting: Waiting) -> QueueLoad:
     serving = [worker for worker in standing.workers if queue in worker.queues]
     leased = standing.leased.get(queue, 0)
     return QueueLoad(

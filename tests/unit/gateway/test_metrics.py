@@ -17,7 +17,7 @@ from cantata.observability.metrics.families import FAMILIES
 from cantata.state.fleet.load import QueueLoad, Waiting, queues
 from cantata.state.fleet.registry import Worker
 
-STANDING = Standing(
+STANDING = FleetLoad(
     workers=[
         Worker(name="t@h", queues=("tools", "gpu"), concurrency=2, pid=1, host="h", version="1", started_at=0),
         Worker(name="u@h", queues=("tools",), concurrency=4, pid=2, host="h", version="1", started_at=0),
@@ -140,7 +140,7 @@ def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
 
 
 def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(_: object) -> Standing:
+    def away(_: object) -> FleetLoad:
         raise UnavailableError("Redis is away")
 
     monkeypatch.setattr("cantata.state.fleet.load.measure", away)
@@ -155,7 +155,7 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
 ) -> None:
     free, tries = threading.Event(), list[float]()
 
-    def hangs(_: object) -> Standing:
+    def hangs(_: object) -> FleetLoad:
         tries.append(time.monotonic())
         if len(tries) == 1:
             assert free.wait(20)
@@ -177,6 +177,6 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
 
 
 def test_queues_of_nobody_and_nothing_are_none() -> None:
-    empty = Standing([], {}, 0, 0, 0, {}, None, 0, 0)
+    empty = FleetLoad([], {}, 0, 0, 0, {}, None, 0, 0)
 
     assert queues(empty, {}) == {}
