@@ -494,7 +494,7 @@ def test_a_loop_is_named_by_its_last_round_or_done_from_its_first(ledger: Ledger
     last, first = Anew(play, "body"), planning.fork(fork_store.read(ledger, "run"), "branch#1")
 
     assert last.sends == ["body#3"]
-    assert {each.step_id for each in first.redone} == {"branch#1", "out"}
+    assert {each.step_id for each in first.restarted} == {"branch#1", "out"}
     assert first.names["body"] == "body#1"
     assert first.edges["branch#1"] == [("out", "false", True)]
 

@@ -35,7 +35,7 @@ class Forks(Runs):
         self.bring_to_its_end()
         source = invariants.take(self.redis, RUN)
         past = fork_store.read(self.ledger, RUN)
-        steps = sorted(past.cells)
+        steps = sorted(past.steps)
         for from_step in (None, *steps[:: max(1, len(steps) // MOST)]):
             try:
                 fork = planning.retry(past) if from_step is None else planning.fork(past, from_step)
@@ -47,7 +47,7 @@ class Forks(Runs):
 
     def play(self, fork: Fork, source: invariants.Picture) -> None:
         fork_store.make(self.ledger, FORK, fork, request={}, given=None, labels={})
-        anew = {redone.step_id for redone in fork.redone}
+        anew = {redone.step_id for redone in fork.restarted}
         kept = source.cells.keys() - anew - set(fork.removed)
         while self.check(kept).status == "running":
             self.go_on()
