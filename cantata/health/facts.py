@@ -64,7 +64,7 @@ class Shared:
     """The limits that the configuration here names, and how they stand."""
 
     limits: Limits
-    standing: Standing
+    standing: LimitUsage
 
 
 @dataclass(frozen=True, slots=True)

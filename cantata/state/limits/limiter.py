@@ -105,7 +105,7 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitUsage:
     """How the limits that a configuration names stand."""
 
     models: Mapping[str, Pressure]
@@ -114,7 +114,7 @@ class Standing:
     spent_usd: float
 
 
-def standing(redis: Redis, models: Iterable[str]) -> Standing:
+def standing(redis: Redis, models: Iterable[str]) -> LimitUsage:
     """How the limits of these models stand, and what was spent today."""
     names, now, prefix = list(models), clock.learn(redis), key_of(redis, LIMITS_KEY)
     queues = cast("list[str]", redis.zrange(f"{prefix}:queues", 0, -1))
@@ -130,7 +130,7 @@ def standing(redis: Redis, models: Iterable[str]) -> Standing:
         waiting[json.loads(queue)[-1]] += int(length)
     pauses = (max(0.0, int(until or 0) / 1000 - now) for until in answers[len(queues) :])
     pressures = {name: Pressure(waiting[f"model:{name}"], paused_s) for name, paused_s in zip(names, pauses, strict=True)}
-    return Standing(pressures, int(tokens or 0), int(nano or 0) / NANO)
+    return LimitUsage(pressures, int(tokens or 0), int(nano or 0) / NANO)
 
 
 class Limiter:

@@ -223,7 +223,7 @@ RATED = Limits(models={"a/b": Rates(rpm=10)}, budgets=Budgets(day=Budget(usd=10.
 
 
 def shared(waiting: int = 0, paused_s: float = 0.0, tokens: int = 0, usd: float = 0.0) -> Shared:
-    return Shared(RATED, Standing({"a/b": Pressure(waiting, paused_s)}, tokens, usd))
+    return Shared(RATED, LimitUsage({"a/b": Pressure(waiting, paused_s)}, tokens, usd))
 
 
 LIMITS = [
