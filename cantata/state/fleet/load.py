@@ -25,9 +25,9 @@ from cantata.state.runs.records import owner_of
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
 USUAL_QUEUES = ("coordinator", "agents", "tools")
-MOST_LOOKED_UP = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
+MAX_LOOKUPS = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
 PARTS = ("runs", "finished", "ready")
-LAST = 100  # runs that ended: enough to see that many fail, few enough that what was mended is soon green
+RECENT_RUNS = 100  # runs that ended: enough to see that many fail, few enough that what was mended is soon green
 
 
 class QueueLoad(Value):
@@ -70,12 +70,12 @@ class FleetLoad:
     """Messages in our queues that were no steps, and are kept."""
 
 
-def swept(redis: Redis) -> None:
+def record_sweep(redis: Redis) -> None:
     """Note that a sweep of all shards has ended."""
     redis.set(key_of(redis, SWEPT_KEY), f"{clock.now():.3f}")
 
 
-def standing(redis: Redis) -> FleetLoad:
+def measure(redis: Redis) -> FleetLoad:
     """How the fleet stands now."""
     workers = registry.workers(redis)
     with redis.pipeline(transaction=False) as pipe:
@@ -103,7 +103,7 @@ def standing(redis: Redis) -> FleetLoad:
     )
 
 
-def last_ended(redis: Redis, *, most: int = LAST) -> dict[str, int]:
+def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
     """How the runs that ended last did: status → how many of at most `most`.
 
     They are known by when they expire, which is the order of their ends where all are kept equally long.
@@ -117,12 +117,12 @@ def last_ended(redis: Redis, *, most: int = LAST) -> dict[str, int]:
     return dict(Counter(status for status in statuses if status))
 
 
-def queues(standing: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
+def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
     """The load of each queue that somebody serves, that something was leased of, or that `waiting` names."""
-    served = [queue for worker in standing.workers for queue in worker.queues]
+    served = [queue for worker in fleet.workers for queue in worker.queues]
     return {
-        queue: _load(queue, standing, waiting.get(queue, Waiting(0)))
-        for queue in sorted({*served, *standing.leased, *waiting})
+        queue: _load(queue, fleet, waiting.get(queue, Waiting(0)))
+        for queue in sorted({*served, *fleet.leased, *waiting})
     }  # fmt: skip
 
 
@@ -135,9 +135,9 @@ def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
     return set(_queues_of(redis, [_run_and_step(step) for step in steps]))
 
 
-def _load(queue: str, standing: FleetLoad, waiting: Waiting) -> QueueLoad:
-    serving = [worker for worker in standing.workers if queue in worker.queues]
-    leased = standing.leased.get(queue, 0)
+def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
+    serving = [worker for worker in fleet.workers if queue in worker.queues]
+    leased = fleet.leased.get(queue, 0)
     return QueueLoad(
         ready=waiting.count, leased=leased, work=waiting.count + leased, slots=sum(worker.concurrency for worker in serving),
         workers=len(serving), oldest_wait_s=waiting.oldest_s,
@@ -166,9 +166,9 @@ def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Wo
     unclear: list[str] = []
     for lease in leases:
         known = served.get(_worker_of(lease), ())
-        if len(known) == 1 or (known and len(unclear) >= MOST_LOOKED_UP):
+        if len(known) == 1 or (known and len(unclear) >= MAX_LOOKUPS):
             counts[known[0]] = counts.get(known[0], 0) + 1
-        elif len(unclear) < MOST_LOOKED_UP:
+        elif len(unclear) < MAX_LOOKUPS:
             unclear.append(lease)
     for queue in _queues_of(redis, [_leased(lease) for lease in unclear]):
         counts[queue] = counts.get(queue, 0) + 1
