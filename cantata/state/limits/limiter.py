@@ -114,7 +114,7 @@ class LimitUsage:
     spent_usd: float
 
 
-def standing(redis: Redis, models: Iterable[str]) -> LimitUsage:
+def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
     """How the limits of these models stand, and what was spent today."""
     names, now, prefix = list(models), clock.learn(redis), key_of(redis, LIMITS_KEY)
     queues = cast("list[str]", redis.zrange(f"{prefix}:queues", 0, -1))
