@@ -16,13 +16,13 @@ from cantata.gateway.api.routes import ERRORS, UNKNOWN, Caller, Desk, Key, Most,
 from cantata.gateway.edge import Name
 from cantata.gateway.http_errors import ErrorBody, Refused
 from cantata.models.wire import RunStatus
-from cantata.state.runs.listing import LONGEST_SEARCH, RunList
+from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
 
 MOST_OPENED = 20
 
 Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs that stand so; may be given several times")]
 Kind = Annotated[Literal["turn", "chain"] | None, Query(description="only runs of this kind")]
-Sought = Annotated[str, Query(max_length=LONGEST_SEARCH, description="only runs with this in their id, title, session or labels")]
+Sought = Annotated[str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")]
 Before = Annotated[str | None, Query(max_length=220, description="`next` of the page before: what follows it")]
 Opened = Annotated[list[str] | None, Query(alias="open", max_length=MOST_OPENED, description="a map whose items are to be told too")]
 

@@ -24,11 +24,11 @@ from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 
 LOOKS = 500  # runs that one call looks at in one shard: a few milliseconds
-ROUND_LOOKS = 12_800  # runs that are looked at in one round trip
-MOST_LOOKS = 25_600  # and for one page, but for its last round
-MOST_ROUNDS = 8
-MOST_WORDS = 8  # that Redis looks for; what it finds is held against the whole text
-LONGEST_SEARCH = 200  # characters
+MAX_SCANNED_PER_ROUND = 12_800  # runs that are looked at in one round trip
+MAX_SCANNED = 25_600  # and for one page, but for its last round
+MAX_ROUNDS = 8
+MAX_WORDS = 8  # that Redis looks for; what it finds is held against the whole text
+MAX_SEARCH_CHARS = 200  # characters
 ANY_RUN = "~"  # behind every run's id: the place of the newest run of a moment
 
 _STATUSES = frozenset(get_args(RunStatus))
@@ -65,8 +65,8 @@ class Wanted:
             raise ConfigError(f"no run is {odd[0]!r}; a status is one of {', '.join(sorted(_STATUSES))}", source="runs")
         if self.kind is not None and self.kind not in _KINDS:
             raise ConfigError(f"no run is of kind {self.kind!r}; it is turn or chain", source="runs")
-        if len(self.text) > LONGEST_SEARCH:
-            raise ConfigError(f"the text to search for has {len(self.text)} characters; {LONGEST_SEARCH} are the most", source="runs")
+        if len(self.text) > MAX_SEARCH_CHARS:
+            raise ConfigError(f"the text to search for has {len(self.text)} characters; {MAX_SEARCH_CHARS} are the most", source="runs")
 
 
 def find(ledger: Ledger, wanted: Wanted, *, before: str | None = None, most: int = 50) -> RunList:
@@ -122,7 +122,7 @@ class _Search:
     def run(self) -> None:
         """Look until the page is full, all is looked through, or it was enough."""
         fronts = self._fronts
-        while fronts and self._looks < MOST_LOOKS and self._rounds < MOST_ROUNDS:
+        while fronts and self._looks < MAX_SCANNED and self._rounds < MAX_ROUNDS:
             self._look(fronts)
             self._rounds += 1
             self._found.sort(key=lambda found: found[0], reverse=True)
@@ -162,7 +162,7 @@ class _Search:
     def _look(self, fronts: Sequence[_Front]) -> None:
         wanted = self._wanted
         fixed = (
-            str(self._most // SHARDS + 2), str(min(LOOKS, ROUND_LOOKS // len(fronts))),
+            str(self._most // SHARDS + 2), str(min(LOOKS, MAX_SCANNED_PER_ROUND // len(fronts))),
             "" if wanted.tenant is None else f"={wanted.tenant}",
             f",{','.join(wanted.statuses)}," if wanted.statuses else "", wanted.kind or "", str(REQUEST_BYTES),
             str(len(FIELDS)), *FIELDS, *_words(wanted.text),
@@ -189,7 +189,7 @@ def wanted_in(run: RunSummary, text: str) -> bool:
 def _words(text: str) -> list[str]:
     """What Redis looks for: the words of a text, which stand in JSON as they are, each as a line for each way it may be written."""
     words = sorted(re.findall(r"\w+", text), key=len, reverse=True)
-    return ["\n".join(sorted(_spellings(word))) for word in words[:MOST_WORDS]]
+    return ["\n".join(sorted(_spellings(word))) for word in words[:MAX_WORDS]]
 
 
 def _spellings(word: str) -> set[str]:

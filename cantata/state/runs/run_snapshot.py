@@ -23,8 +23,8 @@ from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
 REQUEST_BYTES = 20_000  # of what was asked that are read
 LOOKS = 1000  # events that one call looks at: some milliseconds
 CALLS_AT_ONCE = 1  # Redis turns to nobody else until all calls of a round trip are done
-MOST_EVENTS = 100_000  # of a longer log, only the newest are looked at
-MOST_KEPT_RUNS, MOST_KEPT_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
+MAX_EVENTS = 100_000  # of a longer log, only the newest are looked at
+MAX_CACHED_RUNS, MAX_CACHED_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
 
 KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, StepExpanded))
 """Events that tell when a step began or ended."""
@@ -216,12 +216,12 @@ class Timeline:
             for i in range(0, len(rows), 4):
                 kind, step_id, worker, at = rows[i : i + 4]
                 found[step_id] = found.get(step_id, NEVER).after(kind, worker, int(at))
-        if len(found) > MOST_KEPT_STEPS:
+        if len(found) > MAX_CACHED_STEPS:
             return found
         with self._changing:
             self._kept[key] = offset, found
             self._kept.move_to_end(key)
-            while len(self._kept) > MOST_KEPT_RUNS or sum(len(each) for _, each in self._kept.values()) > MOST_KEPT_STEPS:
+            while len(self._kept) > MAX_CACHED_RUNS or sum(len(each) for _, each in self._kept.values()) > MAX_CACHED_STEPS:
                 self._kept.popitem(last=False)
         return found
 
@@ -258,6 +258,6 @@ def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
 def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
     """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
     key = shard_key(ledger.redis, shard_of(run_id))
-    starts = range(max(begin, end - MOST_EVENTS + 1), end + 1, LOOKS)
+    starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, LOOKS)
     calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, end)), *rest)) for start in starts]
     return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))

@@ -15,9 +15,9 @@ from cantata.models.graph import ShownState, StepState
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.models.wire import RunState, RunStatus
 
-LONGEST_ESCAPE = 6  # characters, such as \u00e4
+MAX_ESCAPE_CHARS = 6  # characters, such as \u00e4
 REQUEST_BYTES = 600  # of a request that are read: a title is in them
-LONGEST_TITLE = 120  # characters
+MAX_TITLE_CHARS = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
     "labels", "session", "count", "left", "failures", "code",
@@ -103,7 +103,7 @@ def title_of(kind: str, request: str) -> str:
 
 def unescaped(text: str) -> str:
     """A JSON string without its quotes; an escape that was cut is left out."""
-    for end in range(len(text), max(0, len(text) - LONGEST_ESCAPE), -1):
+    for end in range(len(text), max(0, len(text) - MAX_ESCAPE_CHARS), -1):
         with suppress(ValueError):
             return str(json.loads(f'"{text[:end]}"', strict=False))
     return ""
@@ -111,4 +111,4 @@ def unescaped(text: str) -> str:
 
 def _line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 1]}…"
+    return line if len(line) <= MAX_TITLE_CHARS else f"{line[: MAX_TITLE_CHARS - 1]}…"

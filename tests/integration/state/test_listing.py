@@ -93,8 +93,8 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
 
 
 def test_what_is_rare_is_found_in_bounded_steps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "ROUND_LOOKS", 128)
-    monkeypatch.setattr(listing, "MOST_LOOKS", 128)
+    monkeypatch.setattr(listing, "MAX_SCANNED_PER_ROUND", 128)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 128)
     for number in range(600):
         accept(ledger, f"run-{number}", tenant="rare" if number in (3, 300) else "")
 
@@ -105,8 +105,8 @@ def test_what_is_rare_is_found_in_bounded_steps(ledger: Ledger, monkeypatch: pyt
 
 
 def test_a_place_in_the_list_tells_nothing_of_other_tenants(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "ROUND_LOOKS", 192)
-    monkeypatch.setattr(listing, "MOST_LOOKS", 192)
+    monkeypatch.setattr(listing, "MAX_SCANNED_PER_ROUND", 192)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 192)
     mine = [accept(ledger, f"{number}-mine", tenant="me") for number in range(10)]
     yours = [accept(ledger, f"{number}-yours", tenant="you") for number in range(590)]
     for number, run_id in enumerate(sorted(mine + yours)):
@@ -121,7 +121,7 @@ def test_a_place_in_the_list_tells_nothing_of_other_tenants(ledger: Ledger, monk
 
 
 def test_a_busy_session_hides_no_others(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "ROUND_LOOKS", 128)
+    monkeypatch.setattr(listing, "MAX_SCANNED_PER_ROUND", 128)
     shard = shard_of_session(scoped("", "busy"))
     others = [accept(ledger, f"other-{number}") for number in range(50)]
     for other in others:

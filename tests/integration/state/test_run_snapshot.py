@@ -14,7 +14,7 @@ def offset_of(ledger: Ledger, run_id: str) -> int:
 
 
 def test_what_was_read_of_a_log_is_kept_within_bounds(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_snapshot, "MOST_KEPT_STEPS", 5)
+    monkeypatch.setattr(run_snapshot, "MAX_CACHED_STEPS", 5)
     timeline = run_snapshot.Timeline(ledger)
     plays = [Play(ledger, f"run-{number}") for number in range(3)]
     for play in plays:

@@ -66,7 +66,7 @@ def test_redis_is_asked_for_each_word_as_it_may_be_written() -> None:
     assert listing._words('Order "777"') == ["order", "777"]
     (spellings,) = listing._words("Größe")
     assert set(spellings.split("\n")) >= {"größe", "grÖssE".lower().replace("ö", "Ö")}
-    assert len(listing._words(" ".join(f"word{number}" for number in range(100)))) == listing.MOST_WORDS
+    assert len(listing._words(" ".join(f"word{number}" for number in range(100)))) == listing.MAX_WORDS
 
 
 @pytest.mark.parametrize("wanted", [{"statuses": ("done",)}, {"kind": "task"}, {"text": "x" * 201}])
