@@ -23,7 +23,7 @@ from cantata.state.redis.lua_scripts import Scripts
 from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 
-LOOKS = 500  # runs that one call looks at in one shard: a few milliseconds
+SCANNED_PER_CALL = 500  # runs that one call looks at in one shard: a few milliseconds
 MAX_SCANNED_PER_ROUND = 12_800  # runs that are looked at in one round trip
 MAX_SCANNED = 25_600  # and for one page, but for its last round
 MAX_ROUNDS = 8
@@ -162,7 +162,7 @@ class _Search:
     def _look(self, fronts: Sequence[_Front]) -> None:
         wanted = self._wanted
         fixed = (
-            str(self._most // SHARDS + 2), str(min(LOOKS, MAX_SCANNED_PER_ROUND // len(fronts))),
+            str(self._most // SHARDS + 2), str(min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts))),
             "" if wanted.tenant is None else f"={wanted.tenant}",
             f",{','.join(wanted.statuses)}," if wanted.statuses else "", wanted.kind or "", str(REQUEST_BYTES),
             str(len(FIELDS)), *FIELDS, *_words(wanted.text),
