@@ -21,7 +21,7 @@ from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
 
 REQUEST_BYTES = 20_000  # of what was asked that are read
-LOOKS = 1000  # events that one call looks at: some milliseconds
+EVENTS_PER_CALL = 1000  # events that one call looks at: some milliseconds
 CALLS_AT_ONCE = 1  # Redis turns to nobody else until all calls of a round trip are done
 MAX_EVENTS = 100_000  # of a longer log, only the newest are looked at
 MAX_CACHED_RUNS, MAX_CACHED_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
@@ -258,6 +258,6 @@ def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
 def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
     """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
     key = shard_key(ledger.redis, shard_of(run_id))
-    starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, LOOKS)
-    calls = [(key, (run_id, *first, str(start), str(min(start + LOOKS - 1, end)), *rest)) for start in starts]
+    starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, EVENTS_PER_CALL)
+    calls = [(key, (run_id, *first, str(start), str(min(start + EVENTS_PER_CALL - 1, end)), *rest)) for start in starts]
     return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))
