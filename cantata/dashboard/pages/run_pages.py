@@ -32,7 +32,7 @@ MOST_STEPS = 2000
 
 MOST_VALUES = 100
 """Inputs of a step, and answers of a run, that are told."""
-MOST_LINES = 200
+MAX_LINES = 200
 """Lines of a step's log that are told."""
 TOLD = frozenset({"error", "usage", "model", transcripts.PROMPT})
 """What is recorded of a step and told elsewhere than in `info`."""
@@ -89,7 +89,7 @@ class Pages:
             info={name: scissors.value(value) for name, value in record.info.items() if name not in TOLD},
             attempts=attempts_of(events, snapshot.run.closed_at),
             transcript=list(self._transcript(snapshot, record)),
-            logs=[line for line in Logs(self._ledger.redis, run_id).read() if line.step == step_id][-MOST_LINES:],
+            logs=[line for line in Logs(self._ledger.redis, run_id).read() if line.step == step_id][-MAX_LINES:],
             usage=view.usage,
             model=view.model,
             cut=scissors.has_cut,

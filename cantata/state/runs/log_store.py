@@ -22,12 +22,12 @@ from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.redis.keys import run_key
 from cantata.state.runs.ledger import Ledger
 
-MOST_LINES = 1000  # of one run; the oldest go first
-MOST_BYTES = 200_000
+MAX_LINES = 1000  # of one run; the oldest go first
+MAX_BYTES = 200_000
 DELAY_S = 0.15  # how long a line may wait for others: what a killed process loses of its last words
 FLUSH_S = 1.0  # how long a process that ends waits for its last lines
 PATIENCE_S = 1.0  # while Redis is away; then lines are lost
-MOST_WAITING = 5000  # lines that wait in a process; the oldest go first
+MAX_BUFFERED = 5000  # lines that wait in a process; the oldest go first
 BATCH = 200  # lines of a run in one call
 PAGE = 500
 BLOCK_MS = 500
@@ -42,7 +42,7 @@ class RunLogs:
     def __init__(self, redis_url: str, worker: str) -> None:
         self._ledger = Ledger(connect(redis_url), patience_s=PATIENCE_S)
         self._worker = worker
-        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_BUFFERED)
         self._come = threading.Event()
         self._hurry = threading.Event()
         self._written = threading.Condition()
@@ -53,7 +53,7 @@ class RunLogs:
 
     def add(self, run_id: str, line: dict[str, Any]) -> None:
         """Take a line; it is in Redis within a fifth of a second."""
-        if len(self._waiting) == MOST_WAITING:
+        if len(self._waiting) == MAX_BUFFERED:
             self._lost += 1
         self._waiting.append((run_id, line))
         if not self._come.is_set():
@@ -106,7 +106,7 @@ class RunLogs:
             log.warning("run_logs_lost", lines=lost, note="more was logged than could be written; the runs are not harmed")
         for run_id, texts in by_run.items():
             for start in range(0, len(texts), BATCH):
-                self._ledger.log(run_id, texts[start : start + BATCH], most=MOST_LINES, most_bytes=MOST_BYTES)
+                self._ledger.log(run_id, texts[start : start + BATCH], most=MAX_LINES, most_bytes=MAX_BYTES)
 
     def _text(self, line: dict[str, Any]) -> str:
         line.setdefault("worker", self._worker)
@@ -122,7 +122,7 @@ class Logs:
         self._run_id = run_id
         self._key = f"{run_key(redis, run_id)}:logs"
 
-    def read(self, *, after: str = "", most: int = MOST_LINES) -> list[Line]:
+    def read(self, *, after: str = "", most: int = MAX_LINES) -> list[Line]:
         """The lines behind a place, in the order they were said. Of a run that has just ended the last ones are waited for."""
         self._settle()
         entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(self._key, min=f"({after}" if after else "-", count=most))

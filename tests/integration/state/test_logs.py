@@ -90,7 +90,7 @@ def test_the_oldest_lines_go_past_either_bound(ledger: Ledger, valkey: Redis) ->
 def test_while_redis_is_away_lines_are_lost_and_nobody_waits(ledger: Ledger, monkeypatch: Any) -> None:
     monkeypatch.setattr(log_store, "PATIENCE_S", 0.05)
     kept = RunLogs("redis://127.0.0.1:9", "one")
-    for number in range(log_store.MOST_WAITING + 10):
+    for number in range(log_store.MAX_BUFFERED + 10):
         kept.add("r", line(str(number)))
     kept.flush(10.0)
 

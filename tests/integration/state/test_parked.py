@@ -17,7 +17,7 @@ from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import Begun
 from tests.integration.state.play import Play, row, wait, work
 
-MOST_BYTES = 5_000
+MAX_BYTES = 5_000
 DEFINITIONS = Definitions(tools={"draft": Tool(function="steps:draft"), "publish": Tool(function="steps:publish")})
 REQUEST: JsonValue = {
     "nodes": [
@@ -54,7 +54,7 @@ def test_a_parked_run_takes_less_than_5_kb(ledger: Ledger) -> None:
     for number in range(300):
         park(ledger, f"run{number}")
 
-    assert (used(ledger.redis) - before) / 300 < MOST_BYTES
+    assert (used(ledger.redis) - before) / 300 < MAX_BYTES
     assert ledger.leases() == []
 
 

@@ -14,7 +14,7 @@ from cantata.cli.main import submit
 from cantata.client.client import ChainRun, EmbeddedClient
 from cantata.observability.logs.lines import LINE_BYTES, Line
 from cantata.state.redis.keys import run_key
-from cantata.state.runs.log_store import MOST_BYTES, MOST_LINES, Logs
+from cantata.state.runs.log_store import MAX_BYTES, MAX_LINES, Logs
 from tests.integration.traces.conftest import PATIENCE_S, SECRET, node
 from tests.waiting import until
 
@@ -98,20 +98,20 @@ def test_the_key_of_a_provider_is_in_no_log(client: EmbeddedClient) -> None:
 
 
 def test_a_log_is_bounded_and_goes_with_its_run(client: EmbeddedClient) -> None:
-    many = ran(client, node("x", "flood", lines=MOST_LINES + 300))
+    many = ran(client, node("x", "flood", lines=MAX_LINES + 300))
     large = ran(client, node("x", "flood", lines=90, size=6000))
 
     newest = until(
         lambda: (read := Logs(client.redis, many.run_id).read()) and read[-1].event.startswith("1299 ") and read, "the last line"
     )
-    assert len(newest) == MOST_LINES
+    assert len(newest) == MAX_LINES
     assert newest[0].event.startswith("300 ")
     assert Logs(client.redis, many.run_id).dropped() == 300
     found = written(client, large, "89 ")
     entries = cast("list[tuple[str, dict[str, str]]]", client.redis.xrange(f"{run_key(None, large.run_id)}:logs"))
     texts = [fields["d"] for _, fields in entries]
     assert all(len(text.encode()) <= LINE_BYTES for text in texts)
-    assert sum(map(len, texts)) <= MOST_BYTES
+    assert sum(map(len, texts)) <= MAX_BYTES
     assert "(6003 characters)" in found[-1].event
     for run in (many, large):
         key = run_key(None, run.run_id)
