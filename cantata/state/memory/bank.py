@@ -32,8 +32,8 @@ CONVERSATIONS = "conversations"
 KEY_BYTES = 1024
 NAMESPACE_BYTES = 256
 VALUE_BYTES = 1_000_000  # an append copies the value within Redis, which takes 8 ms at this size
-LONGEST_S = 100 * 365 * 86_400.0
-MOST_TRIES = 10_000  # of an update; each that fails is one of another writer's that succeeded
+MAX_TTL_S = 100 * 365 * 86_400.0
+MAX_ATTEMPTS = 10_000  # of an update; each that fails is one of another writer's that succeeded
 
 _KINDS = {'"': "a text", "{": "an object", "t": "true", "f": "false", "n": "null"}
 _SCRIPTS = Scripts("memory")
@@ -117,7 +117,7 @@ class MemoryBank:
 
         If another writer was faster, `change` is called again with what is there then.
         """
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_ATTEMPTS):
             packed = self._packed(key, namespace)
             value = change(None if packed is None else _value(packed))
             if self._put(key, value, namespace, expected=packed.split(" ", 1)[0] if packed else "", ttl="keep"):
@@ -260,7 +260,7 @@ def _size(what: str, text: str) -> int:
 def _ms(ttl_s: float | None) -> str:
     if ttl_s is None:
         return ""
-    if not isinstance(ttl_s, int | float) or not (0 < ttl_s <= LONGEST_S):
+    if not isinstance(ttl_s, int | float) or not (0 < ttl_s <= MAX_TTL_S):
         raise _refused(f"'ttl_s' is a number of seconds above 0 and up to 100 years, not {ttl_s!r}; leave it out to keep a value for good")
     return str(max(1, math.ceil(ttl_s * 1000)))
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from cantata.state.redis.redis_errors import reason
 
 EVERY_S = 5.0
-MOST_KEPT = 100
+MAX_REMEMBERED = 100
 
 _told_at: dict[tuple[str, str], float] = {}
 
@@ -21,7 +21,7 @@ def tell(log: Any, event: str, failure: Exception, **fields: object) -> None:
     now = time.monotonic()
     if now - _told_at.get((event, error), -EVERY_S) < EVERY_S:
         return
-    if len(_told_at) >= MOST_KEPT:
+    if len(_told_at) >= MAX_REMEMBERED:
         _told_at.clear()
     _told_at[event, error] = now
     log.warning(event, error=error, **fields)

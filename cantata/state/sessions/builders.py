@@ -17,7 +17,7 @@ from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.runs.ledger import Ledger
 
 KEEP_S = 30 * 86_400.0
-LONGEST_NAME = 200  # characters
+MAX_NAME_CHARS = 200  # characters
 
 Fields = Mapping[str, str | None]
 """Field → text; None where there is none."""
@@ -27,7 +27,7 @@ def fault_of(name: object) -> str | None:
     """What is wrong with a builder's name, if anything."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         return f"a builder's name is a text that can be printed, not {name!r}"
-    return f"the builder's name has {len(name)} characters; {LONGEST_NAME} are the most" if len(name) > LONGEST_NAME else None
+    return f"the builder's name has {len(name)} characters; {MAX_NAME_CHARS} are the most" if len(name) > MAX_NAME_CHARS else None
 
 
 class Builder:

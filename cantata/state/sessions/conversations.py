@@ -17,7 +17,7 @@ from cantata.models.wire import HistoryEntry, SessionInfo
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.runs.ledger import Ledger
 
-LONGEST_NAME = 200  # characters
+MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are asked for in one round trip
 PAGE = 50  # entries in one read: at most 32 kB each
 
@@ -26,8 +26,8 @@ def fault_of(name: str) -> str | None:
     """What is wrong with a session's name, if anything."""
     if not name.strip():
         return "the session's name is empty"
-    if len(name) > LONGEST_NAME:
-        return f"the session's name has {len(name)} characters; {LONGEST_NAME} are the most"
+    if len(name) > MAX_NAME_CHARS:
+        return f"the session's name has {len(name)} characters; {MAX_NAME_CHARS} are the most"
     if not name.isprintable():
         return "the session's name has characters that cannot be printed, such as line ends"
     return None

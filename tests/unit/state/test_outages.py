@@ -48,7 +48,7 @@ def test_errors_without_end_are_not_kept_without_end() -> None:
     for number in range(500):
         outages.tell(log, "heart_missed", RedisConnectionError(f"refused {number}"))
 
-    assert len(outages._told_at) <= outages.MOST_KEPT
+    assert len(outages._told_at) <= outages.MAX_REMEMBERED
 
 
 @pytest.mark.parametrize(
