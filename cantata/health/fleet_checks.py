@@ -36,9 +36,9 @@ def _of_workers(workers: Sequence[Worker], version: str) -> Line:
     if older:
         said = f"{said}; older than {newest}: {_some(older)}"
         return yellow("workers", said, "start them again with the newest version; until then they hand back what they do not know")
-    twins = [f"{worker.name} and {worker.twin}" for worker in workers if worker.twin]
-    if twins:
-        return yellow("workers", f"{said}; of one name, so they count as one: {_some(twins)}", "start one of them with another --name")
+    duplicates = [f"{worker.name} and {worker.duplicate}" for worker in workers if worker.duplicate]
+    if duplicates:
+        return yellow("workers", f"{said}; of one name, so they count as one: {_some(duplicates)}", "start one of them with another --name")
     off = [f"{worker.name} {worker.clock_off_s:+.0f} s" for worker in workers if abs(worker.clock_off_s) > CLOCK_OFF_S]
     if off:
         return yellow("workers", f"{said}; clocks are off Redis's: {_some(off)}", "set them; runs are not harmed")

@@ -230,18 +230,18 @@ class Service:
 
     def _announce(self, client: Redis) -> str:
         """Say that this worker is there; answers who else said so under its name, if another did."""
-        other = registry.announce(client, self._worker.model_copy(update={"twin": self._twin, "code": self._code_served()}))
+        other = registry.announce(client, self._worker.model_copy(update={"duplicate": self._twin, "code": self._code_served()}))
         if self._is_serving and (file := settings().heartbeat_file):
             file.touch()
         return other
 
-    def _note_twin(self, twin: str) -> None:
+    def _note_twin(self, duplicate: str) -> None:
         """Keep who else has this name: it is one that lives, since it said so after this worker did."""
-        if twin:
+        if duplicate:
             if not self._twin:
                 note = "both count as one: start one of them with another --name"
-                log.warning("name_taken", name=self.name, by=twin, note=note)
-            self._twin, self._twin_seen = twin, time.monotonic()
+                log.warning("name_taken", name=self.name, by=duplicate, note=note)
+            self._twin, self._twin_seen = duplicate, time.monotonic()
         elif time.monotonic() - self._twin_seen > registry.STALE_S:
             self._twin = ""
 

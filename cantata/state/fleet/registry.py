@@ -37,7 +37,7 @@ class Worker(Value):
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
     metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
     code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
-    twin: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
+    duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
 
 
 def announce(redis: Redis, worker: Worker) -> str:

@@ -189,16 +189,16 @@ def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
 @pytest.mark.slow("workers are told apart by what they say each second")
 def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
     command = [sys.executable, "-P", "-m", "cantata.workers", "tools", "--name", "tools", "--concurrency", "1"]
-    town.start("twin", command, PYTHONPATH=str(TOP))
+    town.start("duplicate", command, PYTHONPATH=str(TOP))
 
     told = town.wait_for("workers", "yellow", text="of one name")
-    town.wait(lambda: all("name_taken" in town.log(name) for name in ("tools", "twin")), "the warning of both")
-    town.end("twin")
+    town.wait(lambda: all("name_taken" in town.log(name) for name in ("tools", "duplicate")), "the warning of both")
+    town.end("duplicate")
 
     assert "2, of version " in told.of("workers")[1]
     assert "of one name, so they count as one: tools@" in told.of("workers")[1]
     assert told.of("workers")[1].endswith("start one of them with another --name")
-    assert [town.log(name).count("name_taken") for name in ("tools", "twin")] == [1, 1]
+    assert [town.log(name).count("name_taken") for name in ("tools", "duplicate")] == [1, 1]
     assert town.wait_for("workers", "green").exit_status == 0
 
 

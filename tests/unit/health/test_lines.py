@@ -26,10 +26,12 @@ INFO: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def worker(name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, twin: str = "", worked_s: float = 60.0) -> Worker:
+def worker(
+    name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, duplicate: str = "", worked_s: float = 60.0
+) -> Worker:
     return Worker(
         name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, started_at=100.0,
-        seen_at=100.0 + worked_s - clock_off_s, clock_off_s=clock_off_s, twin=twin,
+        seen_at=100.0 + worked_s - clock_off_s, clock_off_s=clock_off_s, duplicate=duplicate,
     )  # fmt: skip
 
 
@@ -146,7 +148,7 @@ FLEET = [
     ),
     (fleet(workers=[worker("t@two", clock_off_s=-90.0)]), "workers", "yellow", "clocks are off Redis's: t@two -90 s", "not harmed"),
     (
-        fleet(workers=[worker("t@one", twin="process 7 of one")]),
+        fleet(workers=[worker("t@one", duplicate="process 7 of one")]),
         "workers",
         "yellow",
         "of one name, so they count as one: t@one and process 7 of one",
