@@ -30,13 +30,13 @@ REFUSED = {
 def read(ledger: Ledger, run_id: str) -> EndedRun:
     """A run that is over, read in pieces: it does not change. Raises UnknownRunError, or ConfigError for one that is under way."""
     key = run_key(ledger.redis, run_id)
-    meta = cast("dict[str, str]", ledger.patiently(lambda: ledger.redis.hgetall(key)))
+    meta = cast("dict[str, str]", ledger.with_retries(lambda: ledger.redis.hgetall(key)))
     if meta and meta["status"] not in RUN_OVER:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
-    steps, spec_texts, edges, infos, names, grown = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in PARTS)
+    steps, spec_texts, edges, infos, names, grown = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in PARTS)
     order = [
         entry["s"]
-        for entry in events(ledger.redis, ledger.patiently, f"{key}:log")
+        for entry in events(ledger.redis, ledger.with_retries, f"{key}:log")
         if entry["t"] == "expanded" and entry["s"] != START
     ]  # fmt: skip
     if not ledger.is_whole(run_id, meta):
@@ -63,7 +63,7 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
     `run_id` lies in the shard of the source. Of an id that there is already it makes nothing. Raises UnknownRunError or CantataError.
     """
     key = run_key(ledger.redis, run_id)
-    if ledger.patiently(lambda: ledger.redis.exists(key)):
+    if ledger.with_retries(lambda: ledger.redis.exists(key)):
         return ()
     stage = Stage(ledger, run_id, fork)
     plan = stage.lay_out(to_json(given))
@@ -81,10 +81,10 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
 
 def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]:
     """The steps, with what they are to do; those that share it read it once."""
-    texts = fields(ledger.redis, ledger.patiently, f"{key}:steps", step_ids, PIECE)
+    texts = fields(ledger.redis, ledger.with_retries, f"{key}:steps", step_ids, PIECE)
     shared = list({text[1:] for text in texts if text and text.startswith("=")})
     known = dict(
-        zip((f"={step_id}" for step_id in shared), fields(ledger.redis, ledger.patiently, f"{key}:steps", shared, PIECE), strict=True)
+        zip((f"={step_id}" for step_id in shared), fields(ledger.redis, ledger.with_retries, f"{key}:steps", shared, PIECE), strict=True)
     )
     for step_id, text in zip(step_ids, texts, strict=True):
         if whole := known.get(text or "", text):

@@ -80,7 +80,7 @@ class Stage:
         """Leave nothing of it: nothing was made of it."""
         key = f"{run_key(self._ledger.redis, self._run_id)}{self.place.removeprefix(self._run_id)}"
         parts = (*HASHES, ":log", *(f":backlog:{grower}" for grower in self._fork.windows))
-        self._ledger.patiently(lambda: self._ledger.redis.unlink(*(f"{key}{part}" for part in parts)))
+        self._ledger.with_retries(lambda: self._ledger.redis.unlink(*(f"{key}{part}" for part in parts)))
 
     def _take_back(self) -> None:
         fork, restarted = self._fork, [restarted.step_id for restarted in self._fork.restarted]

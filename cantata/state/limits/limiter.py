@@ -175,7 +175,7 @@ class Limiter:
         """
         called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
         if runs:
-            statuses = self._ledger.patiently(lambda: self._statuses(runs))
+            statuses = self._ledger.with_retries(lambda: self._statuses(runs))
             over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
             self._call("budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
         return called
@@ -207,7 +207,7 @@ class Limiter:
     def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
         redis = self._ledger.redis
         key = key_of(redis, LIMITS_KEY)
-        return cast("list", self._ledger.patiently(lambda: self.scripts.call(redis, name, key, self._window_ms, *args)))  # type: ignore[type-arg]
+        return cast("list", self._ledger.with_retries(lambda: self.scripts.call(redis, name, key, self._window_ms, *args)))  # type: ignore[type-arg]
 
 
 def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:

@@ -41,7 +41,7 @@ class Quotas:
         """Why a run may keep no more signals for steps that do not wait yet, if its tenant has used up its quota."""
         if not limits.quotas:
             return None
-        tenant = str(self._ledger.patiently(lambda: self._ledger.redis.hget(run_key(self._ledger.redis, run_id), "tenant")) or "")
+        tenant = str(self._ledger.with_retries(lambda: self._ledger.redis.hget(run_key(self._ledger.redis, run_id), "tenant")) or "")
         most = limits.quota_of(tenant).early_signals
         if most is None or (kept := self._sum("signals", tenant)) < most:
             return None
@@ -60,11 +60,11 @@ class Quotas:
                     pipe.hget(f"{shard_key(self._ledger.redis, shard)}:{part}", tenant)
                 return cast("list[str | None]", pipe.execute())
 
-        return sum(int(count or 0) for count in self._ledger.patiently(fetch))
+        return sum(int(count or 0) for count in self._ledger.with_retries(fetch))
 
     def _check_memory(self) -> None:
         if time.monotonic() - self._asked_at >= FRESH_S:
-            self._memory = self._ledger.patiently(self._ask_memory)
+            self._memory = self._ledger.with_retries(self._ask_memory)
             self._asked_at = time.monotonic()
         for node in self._memory:
             used, limit = int(node["used_memory"]), int(node.get("maxmemory", 0))

@@ -147,7 +147,7 @@ class MemoryBank:
         """Let values that are stored in a namespace from now on live so many seconds, where nothing else is said; None is for good."""
         name, key, redis = _written(namespace), f"{self._root}{self._scope}:ttls", self._ledger.redis
         ttl = _ms(ttl_s)
-        self._ledger.patiently(partial(redis.hset, key, name, ttl) if ttl else partial(redis.hdel, key, name))
+        self._ledger.with_retries(partial(redis.hset, key, name, ttl) if ttl else partial(redis.hdel, key, name))
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class MemoryBank:
                 raise RedisConnectionError("the reply was dropped")
             return reply
 
-        return self._ledger.patiently(call)
+        return self._ledger.with_retries(call)
 
 
 def _value(packed: str) -> JsonValue:

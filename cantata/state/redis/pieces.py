@@ -15,34 +15,34 @@ PIECE = 500  # short fields, such as states and names
 LARGE_PIECE = 50  # fields of up to 32 kB, such as outputs
 EVENTS_PIECE = 500
 
-Patiently = Callable[[Callable[[], Any]], Any]
-"""As `Ledger.patiently`."""
+WithRetries = Callable[[Callable[[], Any]], Any]
+"""As `Ledger.with_retries`."""
 
 
-def scan(redis: Redis, patiently: Patiently, key: str, *, match: str | None = None, limit: int | None = None) -> dict[str, str]:
+def scan(redis: Redis, with_retries: WithRetries, key: str, *, match: str | None = None, limit: int | None = None) -> dict[str, str]:
     """All fields of a hash, or those that match a pattern. With `limit` it stops once it has so many, with up to a piece more."""
     found: dict[str, str] = {}
     cursor = 0
     while True:
-        cursor, part = patiently(partial(redis.hscan, key, cursor, match=match, count=PIECE))
+        cursor, part = with_retries(partial(redis.hscan, key, cursor, match=match, count=PIECE))
         found |= part
         if not cursor or (limit is not None and len(found) >= limit):
             return found
 
 
-def fields(redis: Redis, patiently: Patiently, key: str, names: Sequence[str], piece: int) -> list[str | None]:
+def fields(redis: Redis, with_retries: WithRetries, key: str, names: Sequence[str], piece: int) -> list[str | None]:
     """Fields of a hash, in order."""
     found: list[str | None] = []
     for start in range(0, len(names), piece):
-        found += cast("list[str | None]", patiently(partial(redis.hmget, key, list(names[start : start + piece]))))
+        found += cast("list[str | None]", with_retries(partial(redis.hmget, key, list(names[start : start + piece]))))
     return found
 
 
-def events(redis: Redis, patiently: Patiently, key: str) -> Iterator[dict[str, str]]:
+def events(redis: Redis, with_retries: WithRetries, key: str) -> Iterator[dict[str, str]]:
     """The entries of a stream, oldest first."""
     after = "-"
     while True:
-        part = cast("list[tuple[str, dict[str, str]]]", patiently(partial(redis.xrange, key, min=after, count=EVENTS_PIECE)))
+        part = cast("list[tuple[str, dict[str, str]]]", with_retries(partial(redis.xrange, key, min=after, count=EVENTS_PIECE)))
         yield from (entry for _, entry in part)
         if len(part) < EVENTS_PIECE:
             return

@@ -42,7 +42,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
     key = f"{run_key(redis, run_id)}:log"
     while True:
         entries = _wait(redis, key, f"0-{after}", give_up)
-        if not entries and not _patiently(lambda: redis.exists(key)):
+        if not entries and not _with_retries(lambda: redis.exists(key)):
             raise UnknownRunError(f"run {run_id!r} is not known here any more")
         for entry_id, fields in entries:
             event = event_of(run_id, entry_id, fields)
@@ -65,7 +65,7 @@ def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) ->
 
 def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tuple[str, Mapping[str, str]]]:
     left_ms = BLOCK_MS if give_up is None else int(min(BLOCK_MS, max(1, (give_up - time.monotonic()) * 1000)))
-    reply = _patiently(lambda: redis.xread({key: after}, count=PAGE, block=left_ms))
+    reply = _with_retries(lambda: redis.xread({key: after}, count=PAGE, block=left_ms))
     if not reply:
         return []
     streams = reply.items() if isinstance(reply, dict) else reply
@@ -74,7 +74,7 @@ def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tup
     return cast("list[tuple[str, Mapping[str, str]]]", entries)
 
 
-def _patiently(call: Callable[[], Reply]) -> Reply:
+def _with_retries(call: Callable[[], Reply]) -> Reply:
     """Ask Redis, again while it is away. Raises UnavailableError past PATIENCE_S."""
     since = time.monotonic()
     while True:

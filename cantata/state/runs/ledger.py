@@ -142,36 +142,36 @@ class Ledger:
 
     def definitions(self, run_id: str, digest: str) -> str:
         """The definitions a run started with, as JSON text."""
-        text = self.patiently(lambda: self.redis.hget(definitions_key(self.redis, shard_of(run_id), digest), "text"))
+        text = self.with_retries(lambda: self.redis.hget(definitions_key(self.redis, shard_of(run_id), digest), "text"))
         if text is None:
             raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
         return str(text)
 
     def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
         """A run's kind, request (JSON text), the digest of its definitions, and its labels."""
-        fields = self.patiently(lambda: self.redis.hmget(run_key(self.redis, run_id), ["kind", "request", "definitions", "labels"]))
+        fields = self.with_retries(lambda: self.redis.hmget(run_key(self.redis, run_id), ["kind", "request", "definitions", "labels"]))
         if fields[0] is None:
             raise UnknownRunError.of(run_id)
         return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
 
     def status(self, run_id: str) -> RunStatus:
         """How a run stands. Raises UnknownRunError."""
-        status = self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status"))
+        status = self.with_retries(lambda: self.redis.hget(run_key(self.redis, run_id), "status"))
         if status is None:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, status)
 
     def step_ids(self, run_id: str, limit: int) -> list[str]:
         """Return the ids of at most `limit` steps of a run, in no order."""
-        return list(scan(self.redis, self.patiently, f"{run_key(self.redis, run_id)}:state", limit=limit))[:limit]
+        return list(scan(self.redis, self.with_retries, f"{run_key(self.redis, run_id)}:state", limit=limit))[:limit]
 
     def is_known(self, run_id: str) -> bool:
         """Whether a run was accepted and is kept."""
-        return bool(self.patiently(lambda: self.redis.exists(run_key(self.redis, run_id))))
+        return bool(self.with_retries(lambda: self.redis.exists(run_key(self.redis, run_id))))
 
     def is_over(self, run_id: str) -> bool:
         """Whether a run has ended, or is not known any more."""
-        return self.patiently(lambda: self.redis.hget(run_key(self.redis, run_id), "status")) not in ("accepted", "running")
+        return self.with_retries(lambda: self.redis.hget(run_key(self.redis, run_id), "status")) not in ("accepted", "running")
 
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
         """End a run; workers stop what they do for it within a renewal. Answers its status after that. Raises UnknownRunError."""
@@ -192,7 +192,7 @@ class Ledger:
         word, rest = self._call("signal", run_id, run_id, step_id, text, *bounds)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
-            found = {name for part in (":state", ":names") for name in scan(self.redis, self.patiently, f"{key}{part}", match=pattern)}
+            found = {name for part in (":state", ":names") for name in scan(self.redis, self.with_retries, f"{key}{part}", match=pattern)}
             word, rest = self._call("signal", run_id, run_id, step_id, text, *bounds, rest, *sorted(found))
         return word, ready_of(rest)
 
@@ -277,7 +277,7 @@ class Ledger:
         """Hand back a step that this worker cannot do; it is sent again after a while. The run's events and `submit status` say why."""
         log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
         self._call("release", run_id, run_id, step_id, attempt, owner, self._resend_ms, to_json({"message": why}))
-        self.patiently(lambda: refused_steps.note(self.redis, run_id, step_id, why))
+        self.with_retries(lambda: refused_steps.note(self.redis, run_id, step_id, why))
 
     def leases(self, shards: Iterable[int] = range(SHARDS)) -> list[str]:
         """The names of all leases in some shards."""
@@ -293,7 +293,7 @@ class Ledger:
                 pipe.execute()
 
         known = list(leases)
-        self.patiently(call)
+        self.with_retries(call)
 
     def sweep(self, shard: int, *, most: int = 200) -> Swept:
         """Recover what one shard lost: leases that ran out, timers that are due, messages that got lost, runs that expired."""
@@ -393,7 +393,7 @@ class Ledger:
         """What is known of some steps, by id; unknown ones are left out."""
         key = run_key(self.redis, run_id)
         states = self._known(key, ":state", step_ids, PIECE)
-        status = cast("str | None", self.patiently(lambda: self.redis.hget(key, "status")))
+        status = cast("str | None", self.with_retries(lambda: self.redis.hget(key, "status")))
         states = states_in(status, states)
         texts = self._texts(key, states, list(states))
         return {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
@@ -415,7 +415,7 @@ class Ledger:
                 pipe.exists(*(key + part for part in RUN_PARTS))
                 return cast("tuple[str | None, int]", tuple(pipe.execute()))
 
-        parts, found = self.patiently(fetch)
+        parts, found = self.with_retries(fetch)
         if parts is None and found:
             return False
         if found != int(meta["parts"]):
@@ -425,14 +425,14 @@ class Ledger:
     def _answers(self, run_id: str, names: Sequence[str]) -> tuple[dict[str, str], int, list[str]]:
         """At one moment: the fields of a run, the time, and for each name, then for each terminal, name, step and state."""
         key = shard_key(self.redis, shard_of(run_id))
-        flat, now_ms, found = self.patiently(lambda: _reading.call(self.redis, "answers", key, run_id, *names))
+        flat, now_ms, found = self.with_retries(lambda: _reading.call(self.redis, "answers", key, run_id, *names))
         return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
 
     def _look(self, name: str, shards: Sequence[int]) -> list[tuple[Sequence[int], list[Any]]]:
         """What a script finds in some shards, by part: a part is all of them, or in a cluster one."""
         parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
         keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
-        found = self.patiently(lambda: _reading.call_each(self.redis, name, [(first, others) for first, *others in keys]))
+        found = self.with_retries(lambda: _reading.call_each(self.redis, name, [(first, others) for first, *others in keys]))
         return list(zip(parts, found, strict=True))
 
     def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:
@@ -445,11 +445,11 @@ class Ledger:
 
     def _known(self, key: str, part: str, names: Sequence[str], piece: int = LARGE_PIECE) -> dict[str, str]:
         """The fields of a part of a run that are there, by name."""
-        texts = fields(self.redis, self.patiently, f"{key}{part}", names, piece)
+        texts = fields(self.redis, self.with_retries, f"{key}{part}", names, piece)
         return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
 
     def _scan(self, key: str, part: str) -> dict[str, str]:
-        return scan(self.redis, self.patiently, f"{key}{part}")
+        return scan(self.redis, self.with_retries, f"{key}{part}")
 
     def runs(self, *, most: int = 100) -> list[RunRecord]:
         """The newest runs, without their steps."""
@@ -460,7 +460,7 @@ class Ledger:
                     pipe.zrevrange(f"{shard_key(self.redis, shard)}:runs", 0, most - 1, withscores=True)
                 return cast("list[list[tuple[str, float]]]", pipe.execute())
 
-        newest = sorted((pair for pairs in self.patiently(fetch) for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
+        newest = sorted((pair for pairs in self.with_retries(fetch) for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
 
         def fetch_meta() -> list[dict[str, str]]:
             with self.redis.pipeline(transaction=False) as pipe:
@@ -469,7 +469,7 @@ class Ledger:
                 pipe.time()
                 return cast("list[dict[str, str]]", pipe.execute())
 
-        *metas, clock = self.patiently(fetch_meta)
+        *metas, clock = self.with_retries(fetch_meta)
         now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
         return [run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
 
@@ -517,13 +517,13 @@ class Ledger:
                 raise RedisConnectionError("the reply was dropped")
             return cast("list", reply)  # type: ignore[type-arg]
 
-        return self.patiently(call)
+        return self.with_retries(call)
 
     def _call_all(
         self, name: str, calls: Sequence[tuple[int, tuple[str | float, ...]]], failed: Callable[[ResponseError], list[Any]] | None = None
     ) -> list[Any]:
         """A script in many shards, in one round trip; `failed` gives the answer for a shard in which it failed: the others keep theirs."""
-        return self.patiently(lambda: self._call_all_once(name, calls, failed))
+        return self.with_retries(lambda: self._call_all_once(name, calls, failed))
 
     def _call_all_once(
         self, name: str, calls: Sequence[tuple[int, tuple[str | float, ...]]], failed: Callable[[ResponseError], list[Any]] | None = None
@@ -560,7 +560,7 @@ class Ledger:
             raise Unconfirmed(f"{confirmed} of {self._replicas} replicas have it")
         return cast(object, reply)
 
-    def patiently(self, call: Callable[[], Reply]) -> Reply:
+    def with_retries(self, call: Callable[[], Reply]) -> Reply:
         """Call Redis, again and again while it is away or will not take writes, for as long as this ledger has patience.
 
         Raises UnavailableError past it.

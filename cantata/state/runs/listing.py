@@ -88,7 +88,7 @@ def every(ledger: Ledger, wanted: Wanted, *, behind: str | None = None) -> Itera
 
 
 def _place_of(ledger: Ledger, run_id: str) -> str:
-    at = ledger.patiently(lambda: ledger.redis.hget(run_key(ledger.redis, run_id), "created_at"))
+    at = ledger.with_retries(lambda: ledger.redis.hget(run_key(ledger.redis, run_id), "created_at"))
     if at is None:
         raise UnknownRunError.of(run_id)
     return _text_of((int(at), run_id))
@@ -168,7 +168,7 @@ class _Search:
             str(len(FIELDS)), *FIELDS, *_words(wanted.text),
         )  # fmt: skip
         calls = [(shard_key(self._ledger.redis, front.shard), (*_start(front.place), *fixed)) for front in fronts]
-        replies = self._ledger.patiently(lambda: _scripts.call_each(self._ledger.redis, "page", calls))
+        replies = self._ledger.with_retries(lambda: _scripts.call_each(self._ledger.redis, "page", calls))
         for front, (now, run_id, at, is_end, looks, *rows) in zip(fronts, replies, strict=True):
             self._origin_ms = self._origin_ms or int(now)
             front.is_open = not is_end

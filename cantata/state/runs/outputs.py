@@ -31,7 +31,7 @@ def beginnings(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> list[Beg
     """The outputs of steps, in order; null where there is none."""
     key = shard_key(ledger.redis, shard_of(run_id))
     calls = [(key, (run_id, str(READ_BYTES), step_id)) for step_id in step_ids]
-    replies = ledger.patiently(lambda: _scripts.call_each(ledger.redis, "output", calls, at_once=AT_ONCE))
+    replies = ledger.with_retries(lambda: _scripts.call_each(ledger.redis, "output", calls, at_once=AT_ONCE))
     return [_beginning(text, int(size)) for text, size in replies]
 
 

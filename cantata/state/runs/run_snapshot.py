@@ -105,8 +105,8 @@ def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
     while True:
         offset = _last_offset(ledger, key)
         before = ledger.status(run_id)
-        states, names = (scan(ledger.redis, ledger.patiently, f"{key}{part}") for part in (":state", ":names"))
-        (owner, terminals, *values), (seconds, micros) = ledger.patiently(lambda: _fields_now(ledger, key))
+        states, names = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in (":state", ":names"))
+        (owner, terminals, *values), (seconds, micros) = ledger.with_retries(lambda: _fields_now(ledger, key))
         if owner is None or tenant not in (None, owner):
             raise UnknownRunError.of(run_id)
         run = summary_of(run_id, request, values, seconds + micros / 1e6)
@@ -131,13 +131,13 @@ def _fields_now(ledger: Ledger, key: str) -> tuple[list[str | None], tuple[int, 
 
 
 def _last_offset(ledger: Ledger, key: str) -> int:
-    last = cast("list[tuple[str, object]]", ledger.patiently(lambda: ledger.redis.xrevrange(f"{key}:log", count=1)))
+    last = cast("list[tuple[str, object]]", ledger.with_retries(lambda: ledger.redis.xrevrange(f"{key}:log", count=1)))
     return int(last[0][0].partition("-")[2]) if last else 0
 
 
 def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:
     key = shard_key(ledger.redis, shard_of(run_id))
-    text, size = ledger.patiently(lambda: _scripts.call(ledger.redis, "request", key, run_id, str(REQUEST_BYTES)))
+    text, size = ledger.with_retries(lambda: _scripts.call(ledger.redis, "request", key, run_id, str(REQUEST_BYTES)))
     return str(text), int(size)
 
 
@@ -158,7 +158,7 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
                 pipe.hmget(f"{key}{part}", ids)
             return cast("list[list[str | None]]", pipe.execute())
 
-    specs, edges, infos, grown = (_known(ids, column) for column in ledger.patiently(fetch))
+    specs, edges, infos, grown = (_known(ids, column) for column in ledger.with_retries(fetch))
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
     if shared:
         likes = sorted(set(shared.values()))
@@ -169,7 +169,7 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
                     pipe.hmget(f"{key}{part}", likes)
                 return cast("list[list[str | None]]", pipe.execute())
 
-        like_specs, like_edges = (_known(likes, column) for column in ledger.patiently(fetch_likes))
+        like_specs, like_edges = (_known(likes, column) for column in ledger.with_retries(fetch_likes))
         specs |= {step_id: like_specs[like] for step_id, like in shared.items()}
         edges = {step_id: like_edges[like] for step_id, like in shared.items() if like in like_edges} | edges
     return Parts(_decoded(specs), {step_id: _edges(json.loads(text)) for step_id, text in edges.items()}, _decoded(infos), _decoded(grown))
@@ -243,7 +243,7 @@ def moments_in(events: Iterable[RunEvent]) -> Moments:
 
 def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
     """The value that a step was given, such as a map item."""
-    text = ledger.patiently(lambda: ledger.redis.hget(f"{run_key(ledger.redis, run_id)}:given", step_id))
+    text = ledger.with_retries(lambda: ledger.redis.hget(f"{run_key(ledger.redis, run_id)}:given", step_id))
     return cast(JsonValue, json.loads(text)) if text else None
 
 
@@ -260,4 +260,4 @@ def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: in
     key = shard_key(ledger.redis, shard_of(run_id))
     starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, EVENTS_PER_CALL)
     calls = [(key, (run_id, *first, str(start), str(min(start + EVENTS_PER_CALL - 1, end)), *rest)) for start in starts]
-    return cast("list[list[str]]", ledger.patiently(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))
+    return cast("list[list[str]]", ledger.with_retries(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))

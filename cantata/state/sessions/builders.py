@@ -40,12 +40,12 @@ class Builder:
 
     def read(self, fields: Sequence[str]) -> Fields:
         """Some fields."""
-        found = self._ledger.patiently(lambda: self._ledger.redis.hmget(self._key, list(fields)))
+        found = self._ledger.with_retries(lambda: self._ledger.redis.hmget(self._key, list(fields)))
         return dict(zip(fields, cast("list[str | None]", found), strict=True))
 
     def update(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]]) -> None:
         """Put what `change` makes of some fields in their place; if another writer was faster, it is called again with what is there."""
-        while not self._ledger.patiently(lambda: self._try(fields, change)):
+        while not self._ledger.with_retries(lambda: self._try(fields, change)):
             pass
 
     def _try(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]]) -> bool:

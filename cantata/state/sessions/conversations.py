@@ -59,13 +59,13 @@ class Sessions:
         if most is not None and most < 1:
             return []
         key = _key(self._ledger.redis, self._scope(session), "history")
-        texts = cast("list[str]", self._ledger.patiently(partial(self._ledger.redis.lrange, key, -(most or 0), -1)))
+        texts = cast("list[str]", self._ledger.with_retries(partial(self._ledger.redis.lrange, key, -(most or 0), -1)))
         return [HistoryEntry.model_validate(json.loads(text)) for text in texts]
 
     def waiting(self, session: str) -> list[str]:
         """The runs of its turns that are not over: the one under way, then those that wait."""
         key = _key(self._ledger.redis, self._scope(session), "queue")
-        return cast("list[str]", self._ledger.patiently(partial(self._ledger.redis.lrange, key, 0, -1)))
+        return cast("list[str]", self._ledger.with_retries(partial(self._ledger.redis.lrange, key, 0, -1)))
 
     def clear(self, session: str) -> int:
         """Forget what was said; answers how many entries that were. A turn under way goes on, and is written down when it ends."""
@@ -77,7 +77,7 @@ class Sessions:
                 pipe.delete(_key(redis, scope, "history"))
                 return cast("tuple[int, int]", tuple(pipe.execute()))
 
-        return self._ledger.patiently(call)[0]
+        return self._ledger.with_retries(call)[0]
 
     def list(self, most: int = 100) -> list[SessionInfo]:
         """The conversations that were used last, newest first."""
@@ -90,7 +90,7 @@ class Sessions:
                 return cast("list[list[tuple[str, float]]]", pipe.execute())
 
         at_once = range(0, SHARDS, SHARDS_AT_ONCE)
-        parts = [self._ledger.patiently(partial(fetch, range(start, start + SHARDS_AT_ONCE))) for start in at_once]
+        parts = [self._ledger.with_retries(partial(fetch, range(start, start + SHARDS_AT_ONCE))) for start in at_once]
         newest = sorted((pair for part in parts for pairs in part for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
 
         def fetch_lengths() -> list[int]:
@@ -100,7 +100,7 @@ class Sessions:
                     pipe.llen(_key(redis, scope, "queue"))
                 return cast("list[int]", pipe.execute())
 
-        lengths = self._ledger.patiently(fetch_lengths)
+        lengths = self._ledger.with_retries(fetch_lengths)
         return [
             SessionInfo(session=unquote(scope.removeprefix(f"{tenant}/")), entries=entries, waiting=waiting, last_used_at=at_ms / 1000)
             for (scope, at_ms), entries, waiting in zip(newest, lengths[::2], lengths[1::2], strict=True)
@@ -117,7 +117,7 @@ def newest_first(ledger: Ledger, scope: str) -> Iterator[HistoryEntry]:
     """What was said in the session with this scoped name, newest first, read as far as it is wanted."""
     key = _key(ledger.redis, scope, "history")
     for start in count(0, PAGE):
-        texts = cast("list[str]", ledger.patiently(partial(ledger.redis.lrange, key, -start - PAGE, -start - 1)))
+        texts = cast("list[str]", ledger.with_retries(partial(ledger.redis.lrange, key, -start - PAGE, -start - 1)))
         yield from (HistoryEntry.model_validate(json.loads(text)) for text in reversed(texts))
         if len(texts) < PAGE:
             return

@@ -30,4 +30,4 @@ def take(ledger: Ledger, *, tenant: str, team: str, session: str, step: str) -> 
             raise RedisConnectionError("the reply was dropped")
         return number
 
-    return ledger.patiently(call)
+    return ledger.with_retries(call)
