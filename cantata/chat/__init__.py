@@ -8,7 +8,7 @@ The door says what is asked. The loop takes lines and has them answered; `tellin
 
 from __future__ import annotations
 
-from cantata.chat.conversation import ClientDoor, Door, unknown_agent
+from cantata.chat.conversation import ClientBackend, Door, unknown_agent_error
 from cantata.chat.loop import run, run_async
 
-__all__ = ["ClientDoor", "Door", "run", "run_async", "unknown_agent"]
+__all__ = ["ClientBackend", "Door", "run", "run_async", "unknown_agent_error"]

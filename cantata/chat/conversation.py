@@ -68,7 +68,7 @@ class Door(Protocol):
         """Forget what was said; how many entries that were."""
 
 
-class ClientDoor:
+class ClientBackend:
     """The door of a client: the team or agent that is named, or the configured default."""
 
     def __init__(
@@ -103,7 +103,7 @@ class ClientDoor:
 
     def submit(self, text: str, *, agent: str | None = None, send_history: bool = False) -> TurnRun:
         if agent and agent not in self.agents:
-            raise unknown_agent(agent, self.agents)
+            raise unknown_agent_error(agent, self.agents)
         team, default = (None, agent) if agent else (self._team, self._agent)
         return self._client.submit_turn(
             text, team=team, agent=default, session=self.session, send_history=send_history, labels=self._labels
@@ -134,9 +134,9 @@ class ClientDoor:
         return run if isinstance(run, TurnRun) else None
 
 
-def unknown_agent(name: str, agents: Collection[str]) -> ConfigError:
+def unknown_agent_error(name: str, agents: Collection[str]) -> ConfigError:
     """What is wrong with a line for an agent that is not there. Source: PromptChain, `run_chat`."""
-    return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent")
+    return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent_error")
 
 
 def new_session() -> str:

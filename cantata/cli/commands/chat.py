@@ -29,7 +29,7 @@ def chat(team: str | None, agent: str | None, session: str | None, config: str |
 
         submission.check("hello", team=team, agent=agent)
         submission.warn_of_unserved_queues()
-        door = chats.ClientDoor(submission.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
+        door = chats.ClientBackend(submission.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
         return 0 if chats.run(door, history=_lines_file(), as_json=as_json) else FAILED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cantata.chat import ClientDoor, unknown_agent
+from cantata.chat import ClientBackend, unknown_agent_error
 from cantata.client.client import Client, TurnRun
 from cantata.frontends.agentchain.log_writer import Teller
 from cantata.frontends.agentchain.run_log import RunLog
@@ -14,7 +14,7 @@ from cantata.models.wire import Turn
 PATIENCE_S = 5.0  # for the run log of turns that a chat was left in
 
 
-class ChainDoor(ClientDoor):
+class ChainDoor(ClientBackend):
     """Turns of the chat are those of the chain; each is followed beside the chat, for the run log."""
 
     def __init__(self, client: Client, turn: Turn, team: Team, told: RunLog) -> None:
@@ -34,7 +34,7 @@ class ChainDoor(ClientDoor):
             self._told.write("direct_call_detected", {"session": self.session, "agent": agent, "send_history": send_history})
             if agent not in self.agents:
                 self._told.write("direct_call_agent_not_found", {"session": self.session, "agent": agent, "agents": list(self.agents)})
-                raise unknown_agent(agent, self.agents)
+                raise unknown_agent_error(agent, self.agents)
         run = self._asking.submit_turn(**turn.model_dump(exclude_defaults=True))
         if self._told.is_wanted:
             self._follow(turn, run)

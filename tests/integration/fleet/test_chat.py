@@ -242,13 +242,13 @@ def test_the_decisions_of_a_router_are_told(folder: Path, url: str, models: Scri
 BESIDE = """
 import asyncio
 
-from cantata.chat import ClientDoor, run_async
+from cantata.chat import ClientBackend, run_async
 from cantata.client.client import Client
 
 
 async def main() -> None:
     with Client() as client:
-        await run_async(ClientDoor(client))
+        await run_async(ClientBackend(client))
     print("the end")
 
 
@@ -392,7 +392,7 @@ def test_with_json_each_turn_is_a_result_in_a_line(folder: Path, url: str) -> No
     results = [RunResult.model_validate(json.loads(line)) for line in done.stdout.splitlines()]
     assert [result.output for result in results] == ["echo: first", None]
     assert results[1].error is not None
-    assert results[1].error.code == "unknown_agent"
+    assert results[1].error.code == "unknown_agent_error"
     assert done.returncode == 1
 
 
