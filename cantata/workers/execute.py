@@ -21,7 +21,7 @@ from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.outcomes import Record
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ SYNC_TIMEOUT_S = 600.0  # a Python function that says nothing of its time is sto
 def do(process: Process, begun: Begun) -> Record | None:
     """Do a step; None if its lease was lost on the way, so that there is nothing to record."""
     since = time.perf_counter()
-    work = Work(begun, process)
+    work = StepContext(begun, process)
     try:
         if process.ledger.is_old(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
@@ -64,7 +64,7 @@ def do(process: Process, begun: Begun) -> Record | None:
         return outcomes.failed(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
 
 
-def _function_of(work: Work) -> str:
+def _function_of(work: StepContext) -> str:
     """The function that a step calls, as the configuration names it; empty if it calls none by a tool's name."""
     tools = getattr(work.definitions, str(work.params.get("section")), {})
     tool = tools.get(work.params.get("tool")) if isinstance(tools, dict) else None
@@ -75,7 +75,7 @@ class _Lost(Exception):
     """The lease was lost while the step was done."""
 
 
-def _refusal(work: Work) -> str:
+def _refusal(work: StepContext) -> str:
     """Return why this worker hands a step back: only a newer one knows it, or one with another configuration."""
     if work.begun.spec.kind not in HANDLERS:
         return refused_steps.too_old(f"step kind {work.begun.spec.kind!r}")
@@ -86,7 +86,7 @@ def _refusal(work: Work) -> str:
     return inline_scripts.refusal(work)
 
 
-def _call(work: Work) -> Outcome:
+def _call(work: StepContext) -> Outcome:
     begun, process = work.begun, work.process
     handler = HANDLERS[begun.spec.kind]
     timeout_s = begun.spec.timeout_s
@@ -98,7 +98,7 @@ def _call(work: Work) -> Outcome:
             raise StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True) from None
     limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
     with process.working(begun, timeout_s=limit_s) as held:
-        outcome = cast("Callable[[Work], Outcome]", handler)(work)
+        outcome = cast("Callable[[StepContext], Outcome]", handler)(work)
     if held.cancelled:
         raise _Lost
     return outcome

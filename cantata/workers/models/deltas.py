@@ -11,7 +11,7 @@ import structlog
 
 from cantata.errors import CantataError
 from cantata.state.redis.connection import RedisFailure
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ EVERY_S = 0.04  # pieces that come closer together are told as one: a reader see
 class Deltas:
     """The pieces of one reply, told in order. At the end of the block all are told, or, of a reply that failed, none will be any more."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: StepContext) -> None:
         self._work = work
         self._text = ""
         self._some, self._over = asyncio.Event(), asyncio.Event()

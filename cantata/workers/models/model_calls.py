@@ -15,13 +15,13 @@ from cantata.workers.models.deltas import Deltas
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.llm.caching import Options
 from cantata.workers.models.permits import Leave, leave_to_ask
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
 
 async def ask(
-    work: Work, models: Sequence[Model], messages: Sequence[Message],
+    work: StepContext, models: Sequence[Model], messages: Sequence[Message],
     *, stream: bool = False, fresh: bool = False, **options: Unpack[Options],
 ) -> llm.Reply:  # fmt: skip
     """The first model's reply; that of another, once the step has no try left or none would help.
@@ -65,7 +65,7 @@ class _AskAgain(Exception):
     """The first model is asked again later, before any other."""
 
 
-def _tell_of_fallback(work: Work, model: Model, error: ModelError) -> None:
+def _tell_of_fallback(work: StepContext, model: Model, error: ModelError) -> None:
     detail = {"model": model.model, "message": str(error)}
     log.info("model_fallback", model=model.model, code=error.code, error=str(error))
     work.process.ledger.note(work.begun.run_id, "fallback", step_id=work.begun.step_id, detail=detail)

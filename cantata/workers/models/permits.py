@@ -21,7 +21,7 @@ from cantata.state.limits.limiter import Ask, Exhausted, Wait
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.models import llm
 from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the paramet
 class Leave:
     """Leave for one model call; `reply` tells what it used."""
 
-    def __init__(self, work: Work, model: str, asked: int) -> None:
+    def __init__(self, work: StepContext, model: str, asked: int) -> None:
         """`asked` tokens are sent."""
         self.reply: llm.Reply | None = None
         self.streamed = 0
@@ -64,7 +64,7 @@ class Leave:
 
 
 @asynccontextmanager
-async def leave_to_ask(work: Work, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
+async def leave_to_ask(work: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
     """Hold leave for one call while the block lasts.
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
@@ -103,7 +103,7 @@ def _told(wait: Wait) -> str:
     return f"the {wait.reason} of the {wait.of} is used up"
 
 
-async def _settle(work: Work, ask: Ask, leave: Leave, stopped: Usage) -> None:
+async def _settle(work: StepContext, ask: Ask, leave: Leave, stopped: Usage) -> None:
     """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
     try:
         await leave.is_over()
@@ -116,14 +116,14 @@ async def _settle(work: Work, ask: Ask, leave: Leave, stopped: Usage) -> None:
         log.warning("permit_not_settled", run=work.begun.run_id, step=work.begun.step_id, error=str(error))
 
 
-def _pay(work: Work, ask: Ask, usage: Usage) -> None:
+def _pay(work: StepContext, ask: Ask, usage: Usage) -> None:
     process = work.process
     called = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
     process.send(permit_wakeups.wake(process.ledger, process.limiter, called))
     fault_points.at("budget-settled")
 
 
-def _ask(work: Work, model: Model, asked: int) -> Ask:
+def _ask(work: StepContext, model: Model, asked: int) -> Ask:
     bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
     answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
     usd = llm.most_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None

@@ -20,7 +20,7 @@ from cantata.workers.runtime.process import Process
 
 
 @dataclass(frozen=True)
-class Work:
+class StepContext:
     """A step to do, with the process that does it."""
 
     begun: Begun
@@ -93,7 +93,7 @@ class Work:
         return {**given, **{key: self.evaluate(text) for key, text in mapped.items()}}
 
 
-Handler = Callable[[Work], Outcome | Awaitable[Outcome]]
+Handler = Callable[[StepContext], Outcome | Awaitable[Outcome]]
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -101,7 +101,7 @@ def _order(name: str) -> tuple[int, str]:
     return (int(number) if number.isdigit() else -1, name)
 
 
-def text_input(work: Work) -> str:
+def text_input(work: StepContext) -> str:
     """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON.
 
     What fills gaps in the agent's texts does not count; if there is nothing else, it is asked nothing.
@@ -117,7 +117,7 @@ def text_input(work: Work) -> str:
     return to_json(node_input)
 
 
-def filling(work: Work) -> dict[str, str]:
+def filling(work: StepContext) -> dict[str, str]:
     """What is put into an agent's texts for the keys of its node's input that they name."""
     gaps = cast("list[str]", work.params.get("gaps") or [])
     return {key: as_text(work.node_input[key]) for key in gaps}

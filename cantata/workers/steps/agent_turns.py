@@ -19,14 +19,14 @@ from cantata.workers.models.dialects.call_parsing import Call, Said, calls_of
 from cantata.workers.models.dialects.rounds import Round
 from cantata.workers.models.dialects.tool_lookup import resolve
 from cantata.workers.models.model_calls import ask
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import Turn
 
 NOT_WHOLE = ("length", "content_filter")  # why a model stopped before it was done
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
 
-async def agent_turn(work: Work) -> Outcome:
+async def agent_turn(work: StepContext) -> Outcome:
     """Asks an agent's model for one instruction; grows the tool calls that it asks for, and the turn that follows them."""
     turn = await asyncio.to_thread(Turn.read, work)
     if turn.agent.response_mode == "streaming" and turn.rounds and turn.rounds[-1].calls:

@@ -13,10 +13,10 @@ from cantata.planning import templates
 from cantata.state.runs.encoding import to_json
 from cantata.workers.models import prompt_record
 from cantata.workers.models.model_calls import ask
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 
-async def team_synthesize(work: Work) -> Outcome:
+async def team_synthesize(work: StepContext) -> Outcome:
     """Merges a broadcast's answers; if the model fails for good, the answers stand as they are, with a warning."""
     synthesizer = work.definitions.teams[work.text_param("team")].synthesizer
     if synthesizer is None:
@@ -37,13 +37,13 @@ async def team_synthesize(work: Work) -> Outcome:
     return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
 
 
-def team_collect(work: Work) -> Outcome:
+def team_collect(work: StepContext) -> Outcome:
     """Gathers a broadcast's answers as a JSON object in text."""
     responses, warnings = responses_of(work)
     return Outcome(output=to_json(responses), warnings=warnings)
 
 
-def responses_of(work: Work) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
+def responses_of(work: StepContext) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
     """Each agent's answer, or "Error: …", in declared order, and warnings for those that failed or came late.
 
     Raises StepError if none answered.

@@ -15,15 +15,15 @@ from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
 from cantata.planning.chains.step_ids import split
 from cantata.planning.turns import agent_steps, turn_plan
-from cantata.workers.runtime.step_context import Work, filling, text_input
+from cantata.workers.runtime.step_context import StepContext, filling, text_input
 
 
-def run_start(work: Work) -> Outcome:
+def run_start(work: StepContext) -> Outcome:
     """Plans the run."""
     return start(work.begun.run_kind, work.begun.inputs["@request"], work.definitions)
 
 
-def chain_branch(work: Work) -> Outcome:
+def chain_branch(work: StepContext) -> Outcome:
     """Takes one side; a side that points back grows another round."""
     holds = work.holds(work.text_param("condition"))
     side = "true" if holds else "false"
@@ -41,14 +41,14 @@ def chain_branch(work: Work) -> Outcome:
     return Outcome(output=holds, fragment=round_again)
 
 
-def _nodes(work: Work, chain: str) -> Sequence[ChainNode]:
+def _nodes(work: StepContext, chain: str) -> Sequence[ChainNode]:
     """The nodes of a named chain, or of the request itself."""
     if chain:
         return work.definitions.chains[chain].nodes
     return ChainRequest.model_validate_json(work.process.ledger.request_of(work.begun.run_id)[1]).nodes
 
 
-def chain_map(work: Work) -> Outcome:
+def chain_map(work: StepContext) -> Outcome:
     """Grows a step for each item, and a gather."""
     text = work.text_param("items")
     items = work.evaluate(text)
@@ -61,7 +61,7 @@ def chain_map(work: Work) -> Outcome:
     return Outcome(output=len(items), fragment=expansion.expand_map(work.begun.step_id, work.begun.spec, items))
 
 
-def chain_gather(work: Work) -> Outcome:
+def chain_gather(work: StepContext) -> Outcome:
     """Gathers a map's results in the order of its items."""
     of, count = work.text_param("of"), int(cast(int, work.params["items"]))
     ids = work.process.ledger.answering(work.begun.run_id, [f"{of}/{i}" for i in range(count)])
@@ -69,7 +69,7 @@ def chain_gather(work: Work) -> Outcome:
     return Outcome(output=_list_of(texts))
 
 
-def chain_run(work: Work) -> Outcome:
+def chain_run(work: StepContext) -> Outcome:
     """Lays out a nested chain."""
     name = work.text_param("chain")
     chain = work.definitions.chains[name]
@@ -77,7 +77,7 @@ def chain_run(work: Work) -> Outcome:
     return Outcome(output=given_to(name, chain, work.node_input), fragment=graph)
 
 
-def chain_end(work: Work) -> Outcome:
+def chain_end(work: StepContext) -> Outcome:
     """Ends a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
     answers = cast("dict[str, str]", work.params.get("answers") or {})
     given = {name: work.evaluate(text) for name, text in answers.items()} or work.begun.inputs
@@ -85,14 +85,14 @@ def chain_end(work: Work) -> Outcome:
     return Outcome(output=next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
 
 
-def agent_run(work: Work) -> Outcome:
+def agent_run(work: StepContext) -> Outcome:
     """Lays out an agent's instructions."""
     name = work.text_param("agent")
     graph = agent_steps.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec, filling=filling(work))
     return Outcome(output=text_input(work), fragment=graph)
 
 
-def team_run(work: Work) -> Outcome:
+def team_run(work: StepContext) -> Outcome:
     """Lays out a team's work."""
     name = work.text_param("team")
     return Outcome(output=text_input(work), fragment=turn_plan.team_fragment(name, work.definitions, grower=work.begun.step_id))

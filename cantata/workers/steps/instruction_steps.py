@@ -17,12 +17,12 @@ from cantata.planning.turns.agent_steps import STOP
 from cantata.state.runs.encoding import to_json
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models.dialects.conversation import cut
-from cantata.workers.runtime.step_context import Work, text_input
+from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.tools import functions
 from cantata.workers.tools.schemas import signature_of
 
 
-def agent_function(work: Work) -> Outcome:
+def agent_function(work: StepContext) -> Outcome:
     """Calls a function with the text before it, or with nothing if it takes none; what it gives is text."""
     instruction = _agent(work).instructions[_number(work)]
     assert isinstance(instruction, FunctionStep)
@@ -33,7 +33,7 @@ def agent_function(work: Work) -> Outcome:
     return Outcome(output=answer if isinstance(answer, str) else str(answer), usage=Usage(tool_calls=1))
 
 
-def agent_break(work: Work) -> Outcome:
+def agent_break(work: StepContext) -> Outcome:
     """Asks the chainbreakers, in order, whether the row ends here; the first that says so may put its own output in place."""
     agent, number = _agent(work), _number(work)
     output = text_input(work)
@@ -51,7 +51,7 @@ def agent_break(work: Work) -> Outcome:
     return Outcome(output=output, warnings=tuple(warnings))
 
 
-def agent_end(work: Work) -> Outcome:
+def agent_end(work: StepContext) -> Outcome:
     """Ends a row: the output of the last instruction that ran, or the list of all if the agent shows its full history."""
     agent = _agent(work)
     ledger, run_id = work.process.ledger, work.begun.run_id
@@ -93,7 +93,7 @@ def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: entry[key] for key in ("model_params",) if key in entry}
 
 
-def _ask(work: Work, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
+def _ask(work: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
     """What a chainbreaker says; None, with a warning, if it cannot be asked or says nothing that can be understood."""
     try:
         breaker = functions.load(name, folder_here(work.definitions.folder))
@@ -111,11 +111,11 @@ def _ask(work: Work, name: str, arguments: tuple[Any, ...], warnings: list[str])
     return stop, reason, output
 
 
-def _agent(work: Work) -> Agent:
+def _agent(work: StepContext) -> Agent:
     return work.definitions.agents[work.text_param("agent")]
 
 
-def _number(work: Work) -> int:
+def _number(work: StepContext) -> int:
     return int(cast(int, work.params["turn"]))
 
 

@@ -20,7 +20,7 @@ from cantata.planning.turns.agent_steps import template, tools_of
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import Answer, Round
-from cantata.workers.runtime.step_context import Work, filling, text_input
+from cantata.workers.runtime.step_context import StepContext, filling, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.steps.structured_output import Shape
 from cantata.workers.tools import functions, mcp, memory_access, schemas
@@ -40,7 +40,7 @@ JSON_TOOLS = (
 class Turn:
     """A model turn, and the rounds of its instruction so far."""
 
-    work: Work
+    work: StepContext
     rounds: tuple[Round, ...]
     answers: tuple[tuple[Answer, ...], ...]
     memory: Mapping[str, str | None] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Turn:
     """What its model is told of the session's conversation."""
 
     @classmethod
-    def read(cls, work: Work) -> Turn:
+    def read(cls, work: StepContext) -> Turn:
         """What the ledger knows of the rounds before this turn."""
         base, number = str(work.params.get("base") or work.begun.step_id), int(cast(int, work.params.get("round", 0)))
         ledger, run_id = work.process.ledger, work.begun.run_id

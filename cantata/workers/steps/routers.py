@@ -16,7 +16,7 @@ from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models import prompt_record
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.model_calls import ask
-from cantata.workers.runtime.step_context import Work, as_text, text_input
+from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.tools import functions
 
@@ -26,7 +26,7 @@ LATE = frozenset({"timeout", "model_timeout"})
 CORRECTION = "Your reply cannot be used: {fault}. Reply with JSON only: {form}"
 
 
-async def team_ask(work: Work) -> Outcome:
+async def team_ask(work: StepContext) -> Outcome:
     """Asks the model that routes; its reply is the output."""
     team = _team(work)
     settings = team.router or Router()
@@ -46,7 +46,7 @@ async def team_ask(work: Work) -> Outcome:
     return Outcome(output=reply.text, usage=reply.usage, detail=detail)
 
 
-def team_call(work: Work) -> Outcome:
+def team_call(work: StepContext) -> Outcome:
     """Calls the function that routes with (user_input, history, agent_descriptions); what it gives is the output."""
     team = _team(work)
     name = str((team.router or Router()).function)
@@ -57,7 +57,7 @@ def team_call(work: Work) -> Outcome:
     return Outcome(output=answer, usage=Usage(tool_calls=1))
 
 
-def _messages(work: Work, settings: Router) -> Sequence[Message]:
+def _messages(work: StepContext, settings: Router) -> Sequence[Message]:
     """What a routing model is asked; the second time also what it said, and what was wrong with it."""
     team = _team(work)
     entries, is_any = session_history.shown_to(work, History(), max_tokens=team.max_history_tokens)
@@ -83,7 +83,7 @@ def _with_params(model: Model, params: Mapping[str, JsonValue]) -> Model:
     return model.model_copy(update={"params": {**model.params, **params}})
 
 
-def _model(work: Work, settings: Router) -> Model:
+def _model(work: StepContext, settings: Router) -> Model:
     named = settings.models[0] if settings.models else None
     return named if isinstance(named, Model) else work.definitions.model_of(named)
 
@@ -92,13 +92,13 @@ def _names_schema(names: Sequence[str]) -> dict[str, JsonValue]:
     return {"type": "object", "properties": {"chosen_agent": {"enum": list(names)}}, "required": ["chosen_agent"]}
 
 
-def _examples(work: Work) -> list[JsonValue]:
+def _examples(work: StepContext) -> list[JsonValue]:
     return [{"text": description or name, "label": name} for name, description in _descriptions(work).items()]
 
 
-def _descriptions(work: Work) -> dict[str, str]:
+def _descriptions(work: StepContext) -> dict[str, str]:
     return {name: work.definitions.agents[name].description for name in _team(work).agents}
 
 
-def _team(work: Work) -> Team:
+def _team(work: StepContext) -> Team:
     return work.definitions.teams[work.text_param("team")]

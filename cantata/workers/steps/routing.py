@@ -16,7 +16,7 @@ from cantata.planning.turns.choices import Choice
 from cantata.planning.turns.prefixes import prefix_of
 from cantata.planning.turns.routing import Round
 from cantata.state.sessions import rotation
-from cantata.workers.runtime.step_context import Work, text_input
+from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.steps.routers import LATE
 from cantata.workers.steps.rule_choice import matched
 
@@ -31,7 +31,7 @@ NO_DECISION: Mapping[str, str] = {
 LAST_INPUT = 150  # characters of it that are told when the steps are used up
 
 
-def team_rules(work: Work) -> Outcome:
+def team_rules(work: StepContext) -> Outcome:
     """Chooses an agent by the first rule that matches, else has the router asked."""
     now, team, text = Round.of(work.params), _team(work), text_input(work)
     warnings: list[str] = []
@@ -44,7 +44,7 @@ def team_rules(work: Work) -> Outcome:
     return Outcome(output=text, fragment=routing.ask_router(now, work.definitions), warnings=tuple(warnings))
 
 
-def team_route(work: Work) -> Outcome:
+def team_route(work: StepContext) -> Outcome:
     """Does what the router's reply says."""
     now, team = Round.of(work.params), _team(work)
     error = _error_of_router(work)
@@ -57,7 +57,7 @@ def team_route(work: Work) -> Outcome:
     return _decided(work, now, choice)
 
 
-def team_reply(work: Work) -> Outcome:
+def team_reply(work: StepContext) -> Outcome:
     """Reads what an agent's answer says of the turn: it is the answer, or what is to be done next."""
     now, team = Round.of(work.params), _team(work)
     answer = work.begun.inputs["@text"]
@@ -79,7 +79,7 @@ def team_reply(work: Work) -> Outcome:
     return Outcome(output=rest, fragment=fragment, detail=detail)
 
 
-def team_next(work: Work) -> Outcome:
+def team_next(work: StepContext) -> Outcome:
     """Chooses the agent whose turn it is."""
     begun, name = work.begun, work.text_param("team")
     agents = work.definitions.teams[name].agents
@@ -93,13 +93,13 @@ def team_next(work: Work) -> Outcome:
 # --- what is decided ------------------------------------------------------------------------------------------------
 
 
-def _rules_chose(work: Work, now: Round, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
+def _rules_chose(work: StepContext, now: Round, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
     """The outcome where nobody need be asked."""
     fragment = routing.run_agent(now, agent, work.definitions, asked=_this(work), is_default=why["source"] == "default")
     return Outcome(output=text_input(work), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
 
 
-def _decided(work: Work, now: Round, choice: Choice) -> Outcome:
+def _decided(work: StepContext, now: Round, choice: Choice) -> Outcome:
     """The outcome of a decision that can be used."""
     team, text = _team(work), text_input(work)
     asked = text if choice.asked is None else choice.asked
@@ -116,7 +116,7 @@ def _decided(work: Work, now: Round, choice: Choice) -> Outcome:
     return Outcome(output=asked, fragment=fragment, detail={**detail, "chosen_agent": agent})
 
 
-def _undecided(work: Work, now: Round, fault: str, code: str = "") -> Outcome:
+def _undecided(work: StepContext, now: Round, fault: str, code: str = "") -> Outcome:
     """The outcome where the router gave nothing that can be used: it is asked once more, then the default agent answers, if any."""
     team, text = _team(work), text_input(work)
     is_model = not (team.router and team.router.function)
@@ -139,7 +139,7 @@ def _undecided(work: Work, now: Round, fault: str, code: str = "") -> Outcome:
     raise StepError(f"{head}{fault}{')' if said_nothing else ''}", code="no_agent")
 
 
-def _along_the_plan(work: Work, now: Round, answer: JsonValue, asked_again: JsonValue) -> Outcome:
+def _along_the_plan(work: StepContext, now: Round, answer: JsonValue, asked_again: JsonValue) -> Outcome:
     """The outcome of a plan's agent: it is asked again, the next one has its turn, or the plan is at its end."""
     plan = cast("list[str]", work.params["plan"])
     position, run = (int(cast(int, work.params[key])) for key in ("position", "run"))
@@ -151,23 +151,23 @@ def _along_the_plan(work: Work, now: Round, answer: JsonValue, asked_again: Json
     return Outcome(output=answer)
 
 
-def _exhausted(work: Work, why: str, last: JsonValue) -> Outcome:
+def _exhausted(work: StepContext, why: str, last: JsonValue) -> Outcome:
     """The outcome when no more agents may run; what the last one said is kept."""
     most = _team(work).max_internal_steps
     error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({most}); {why}", step=work.begun.step_id)
     return Outcome(status="failed", error=error, detail={"last_output": last})
 
 
-def _error_of_router(work: Work) -> Mapping[str, str] | None:
+def _error_of_router(work: StepContext) -> Mapping[str, str] | None:
     """Why the router could not be asked, if it could not."""
     (info,) = work.process.ledger.infos(work.begun.run_id, [work.text_param("asked")])
     return cast("Mapping[str, str] | None", info.get("error"))
 
 
-def _team(work: Work) -> Team:
+def _team(work: StepContext) -> Team:
     return work.definitions.teams[work.text_param("team")]
 
 
-def _this(work: Work) -> str:
+def _this(work: StepContext) -> str:
     """What refers to the output of this very step."""
     return f"{RAW}{work.begun.step_id}"

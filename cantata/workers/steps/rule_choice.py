@@ -11,14 +11,14 @@ import regex
 
 from cantata.models.definitions import Rule, Team
 from cantata.workers.code.config_folder import folder_here
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
 PATIENCE_S = 1.0
 """How long one pattern may take. With some, a text makes `re` search for years, and nothing else runs in its process meanwhile."""
 
 
-def matched(work: Work, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
+def matched(work: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
     """The agent that a rule chooses, if it chooses one. A rule that fails chooses nobody, and says so in `warnings`."""
     rule = team.rules[number]
     try:
@@ -44,7 +44,7 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-def _called(work: Work, rule: Rule, text: str) -> Any:
+def _called(work: StepContext, rule: Rule, text: str) -> Any:
     answer = functions.load(str(rule.function), folder_here(work.definitions.folder))(text)
     if inspect.iscoroutine(answer):
         answer = asyncio.run_coroutine_threadsafe(answer, work.process.loop()).result()

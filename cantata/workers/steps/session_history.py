@@ -13,10 +13,10 @@ from cantata.models.graph import Outcome
 from cantata.models.wire import HistoryEntry
 from cantata.planning.turns import history
 from cantata.state.sessions import conversations
-from cantata.workers.runtime.step_context import Work, text_input
+from cantata.workers.runtime.step_context import StepContext, text_input
 
 
-def shown_to(work: Work, settings: History, *, max_tokens: int) -> tuple[list[HistoryEntry], bool]:
+def shown_to(work: StepContext, settings: History, *, max_tokens: int) -> tuple[list[HistoryEntry], bool]:
     """The entries that someone with these settings sees, oldest first, and whether anything was said at all."""
     if not work.begun.session:
         return [], False
@@ -25,7 +25,7 @@ def shown_to(work: Work, settings: History, *, max_tokens: int) -> tuple[list[Hi
     return ([], False) if newest is None else (history.shown(chain([newest], entries), settings, max_tokens=max_tokens), True)
 
 
-def shown_to_agent(work: Work) -> list[HistoryEntry]:
+def shown_to_agent(work: StepContext) -> list[HistoryEntry]:
     """The entries that the agent of this step sees."""
     if "history" not in work.params:
         return []
@@ -33,7 +33,7 @@ def shown_to_agent(work: Work) -> list[HistoryEntry]:
     return shown_to(work, settings, max_tokens=int(cast(int, work.params["history"])))[0]
 
 
-def history_block(work: Work) -> Outcome:
+def history_block(work: StepContext) -> Outcome:
     """Puts what was said before an agent's input."""
     entries = shown_to_agent(work)
     return Outcome(output=history.before(entries, text_input(work)), detail={"entries": len(entries)})

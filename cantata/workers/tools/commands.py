@@ -14,7 +14,7 @@ from cantata.models.values import Usage
 from cantata.observability.logs.secrets import redact, secrets_in
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.code.environment import environment
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ LOGGED_CHARS = 2000  # of what a command wrote to its standard error
 QUOTED_CHARS = 500  # of that in an error
 
 
-def proc_run(work: Work) -> Outcome:
+def proc_run(work: StepContext) -> Outcome:
     """Run an allowed command; an exit code other than 0 is an error."""
     name = work.text_param("command")
     arguments, stdin = _given(work)
@@ -37,7 +37,7 @@ def proc_run(work: Work) -> Outcome:
     return Outcome(output={"exit_code": done.returncode, "stdout": stdout, "stderr": stderr}, usage=Usage(tool_calls=1))
 
 
-def _given(work: Work) -> tuple[list[str], str]:
+def _given(work: StepContext) -> tuple[list[str], str]:
     """The arguments and the standard input that a node gives."""
     given = work.node_input
     unknown = sorted(set(given) - {"args", "stdin"})

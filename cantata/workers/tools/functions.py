@@ -26,7 +26,7 @@ from cantata.packages import OURS
 from cantata.workers.code import sources, user_code
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime import resource_limits
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts, schemas
 from cantata.workers.tools.memory_access import Context
 from cantata.workers.tools.schemas import CONTEXT as CONTEXT
@@ -39,7 +39,7 @@ _functions: dict[tuple[str, str | None], Function] = {}
 _imported_from: str | None = None  # the configuration's folder that modules come from now
 
 
-def tool_call(work: Work) -> Outcome:
+def tool_call(work: StepContext) -> Outcome:
     """Calls a tool or skill with the node's input, or with what a model gave, as keyword arguments."""
     section, name = work.text_param("section"), work.text_param("tool")
     tool: Tool = getattr(work.definitions, section)[name]
@@ -55,7 +55,7 @@ def tool_call(work: Work) -> Outcome:
     return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
 
 
-def _function(name: str, tool: Tool, work: Work) -> tuple[Function, str]:
+def _function(name: str, tool: Tool, work: StepContext) -> tuple[Function, str]:
     """The function that a tool is, and its name in messages."""
     if tool.script is not None:
         return inline_scripts.load(tool.script, work), f"script:{tool.script.function}"
@@ -145,7 +145,7 @@ def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]
         raise StepError(f"{error}; the function is {shown}, its input was {given}", code="bad_arguments") from error
 
 
-def call(work: Work, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
+def call(work: StepContext, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
     """What the function called `name` answers. Raises StepError with the code tool_error, whatever it raises."""
     try:
         answer = function(**arguments)

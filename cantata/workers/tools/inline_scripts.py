@@ -12,7 +12,7 @@ from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, StepError
 from cantata.models.definitions import Script
 from cantata.workers.code.config_folder import folder_here, own_folder
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.schemas import Function
 
 QUEUE = "tools"
@@ -21,7 +21,7 @@ SHOWN_DIGITS = 12  # of a digest in messages
 _functions: dict[tuple[str, str], Function] = {}
 
 
-def refusal(work: Work) -> str:
+def refusal(work: StepContext) -> str:
     """Return why this worker cannot call the script of a step; nothing if it can, or the step has none."""
     script = script_of(work)
     if script is None or _text(script, work.definitions.folder) is not None:
@@ -32,7 +32,7 @@ def refusal(work: Work) -> str:
     )  # fmt: skip
 
 
-def script_of(work: Work) -> Script | None:
+def script_of(work: StepContext) -> Script | None:
     """Return the script that a step calls."""
     if work.begun.spec.kind != "tool.call":
         return None
@@ -40,7 +40,7 @@ def script_of(work: Work) -> Script | None:
     return tool.script if tool else None
 
 
-def load(script: Script, work: Work) -> Function:
+def load(script: Script, work: StepContext) -> Function:
     """Return the function of a script. Raises StepError."""
     if work.begun.spec.queue != QUEUE:
         raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
@@ -50,7 +50,7 @@ def load(script: Script, work: Work) -> Function:
     return known
 
 
-def _load(script: Script, work: Work) -> Function:
+def _load(script: Script, work: StepContext) -> Function:
     text = _text(script, work.definitions.folder)
     if text is None:
         raise StepError(refusal(work), code="tool_import")

@@ -15,7 +15,7 @@ from cantata.planning.turns import memory_commands
 from cantata.planning.turns.memory_commands import Command, Get, List, Store
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.runs.records import Begun
-from cantata.workers.runtime.step_context import Work, as_text, text_input
+from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 
 MAX_COMMANDS = 1000
 """Memory commands in one text."""
@@ -29,7 +29,7 @@ class Context(ToolContext):
     _bank: MemoryBank = PrivateAttr()
 
     @classmethod
-    def of(cls, work: Work) -> Context:
+    def of(cls, work: StepContext) -> Context:
         """What a tool may know of this step."""
         begun = work.begun
         context = cls(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt, session=session_of(begun))
@@ -42,7 +42,7 @@ class Context(ToolContext):
         return self._bank
 
 
-def bank_of(work: Work) -> MemoryBank:
+def bank_of(work: StepContext) -> MemoryBank:
     """The memories of the run's tenant."""
     return MemoryBank(work.process.ledger, tenant=work.begun.tenant, limits=work.definitions.limits)
 
@@ -52,7 +52,7 @@ def session_of(begun: Begun) -> str | None:
     return unquote(begun.session.partition("/")[2]) or None
 
 
-def agent_memory(work: Work) -> Outcome:
+def agent_memory(work: StepContext) -> Outcome:
     """Does the memory commands in the text before it, in order; each is answered in its place."""
     bank, namespace = bank_of(work), work.text_param("namespace")
     lines = memory_commands.parse(text_input(work))
@@ -73,7 +73,7 @@ def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *
         yield answer
 
 
-def recall(work: Work, texts: Iterable[str]) -> dict[str, str | None]:
+def recall(work: StepContext, texts: Iterable[str]) -> dict[str, str | None]:
     """What the placeholders of templates name, as text; None if it is not there. The session's memories go before the tenant's."""
     names = {name: _place(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
     wanted = {name: place for name, place in names.items() if place}

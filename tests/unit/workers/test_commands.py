@@ -16,7 +16,7 @@ from cantata.models.values import JsonValue
 from cantata.state.runs.records import Begun
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 PRINT_ALL = "import os; print(*os.environ, sep='\\n')"
 SECRET = "correct-horse-battery"
@@ -28,7 +28,7 @@ def ran(code: str, *, env: list[str] | None = None) -> dict[str, JsonValue]:
     definitions = Definitions(commands={"python": Command.model_validate({"command": [sys.executable, "-I", "-c", code], **named})})
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
     begun = Begun("run", "step", 1, "worker", Spec(kind="proc.run", params={"command": "python"}), None, 0, {}, "")
-    return cast("dict[str, JsonValue]", cast(Outcome, HANDLERS["proc.run"](Work(begun, process))).output)
+    return cast("dict[str, JsonValue]", cast(Outcome, HANDLERS["proc.run"](StepContext(begun, process))).output)
 
 
 @pytest.fixture(autouse=True)

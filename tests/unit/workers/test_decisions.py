@@ -13,16 +13,16 @@ from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.runs.records import Begun
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.decisions import chain_end
 
 BOMB = " | ".join(["[@,@]"] * 30)
 
 
-def work(params: dict[str, JsonValue], **limits: int) -> Work:
+def work(params: dict[str, JsonValue], **limits: int) -> StepContext:
     definitions = Definitions(limits=Limits.model_validate(limits))
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
-    return Work(
+    return StepContext(
         Begun("run", "step", 1, "worker", Spec(kind="chain.end", params=params), None, 0, {"@input": {"text": "x" * 100}}, ""), process
     )
 

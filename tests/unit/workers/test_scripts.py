@@ -17,7 +17,7 @@ from cantata.models.values import JsonValue
 from cantata.state.runs.records import Begun
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts
 from cantata.workers.tools.functions import tool_call
 
@@ -46,10 +46,10 @@ def written(folder: Path, end: str = "!") -> Definitions:
     return Definitions.model_validate_json(loading.load(folder / "flow.yaml").model_dump_json())
 
 
-def work(definitions: Definitions, *, queue: str = "tools") -> Work:
+def work(definitions: Definitions, *, queue: str = "tools") -> StepContext:
     params: dict[str, JsonValue] = {"section": "tools", "tool": TOOL, "input": {"text": "hi"}}
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
-    return Work(Begun("run", "step", 1, "worker", Spec(kind="tool.call", queue=queue, params=params), None, 0, {}, ""), process)
+    return StepContext(Begun("run", "step", 1, "worker", Spec(kind="tool.call", queue=queue, params=params), None, 0, {}, ""), process)
 
 
 def test_a_run_stores_the_digest_of_a_script_and_no_code(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cantata.models.values import JsonValue
 from cantata.state.runs.records import Begun
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.functions import load, tool_call
 
 BOOKING = """
@@ -50,7 +50,7 @@ def called(folder: str, name: str, given: dict[str, JsonValue], *, by_model: boo
     definitions = Definitions(folder=folder, tools={"t": Tool(function=f"booking_tools:{name}", **settings)})
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
     begun = Begun("run", "step", 1, "worker", Spec(kind="tool.call", params=params), None, 0, {}, "")
-    return tool_call(Work(begun, process)).output
+    return tool_call(StepContext(begun, process)).output
 
 
 def test_a_model_s_arguments_and_the_answer_to_it_are_converted(folder: str) -> None:

@@ -28,7 +28,7 @@ from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import Round
 from cantata.workers.models.dialects.tool_lookup import resolve
 from cantata.workers.models.model_calls import ask
-from cantata.workers.runtime.step_context import Work, text_input
+from cantata.workers.runtime.step_context import StepContext, text_input
 
 CALL_S = 60.0
 MOST_TOOL_ROUNDS = 25
@@ -36,7 +36,7 @@ MOST_TOOL_ROUNDS = 25
 NO_ANSWER = "No valid answer found after {most} trials."
 
 
-def diskurs_open(work: Work) -> Outcome:
+def diskurs_open(work: StepContext) -> Outcome:
     """Begins a turn: the long-term memories know the user's text, and what the session's turns before left in them."""
     forum, text = code_loading.forum_of(work), text_input(work)
     for name in forum.agents:
@@ -55,7 +55,7 @@ def diskurs_open(work: Work) -> Outcome:
     return Outcome(output=talk.to_json(), fragment=handovers.hand(forum.first_contact, forum, number=1, before=work.begun.step_id))
 
 
-def _per_turn(work: Work) -> set[str]:
+def _per_turn(work: StepContext) -> set[str]:
     """The fields that begin anew with each turn."""
     forum = code_loading.forum_of(work)
     classes = [Prompter(work, name).argument_class for name in forum.agents]
@@ -63,7 +63,7 @@ def _per_turn(work: Work) -> set[str]:
     return {name for cls in classes for name, access in fields.accesses(cls).items() if access == "per_turn"}
 
 
-def diskurs_begin(work: Work) -> Outcome:
+def diskurs_begin(work: StepContext) -> Outcome:
     """Begins an agent's turn: renders its prompts for what it knows; a part of a parallel agent's work knows what the split gave it."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     if hop.part != "branch":
@@ -73,7 +73,7 @@ def diskurs_begin(work: Work) -> Outcome:
 
 
 def begun(
-    work: Work, hop: Hop, talk: Talk, arguments: dict[str, JsonValue], *, said: Sequence[Said] = (),
+    work: StepContext, hop: Hop, talk: Talk, arguments: dict[str, JsonValue], *, said: Sequence[Said] = (),
     detail: Mapping[str, JsonValue] | None = None,
 ) -> Outcome:  # fmt: skip
     """The outcome of the step that asks an agent's model for the first time in this hop."""
@@ -93,7 +93,7 @@ def _is_inner(hop: Hop, agent: DiskursAgent) -> bool:
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
-async def diskurs_ask(work: Work) -> Outcome:
+async def diskurs_ask(work: StepContext) -> Outcome:
     """Asks an agent's model; grows the tool calls that it asks for, and the question that follows them. The reply is the output."""
     hop = Hop.of(work.params)
     forum = code_loading.forum_of(work)
@@ -107,7 +107,7 @@ async def diskurs_ask(work: Work) -> Outcome:
     return outcome if rounds else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": prompt_record.recorded(messages)}})
 
 
-def _told(work: Work, hop: Hop) -> tuple[list[Message], tuple[Round, ...], tuple[ToolSchema, ...]]:
+def _told(work: StepContext, hop: Hop) -> tuple[list[Message], tuple[Round, ...], tuple[ToolSchema, ...]]:
     """What the model is told: its system prompt, what was said, and the rounds of tool calls of this question."""
     talk, start, forum = Talk.of(work), Talk.of(work, "@begun"), code_loading.forum_of(work)
     agent = forum.agents[hop.agent]
@@ -147,7 +147,7 @@ def model_of(found: Llm) -> Model:
     return model.model_copy(update={"params": {**found.params, "api_key": key}}) if key else model
 
 
-def _asked(work: Work, reply: llm.Reply, rounds: Sequence[Round], known: Sequence[ToolSchema], is_closing: bool) -> Outcome:
+def _asked(work: StepContext, reply: llm.Reply, rounds: Sequence[Round], known: Sequence[ToolSchema], is_closing: bool) -> Outcome:
     begun, names = work.begun, [tool.name for tool in known]
     asked: tuple[Call, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
     asked = tuple(resolve(call, names) for call in asked)
@@ -168,7 +168,7 @@ def _asked(work: Work, reply: llm.Reply, rounds: Sequence[Round], known: Sequenc
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def diskurs_read(work: Work) -> Outcome:
+def diskurs_read(work: StepContext) -> Outcome:
     """Reads a reply into the agent's arguments: it is corrected, asked for the next step, or done."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)
@@ -193,7 +193,7 @@ def diskurs_read(work: Work) -> Outcome:
     return go_on(work, hop, talk, [reply], **counted)
 
 
-def go_on(work: Work, hop: Hop, talk: Talk, said: Sequence[Said], **detail: JsonValue) -> Outcome:
+def go_on(work: StepContext, hop: Hop, talk: Talk, said: Sequence[Said], **detail: JsonValue) -> Outcome:
     """The outcome where an agent takes another reasoning step, with its prompt rendered anew; or has none left."""
     prompter, this = Prompter(work, hop.agent), work.begun.step_id
     fragment = handovers.ask_again(hop, prompter.forum, before=this, is_valid=True)
@@ -204,7 +204,7 @@ def go_on(work: Work, hop: Hop, talk: Talk, said: Sequence[Said], **detail: Json
     return Outcome(output=talk.with_(this, *said, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail})
 
 
-def _corrected(work: Work, hop: Hop, talk: Talk, reply: Said, fault: str, counted: Mapping[str, JsonValue]) -> Outcome:
+def _corrected(work: StepContext, hop: Hop, talk: Talk, reply: Said, fault: str, counted: Mapping[str, JsonValue]) -> Outcome:
     """The outcome where a reply cannot be used: the model is told why, if trials are left."""
     forum, this = code_loading.forum_of(work), work.begun.step_id
     fragment = handovers.ask_again(hop, forum, before=this, is_valid=False)
@@ -215,7 +215,7 @@ def _corrected(work: Work, hop: Hop, talk: Talk, reply: Said, fault: str, counte
     return Outcome(output=talk.to_json(), fragment=fragment, detail={"verdict": "correction", "fault": fault, **counted})
 
 
-def diskurs_gather(work: Work) -> Outcome:
+def diskurs_gather(work: StepContext) -> Outcome:
     """Tells a planning agent what came of its plan."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     steps = plans.steps_of(talk.arguments)

@@ -19,7 +19,7 @@ from cantata.workers.frontends.diskurs import agents, session_state, tool_callin
 from cantata.workers.frontends.diskurs.conversation_state import Said, Talk
 from cantata.workers.frontends.diskurs.user_code import code_loading, entities
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import memory_access, schemas
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 NOT_FINALIZED = "Failed to finalize conversation"
 
 
-def diskurs_visit(work: Work) -> Outcome:
+def diskurs_visit(work: StepContext) -> Outcome:
     """Has a conductor decide: done, given up, or who is next. What a predicate agent says of it comes in a second visit."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)
@@ -58,7 +58,7 @@ def _can_finalize(prompter: Prompter, talk: Talk) -> bool:
     return found is not None and bool(code_loading.call(prompter.work, found, prompter.memory_instance(talk)))
 
 
-def _finalized(work: Work, hop: Hop, talk: Talk, detail: Mapping[str, JsonValue]) -> Outcome:
+def _finalized(work: StepContext, hop: Hop, talk: Talk, detail: Mapping[str, JsonValue]) -> Outcome:
     prompter, this = Prompter(work, hop.agent), work.begun.step_id
     talk = talk.model_copy(update={"dispatches": {**talk.dispatches, hop.agent: 0}})  # it may be given the conversation anew
     following = prompter.agent.finalizer or prompter.agent.supervisor
@@ -68,7 +68,7 @@ def _finalized(work: Work, hop: Hop, talk: Talk, detail: Mapping[str, JsonValue]
     return Outcome(output=talk.to_json(), fragment=handovers.finalize(hop, before=this), detail=dict(detail))
 
 
-def diskurs_rules(work: Work) -> Outcome:
+def diskurs_rules(work: StepContext) -> Outcome:
     """Chooses the agent of the first rule that holds; else the model is asked. A rule that raises is passed over, with a warning."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)
@@ -83,7 +83,7 @@ def diskurs_rules(work: Work) -> Outcome:
     return _model_chooses(work, hop, talk).model_copy(update={"warnings": tuple(warnings)})
 
 
-def _holds(work: Work, rule: Rule, talk: Talk, prompter: Prompter, warnings: list[str]) -> bool:
+def _holds(work: StepContext, rule: Rule, talk: Talk, prompter: Prompter, warnings: list[str]) -> bool:
     try:
         return bool(code_loading.call(work, rule.condition, conversation_of(prompter, talk, prompter.arguments(talk))))
     except StepError as error:
@@ -91,7 +91,7 @@ def _holds(work: Work, rule: Rule, talk: Talk, prompter: Prompter, warnings: lis
         return False
 
 
-def _model_chooses(work: Work, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
+def _model_chooses(work: StepContext, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
     prompter = Prompter(work, hop.agent)
     if prompter.agent.fallback_to_llm and prompter.agent.llm:
         return agents.begun(work, replace(hop, trial=1, step=1, asked=1), talk, prompter.arguments(talk), detail=detail)
@@ -100,7 +100,7 @@ def _model_chooses(work: Work, hop: Hop, talk: Talk, **detail: JsonValue) -> Out
     return Outcome(output=talk.with_(work.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "nobody"})
 
 
-def diskurs_finalize(work: Work) -> Outcome:
+def diskurs_finalize(work: StepContext) -> Outcome:
     """Makes the result of the long-term memory: by the conductor's `finalize`, else all of it."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)
@@ -110,7 +110,7 @@ def diskurs_finalize(work: Work) -> Outcome:
     return Outcome(output=schemas.jsonable(result))
 
 
-def diskurs_fail(work: Work) -> Outcome:
+def diskurs_fail(work: StepContext) -> Outcome:
     """Ends the turn without a result; what the conductor's `fail` makes of the long-term memory is kept."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)

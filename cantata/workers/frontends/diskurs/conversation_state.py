@@ -9,7 +9,7 @@ from typing import Literal, cast
 from pydantic import Field
 
 from cantata.models.values import JsonValue, ToolSchema, Value
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 
 class Said(Value):
@@ -37,7 +37,7 @@ class Talk(Value):
     parts: tuple[Talk, ...] = Field(default=(), description="where a parallel agent splits the conversation: the parts")
 
     @classmethod
-    def of(cls, work: Work, name: str = "@talk") -> Talk:
+    def of(cls, work: StepContext, name: str = "@talk") -> Talk:
         """As it stood after the step that is read under a name."""
         return cls.model_validate(work.begun.inputs[name])
 
@@ -50,12 +50,12 @@ class Talk(Value):
         past = (*(each for each in self.past if each != step_id), step_id) if said else self.past
         return self.model_copy(update={"said": said, "past": past, "system": "", "tools": (), "parts": (), **changes})
 
-    def chat(self, work: Work) -> list[Said]:
+    def chat(self, work: StepContext) -> list[Said]:
         """All that was said."""
         return said_in(work, self.past)
 
 
-def said_in(work: Work, steps: Sequence[str]) -> list[Said]:
+def said_in(work: StepContext, steps: Sequence[str]) -> list[Said]:
     """What was said in steps of the run."""
     texts = work.process.ledger.outputs(work.begun.run_id, steps) if steps else []
     found = [cast("Mapping[str, list[JsonValue]]", json.loads(text)) for text in texts if text]

@@ -13,10 +13,10 @@ from cantata.workers.frontends.diskurs import session_state
 from cantata.workers.frontends.diskurs.conversation_state import Talk
 from cantata.workers.frontends.diskurs.user_code import fields
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 
-def done(work: Work, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
+def done(work: StepContext, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
     """The outcome of the step in which an agent is done: the conversation goes on, or its arguments are the result."""
     prompter = Prompter(work, hop.agent)
     agent, this = prompter.agent, work.begun.step_id
@@ -46,7 +46,7 @@ def remembered(prompter: Prompter, talk: Talk) -> Talk:
     return talk.model_copy(update={"memories": memories})
 
 
-def given_up(work: Work, hop: Hop, talk: Talk, reason: str) -> Outcome:
+def given_up(work: StepContext, hop: Hop, talk: Talk, reason: str) -> Outcome:
     """The outcome of the step in which an agent reaches a bound: its conductor fails, with the last arguments kept."""
     prompter = Prompter(work, hop.agent)
     detail: dict[str, JsonValue] = {"verdict": "exhausted", "reason": reason, "arguments": talk.arguments}

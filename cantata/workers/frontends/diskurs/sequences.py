@@ -22,10 +22,10 @@ from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.entities import ChatMessage, Conversation, Role
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_key
 from cantata.workers.models.model_calls import ask
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 
-def diskurs_heuristic(work: Work) -> Outcome:
+def diskurs_heuristic(work: StepContext) -> Outcome:
     """Runs an agent that is code: it is given the conversation, and gives it back."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)
@@ -66,7 +66,7 @@ def _tools(prompter: Prompter) -> Callable[..., Coroutine[object, object, Any]]:
     return call_tool
 
 
-def _waited_for(work: Work, function: Callable[..., Coroutine[object, object, Any]]) -> Callable[..., Any]:
+def _waited_for(work: StepContext, function: Callable[..., Coroutine[object, object, Any]]) -> Callable[..., Any]:
     """The function for code that is sync, which cannot await it."""
 
     def waiting(*given: Any, **named: Any) -> Any:
@@ -94,7 +94,7 @@ class _Model:
         return conversation.append(ChatMessage(role=Role.ASSISTANT, content=reply.text, name=prompter.name))
 
 
-def diskurs_branch(work: Work) -> Outcome:
+def diskurs_branch(work: StepContext) -> Outcome:
     """Splits the conversation of a parallel agent; its model is asked about each part, all at once."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)
@@ -108,7 +108,7 @@ def diskurs_branch(work: Work) -> Outcome:
     return Outcome(output=talk.to_json(), fragment=fragment, detail={"branches": len(parts)})
 
 
-def diskurs_join(work: Work) -> Outcome:
+def diskurs_join(work: StepContext) -> Outcome:
     """Joins what came of the parts of a parallel agent's work."""
     hop, talk = Hop.of(work.params), Talk.of(work)
     prompter = Prompter(work, hop.agent)

@@ -15,7 +15,7 @@ from cantata.planning.turns.history import MOST_TOKENS
 from cantata.workers.frontends.diskurs import tool_calling
 from cantata.workers.frontends.diskurs.conversation_state import Said, Talk
 from cantata.workers.frontends.diskurs.user_code import code_loading
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps import session_history
 from cantata.workers.tools import memory_access
 
@@ -23,7 +23,7 @@ NAMESPACE = "diskurs"
 KEY = "longterm_memories"
 
 
-def keep(work: Work, talk: Talk) -> None:
+def keep(work: StepContext, talk: Talk) -> None:
     """Keep the long-term memories for the next turn; a fork of a turn is not written down."""
     if _is_kept(work) and FORKED_FROM not in tool_calling.metadata_of(work):
         bank = memory_access.bank_of(work).of(session=memory_access.session_of(work.begun))
@@ -31,7 +31,7 @@ def keep(work: Work, talk: Talk) -> None:
         bank.store_memory(KEY, memories, NAMESPACE)
 
 
-def kept(work: Work) -> Mapping[str, Mapping[str, JsonValue]]:
+def kept(work: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
     """The long-term memories of the turn before."""
     if not _is_kept(work):
         return {}
@@ -39,7 +39,7 @@ def kept(work: Work) -> Mapping[str, Mapping[str, JsonValue]]:
     return {key: memory for key, memory in found.items() if isinstance(memory, dict)} if isinstance(found, dict) else {}
 
 
-def said_before(work: Work) -> list[Said]:
+def said_before(work: StepContext) -> list[Said]:
     """What was said in the turns before: the user's texts and the answers."""
     if not _is_kept(work):
         return []
@@ -47,5 +47,5 @@ def said_before(work: Work) -> list[Said]:
     return [Said(role="user" if entry.role == "user" else "assistant", text=entry.content) for entry in entries]
 
 
-def _is_kept(work: Work) -> bool:
+def _is_kept(work: StepContext) -> bool:
     return bool(work.begun.session) and code_loading.forum_of(work).keeps_memory

@@ -15,14 +15,14 @@ from cantata.workers.frontends.diskurs import plans
 from cantata.workers.frontends.diskurs.user_code import code_loading
 from cantata.workers.frontends.diskurs.user_code.entities import ToolDescription
 from cantata.workers.models.dialects.rounds import Answer, Round
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
 
 FACTORY = "create_"
 FAILED = "ERROR: Tool '{name}' execution failed: {error}. Please correct your input and try again."
 
 
-def diskurs_tool(work: Work) -> Outcome:
+def diskurs_tool(work: StepContext) -> Outcome:
     """Calls a tool for a model, or for a plan; a failure is what the model is told."""
     name = work.text_param("tool")
     given = cast("dict[str, JsonValue]", work.params["parameters"])
@@ -37,7 +37,7 @@ def diskurs_tool(work: Work) -> Outcome:
 _CALLED = Usage(tool_calls=1)
 
 
-def call(work: Work, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+def call(work: StepContext, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
     """What a tool answers, sync or async. Raises StepError."""
     function, described = _tool(work, name)
     _check(described, arguments)
@@ -48,12 +48,12 @@ def call(work: Work, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue
         return schemas.jsonable(functions.call(work, name, function, {**arguments, **hidden}))
 
 
-def callables(work: Work, names: Iterable[str]) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]]:
+def callables(work: StepContext, names: Iterable[str]) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]]:
     """Tools as code calls them, with the arguments alone. They run in this process, within the step."""
     return {name: _callable(work, name) for name in names}
 
 
-def _callable(work: Work, name: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
+def _callable(work: StepContext, name: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
     function, described = _tool(work, name)
     metadata = metadata_of(work)
     hidden = {key: metadata[key] for key in described.invisible if key in metadata}
@@ -65,18 +65,18 @@ def _callable(work: Work, name: str) -> Callable[[Mapping[str, Any]], Awaitable[
     return called
 
 
-def schema_of(work: Work, name: str) -> ToolSchema:
+def schema_of(work: StepContext, name: str) -> ToolSchema:
     """What a model is told of a tool. Raises StepError."""
     described = _tool(work, name)[1]
     return ToolSchema(name=name, description=described.description, parameters=described.schema)
 
 
-def metadata_of(work: Work) -> Mapping[str, str]:
+def metadata_of(work: StepContext) -> Mapping[str, str]:
     """The conversation's metadata: the labels of the run."""
     return work.process.ledger.request_of(work.begun.run_id)[3]
 
 
-def rounds_of(work: Work) -> tuple[tuple[Round, ...], tuple[tuple[Answer, ...], ...]]:
+def rounds_of(work: StepContext) -> tuple[tuple[Round, ...], tuple[tuple[Answer, ...], ...]]:
     """The rounds of tool calls before this question to a model, and what came of the calls."""
     base, number = str(work.params.get("base") or work.begun.step_id), int(cast(int, work.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
@@ -88,7 +88,7 @@ def rounds_of(work: Work) -> tuple[tuple[Round, ...], tuple[tuple[Answer, ...], 
     return rounds, tuple(answers)
 
 
-def answers_of(work: Work, step_ids: Sequence[str]) -> list[Answer]:
+def answers_of(work: StepContext, step_ids: Sequence[str]) -> list[Answer]:
     """What came of steps that called tools. A failure is a text to the model, as Diskurs tells it."""
     if not step_ids:
         return []
@@ -102,7 +102,7 @@ def _answer(output: str | None, info: Mapping[str, JsonValue]) -> Answer:
     return Answer(error=error["message"]) if error else Answer(value=json.loads(output) if output else None)
 
 
-def _results(work: Work, needs: Mapping[str, str]) -> dict[str, JsonValue]:
+def _results(work: StepContext, needs: Mapping[str, str]) -> dict[str, JsonValue]:
     """What the steps that a plan's step depends on gave. Raises StepError if one of them failed."""
     answers = dict(zip(needs, answers_of(work, list(needs.values())), strict=True))
     for name, answer in answers.items():
@@ -111,13 +111,13 @@ def _results(work: Work, needs: Mapping[str, str]) -> dict[str, JsonValue]:
     return {name: answer.value for name, answer in answers.items()}
 
 
-def _tool(work: Work, name: str) -> tuple[Any, ToolDescription]:
+def _tool(work: StepContext, name: str) -> tuple[Any, ToolDescription]:
     """The function, made once in each process where a factory makes it, and what its docstring says."""
     made = _made_once(work, name, code_loading.forum_of(work).tools[name], lambda: _made(work, name))
     return made, ToolDescription.from_function(made)
 
 
-def _made_once(work: Work, name: str, declared: DiskursTool | Dependency, make: Callable[[], Any]) -> Any:
+def _made_once(work: StepContext, name: str, declared: DiskursTool | Dependency, make: Callable[[], Any]) -> Any:
     """What is made as a configuration declares it. Another configuration of the folder may declare something else under its name."""
     forum = code_loading.forum_of(work)
     uses = declared.dependencies if isinstance(declared, DiskursTool) else []
@@ -128,7 +128,7 @@ def _made_once(work: Work, name: str, declared: DiskursTool | Dependency, make: 
     return made[key]
 
 
-def _made(work: Work, name: str) -> Any:
+def _made(work: StepContext, name: str) -> Any:
     forum, room = code_loading.forum_of(work), code_loading.room_of(work)
     tool = forum.tools[name]
     factory = Code(file=tool.function.file, name=f"{FACTORY}{tool.function.name}")
@@ -139,12 +139,12 @@ def _made(work: Work, name: str) -> Any:
     return code_loading.call(work, factory, dict(tool.configs), **given)
 
 
-def _dependency(work: Work, name: str) -> Any:
+def _dependency(work: StepContext, name: str) -> Any:
     dependency = code_loading.forum_of(work).dependencies[name]
     return _made_once(work, name, dependency, lambda: _created(work, name, dependency))
 
 
-def _created(work: Work, name: str, dependency: Dependency) -> Any:
+def _created(work: StepContext, name: str, dependency: Dependency) -> Any:
     """The object: by its class's `create`, as Diskurs makes them, else by the class itself."""
     made_by, room = dependency.made_by, code_loading.room_of(work)
     made = room.load(made_by, code_loading.forum_of(work).modules)

@@ -17,7 +17,7 @@ from cantata.models.definitions import McpServer, Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.code.config_folder import folder_here
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.mcp.session_errors import Broken
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 _connections: dict[tuple[str, str | None, str], Connection] = {}
 
 
-async def mcp_call(work: Work) -> Outcome:
+async def mcp_call(work: StepContext) -> Outcome:
     """Calls a server's tool with the node's input as its arguments."""
     name, method = work.text_param("tool"), work.text_param("method")
     tools: Mapping[str, Tool] = getattr(work.definitions, work.text_param("section") or "tools")

@@ -11,7 +11,7 @@ from cantata.models.definitions import Definitions
 from cantata.state.runs.records import Begun
 from cantata.workers.frontends.diskurs import tool_calling
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 SHOP = """
 class Store:
@@ -47,7 +47,7 @@ def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str
     )  # fmt: skip
     definitions = Definitions(folder=str(folder), diskurs=forum)
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
-    return tool_calling.schema_of(Work(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price").description
+    return tool_calling.schema_of(StepContext(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price").description
 
 
 def test_another_configuration_of_the_folder_has_tools_of_its_own(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from cantata.models.conductors import Code, Forum
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.frontends.diskurs.user_code import compatibility
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
 _entering = threading.RLock()
 _rooms: dict[str, Room] = {}
 
 
-def room_of(work: Work) -> Room:
+def room_of(work: StepContext) -> Room:
     """The code of the run's folder. Raises StepError."""
     folder = folder_here(work.definitions.folder)
     if folder is None:
@@ -36,7 +36,7 @@ def room_of(work: Work) -> Room:
         return _rooms.setdefault(folder, Room(folder))
 
 
-def forum_of(work: Work) -> Forum:
+def forum_of(work: StepContext) -> Forum:
     """The agents of the run's folder. Raises StepError."""
     forum = work.definitions.diskurs
     if forum is None:
@@ -139,7 +139,7 @@ class Room:
         return "/" not in name and functions.lies_in(module, self._folder)
 
 
-def call(work: Work, code: Code, *arguments: Any, **named: Any) -> Any:
+def call(work: StepContext, code: Code, *arguments: Any, **named: Any) -> Any:
     """What a function of the folder answers, sync or async. Raises StepError with the code tool_error, or what `refusal_of` finds."""
     room = room_of(work)
     function = room.load(code, forum_of(work).modules)
@@ -147,7 +147,7 @@ def call(work: Work, code: Code, *arguments: Any, **named: Any) -> Any:
         return functions.call(work, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
 
 
-def optional(work: Work, file: str | None, name: str, *, is_named: bool) -> Code | None:
+def optional(work: StepContext, file: str | None, name: str, *, is_named: bool) -> Code | None:
     """A function of a file; None if it is not there and need not be. Raises StepError."""
     if file is None:
         return None

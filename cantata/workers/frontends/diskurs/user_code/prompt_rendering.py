@@ -20,7 +20,7 @@ from cantata.workers.frontends.diskurs.replies import ReplyError, check_made, re
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.entities import LockedField, LongtermMemory, OutputField, PromptArgument
 from cantata.workers.runtime import resource_limits
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 
 CONDUCTOR_SYSTEM = """You direct a conversation among agents. These are the agents, and what each of them is good at:
 {% for name, description in agent_descriptions.items() %}
@@ -49,7 +49,7 @@ class DefaultConductorPromptArgument(PromptArgument):
 class Prompter:
     """One agent's prompt, in a worker that runs its code."""
 
-    work: Work
+    work: StepContext
     name: str
 
     @cached_property
@@ -243,7 +243,7 @@ def memory_key(of: Code | None) -> str:
     return f"{of.file}:{of.name}" if of else "plain"
 
 
-def memory_class(work: Work, of: Code | None) -> type:
+def memory_class(work: StepContext, of: Code | None) -> type:
     """The class of a long-term memory."""
     if of is None:
         return LongtermMemory
