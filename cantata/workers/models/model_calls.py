@@ -14,7 +14,7 @@ from cantata.workers.models import llm
 from cantata.workers.models.deltas import Deltas
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.llm.caching import Options
-from cantata.workers.models.permits import Leave, leave_to_ask
+from cantata.workers.models.permits import Leave, permit_for_call
 from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ async def ask(
                 options["on_delta"] = deltas.add if stream else None
                 if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
                     return known  # it takes nothing of the limits
-                async with leave_to_ask(work, model, messages) as leave:
+                async with permit_for_call(work, model, messages) as leave:
 
                     def add(text: str, leave: Leave = leave) -> None:
                         leave.streamed += len(text)

@@ -54,7 +54,7 @@ class Leave:
         if not self._has_left:
             return Usage()
         answered = -(-self.streamed // CHARACTERS_A_TOKEN)
-        cost = llm.most_usd(self._model, self._asked, answered)
+        cost = llm.max_usd(self._model, self._asked, answered)
         return Usage(input_tokens=self._asked, output_tokens=answered, cost_usd=cost, model_calls=1)
 
     async def is_over(self) -> None:
@@ -64,7 +64,7 @@ class Leave:
 
 
 @asynccontextmanager
-async def leave_to_ask(work: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
+async def permit_for_call(work: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
     """Hold leave for one call while the block lasts.
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
@@ -79,9 +79,9 @@ async def leave_to_ask(work: StepContext, model: Model, messages: Sequence[Messa
             metrics.budget_refused(exhausted.budget)
             raise StepError(str(exhausted), code="budget")
     fault_points.at("budget-reserved")
-    work.process.keep_leave(work.begun.lease)
+    work.process.keep_permit(work.begun.lease)
     try:
-        with llm.on_leaving(leave.leaves):
+        with llm.on_request_start(leave.leaves):
             yield leave
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
@@ -107,12 +107,12 @@ async def _settle(work: StepContext, ask: Ask, leave: Leave, stopped: Usage) -> 
     """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
     try:
         await leave.is_over()
-        work.process.drop_leave(work.begun.lease)
+        work.process.drop_permit(work.begun.lease)
         await asyncio.to_thread(_pay, work, ask, leave.reply.usage if leave.reply else stopped)
         if leave.reply is None and stopped.model_calls:
             await asyncio.to_thread(work.process.ledger.used, work.begun, stopped)
     except (CantataError, RedisFailure) as error:
-        work.process.drop_leave(work.begun.lease)
+        work.process.drop_permit(work.begun.lease)
         log.warning("permit_not_settled", run=work.begun.run_id, step=work.begun.step_id, error=str(error))
 
 
@@ -126,5 +126,5 @@ def _pay(work: StepContext, ask: Ask, usage: Usage) -> None:
 def _ask(work: StepContext, model: Model, asked: int) -> Ask:
     bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
     answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
-    usd = llm.most_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None
+    usd = llm.max_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None
     return Ask(holder=work.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=work.begun.tenant)

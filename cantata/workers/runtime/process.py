@@ -172,12 +172,12 @@ class Process:
                 threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
             return self._loop
 
-    def keep_leave(self, lease: str) -> None:
+    def keep_permit(self, lease: str) -> None:
         """Keep what a model call holds of the shared limits, until it is dropped."""
         with self._changed:
             self._leaves.add(lease)
 
-    def drop_leave(self, lease: str) -> None:
+    def drop_permit(self, lease: str) -> None:
         """Keep it no longer."""
         with self._changed:
             self._leaves.discard(lease)

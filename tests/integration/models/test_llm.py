@@ -77,7 +77,7 @@ def test_it_is_told_when_a_request_leaves(run: Run, server: ScriptedModels, stre
         left.append(time.time())
 
     async def ask_once() -> None:
-        with llm.on_leaving(leaves):
+        with llm.on_request_start(leaves):
             await ask(**streaming(stream))
         await ask()
 

@@ -5,7 +5,7 @@ from cantata.workers.models.llm.completions import complete
 from cantata.workers.models.llm.fallbacks import ask
 from cantata.workers.models.llm.library import load
 from cantata.workers.models.llm.model_replies import Reply
-from cantata.workers.models.llm.prices import most_usd
-from cantata.workers.models.llm.request_start import on_leaving
+from cantata.workers.models.llm.prices import max_usd
+from cantata.workers.models.llm.request_start import on_request_start
 
-__all__ = ["Reply", "ask", "cached", "complete", "load", "most_usd", "on_leaving", "recalled"]
+__all__ = ["Reply", "ask", "cached", "complete", "load", "max_usd", "on_request_start", "recalled"]

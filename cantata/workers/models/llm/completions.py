@@ -24,7 +24,7 @@ from cantata.workers.models.llm.failures import Failure, Setting, broken_off, em
 from cantata.workers.models.llm.library import load
 from cantata.workers.models.llm.model_replies import Draft, Reply
 from cantata.workers.models.llm.openai_messages import Messages
-from cantata.workers.models.llm.prices import most_usd
+from cantata.workers.models.llm.prices import max_usd
 from cantata.workers.models.llm.wire_names import ToolNames
 
 CHARACTERS_A_TOKEN = 4  # of English
@@ -122,7 +122,7 @@ def _estimated(model: str, request: Mapping[str, Any], draft: Draft) -> Usage:
     """What a stream took whose provider does not tell."""
     asked = len(json.dumps(request["messages"], ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
     answered = len(draft.text) // CHARACTERS_A_TOKEN + 1
-    return Usage(input_tokens=asked, output_tokens=answered, cost_usd=most_usd(model, asked, answered), model_calls=1)
+    return Usage(input_tokens=asked, output_tokens=answered, cost_usd=max_usd(model, asked, answered), model_calls=1)
 
 
 def _usage(model: str, response: Any) -> Usage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cantata.workers.models.llm.library import load
 
 
-def most_usd(model: str, tokens_in: int, tokens_out: int) -> float | None:
+def max_usd(model: str, tokens_in: int, tokens_out: int) -> float | None:
     """US dollars for so many tokens; None if the price is unknown."""
     prices = load().model_cost
     price = prices.get(model) or prices.get(model.partition("/")[2]) or {}

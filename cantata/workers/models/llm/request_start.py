@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-OnLeaving = Callable[[], Awaitable[None]]
+OnRequestStart = Callable[[], Awaitable[None]]
 
-_on_leaving: ContextVar[OnLeaving | None] = ContextVar("on_leaving", default=None)
+_on_leaving: ContextVar[OnRequestStart | None] = ContextVar("on_request_start", default=None)
 
 
 @contextmanager
-def on_leaving(call: OnLeaving) -> Iterator[None]:
+def on_request_start(call: OnRequestStart) -> Iterator[None]:
     """Have `call` awaited when a request leaves that is made within the block."""
     token = _on_leaving.set(call)
     try:
