@@ -1,4 +1,4 @@
-"""Asks the models of a step: with leave of the shared limits, telling events what comes, and others when one fails for good."""
+"""Asks the models of a step: with permit of the shared limits, telling events what comes, and others when one fails for good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantata.workers.models import llm
 from cantata.workers.models.deltas import Deltas
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.llm.caching import Options
-from cantata.workers.models.permits import Leave, permit_for_call
+from cantata.workers.models.permits import Permit, permit_for_call
 from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
@@ -40,15 +40,15 @@ async def ask(
                 options["on_delta"] = deltas.add if stream else None
                 if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
                     return known  # it takes nothing of the limits
-                async with permit_for_call(work, model, messages) as leave:
+                async with permit_for_call(work, model, messages) as permit:
 
-                    def add(text: str, leave: Leave = leave) -> None:
-                        leave.streamed += len(text)
+                    def add(text: str, permit: Permit = permit) -> None:
+                        permit.streamed += len(text)
                         deltas.add(text)
 
                     options["on_delta"] = add if stream else None
-                    leave.reply = await llm.cached(redis, model, messages, fresh=True, **options)
-                    return leave.reply
+                    permit.reply = await llm.cached(redis, model, messages, fresh=True, **options)
+                    return permit.reply
         except ModelError as error:
             errors.append(error)
             if error.retryable and left and model is models[0]:

@@ -30,8 +30,8 @@ FRESH_S = 0.5  # a request that leaves later than this after it was counted is c
 USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the parameters name no bound
 
 
-class Leave:
-    """Leave for one model call; `reply` tells what it used."""
+class Permit:
+    """Permit for one model call; `reply` tells what it used."""
 
     def __init__(self, work: StepContext, model: str, asked: int) -> None:
         """`asked` tokens are sent."""
@@ -64,13 +64,13 @@ class Leave:
 
 
 @asynccontextmanager
-async def permit_for_call(work: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Leave]:
-    """Hold leave for one call while the block lasts.
+async def permit_for_call(work: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Permit]:
+    """Hold permit for one call while the block lasts.
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
     asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
-    ask, leave, stopped = _ask(work, model, asked), Leave(work, model.model, asked), Usage()
+    ask, permit, stopped = _ask(work, model, asked), Permit(work, model.model, asked), Usage()
     match await asyncio.to_thread(work.process.limiter.take, ask, work.definitions.limits):
         case Wait() as wait:
             metrics.limit_waited(model.model, wait.reason, wait.seconds)
@@ -81,17 +81,17 @@ async def permit_for_call(work: StepContext, model: Model, messages: Sequence[Me
     fault_points.at("budget-reserved")
     work.process.keep_permit(work.begun.lease)
     try:
-        with llm.on_request_start(leave.leaves):
-            yield leave
+        with llm.on_request_start(permit.leaves):
+            yield permit
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
             await asyncio.to_thread(work.process.limiter.pause, model.model, error.retry_after_s)
         raise
     except asyncio.CancelledError:
-        stopped = leave.cut_off()
+        stopped = permit.cut_off()
         raise
     finally:
-        await asyncio.shield(_settle(work, ask, leave, stopped))
+        await asyncio.shield(_settle(work, ask, permit, stopped))
 
 
 def _told(wait: Wait) -> str:
@@ -103,13 +103,13 @@ def _told(wait: Wait) -> str:
     return f"the {wait.reason} of the {wait.of} is used up"
 
 
-async def _settle(work: StepContext, ask: Ask, leave: Leave, stopped: Usage) -> None:
+async def _settle(work: StepContext, ask: Ask, permit: Permit, stopped: Usage) -> None:
     """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
     try:
-        await leave.is_over()
+        await permit.is_over()
         work.process.drop_permit(work.begun.lease)
-        await asyncio.to_thread(_pay, work, ask, leave.reply.usage if leave.reply else stopped)
-        if leave.reply is None and stopped.model_calls:
+        await asyncio.to_thread(_pay, work, ask, permit.reply.usage if permit.reply else stopped)
+        if permit.reply is None and stopped.model_calls:
             await asyncio.to_thread(work.process.ledger.used, work.begun, stopped)
     except (CantataError, RedisFailure) as error:
         work.process.drop_permit(work.begun.lease)
