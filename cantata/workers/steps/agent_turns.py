@@ -15,8 +15,8 @@ from cantata.state.runs.encoding import to_json
 from cantata.workers.models import llm, prompt_record
 from cantata.workers.models.dialects import followup_prompts
 from cantata.workers.models.dialects.agentic_results import agentic_result
-from cantata.workers.models.dialects.call_parsing import Call, Said, calls_of
-from cantata.workers.models.dialects.rounds import Round
+from cantata.workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of
+from cantata.workers.models.dialects.rounds import ModelRound
 from cantata.workers.models.dialects.tool_lookup import resolve
 from cantata.workers.models.model_calls import ask
 from cantata.workers.runtime.step_context import StepContext
@@ -51,12 +51,12 @@ async def _ask(turn: Turn, known: tuple[ToolSchema, ...]) -> llm.Reply:
 def _outcome(turn: Turn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
     """What comes of a reply: another round, or the answer."""
     is_json = turn.agent.dialect == "json"
-    said = calls_of(reply.text, reply.tool_calls) if known or is_json else Said(reply.text)
+    said = calls_of(reply.text, reply.tool_calls) if known or is_json else ParsedReply(reply.text)
     if not (is_json or said.calls):
-        said = Said(reply.text)  # to a model that calls natively, a JSON object is an answer like any other
+        said = ParsedReply(reply.text)  # to a model that calls natively, a JSON object is an answer like any other
     another = _another(turn, reply, said, known)
     told: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
-    done = (another or Round()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **told})
+    done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **told})
     outcome = _round(turn, done) if another else _end(turn, said, done)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, **({"cached": True} if reply.cached else {})}
     if not turn.rounds:
@@ -67,27 +67,27 @@ def _outcome(turn: Turn, reply: llm.Reply, known: Sequence[ToolSchema], ms: floa
     return outcome.model_copy(update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings})
 
 
-def _another(turn: Turn, reply: llm.Reply, said: Said, known: Sequence[ToolSchema]) -> Round | None:
+def _another(turn: Turn, reply: llm.Reply, said: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
     """Why the model is asked again, and what it is told: it called tools, said nothing, or not what was asked for. None if it answered."""
     if said.calls and not turn.is_closing:
         names = [tool.name for tool in known]
         calls = tuple(_without_workflow(resolve(call, names)) for call in said.calls)
         is_over = turn.count("calls") + 1 >= turn.most_tool_rounds
-        return Round(calls=calls, note=followup_prompts.rounds_over(turn.most_tool_rounds) if is_over else "")
+        return ModelRound(calls=calls, note=followup_prompts.rounds_over(turn.most_tool_rounds) if is_over else "")
     if _is_empty(said.response):
         if not isinstance(turn.instruction, AgenticStep) or turn.is_closing:
             return None
         is_over = turn.count("nudge") + 1 >= turn.most_steps
-        return Round(kind="nudge", note=followup_prompts.steps_over(turn.most_steps) if is_over else followup_prompts.nudge())
+        return ModelRound(kind="nudge", note=followup_prompts.steps_over(turn.most_steps) if is_over else followup_prompts.nudge())
     if turn.shape is None or (fault := turn.shape.fault_of(said, reply.text)) is None:
         return None
     trials = turn.shape.output.trials
     if turn.count("correction") >= trials:
         raise StepError(f"the model's reply is not what was asked for, after {trials} corrections: {fault}", code="bad_reply")
-    return Round(kind="correction", note=followup_prompts.correction(fault))
+    return ModelRound(kind="correction", note=followup_prompts.correction(fault))
 
 
-def _round(turn: Turn, done: Round) -> Outcome:
+def _round(turn: Turn, done: ModelRound) -> Outcome:
     """The outcome of a turn that another follows."""
     begun = turn.work.begun
     calls = [
@@ -99,7 +99,7 @@ def _round(turn: Turn, done: Round) -> Outcome:
     return Outcome(output=done.to_json(), fragment=fragment)
 
 
-def _end(turn: Turn, said: Said, last: Round) -> Outcome:
+def _end(turn: Turn, said: ParsedReply, last: ModelRound) -> Outcome:
     """The answer."""
     if _is_empty(said.response):
         if not turn.is_closing:
@@ -125,7 +125,7 @@ def _as_it_came(turn: Turn) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _without_workflow(call: Call) -> Call:
+def _without_workflow(call: ParsedCall) -> ParsedCall:
     return call.model_copy(update={"fault": NO_WORKFLOW}) if call.intent and not call.fault else call
 
 

@@ -19,7 +19,7 @@ from cantata.planning.turns import history
 from cantata.planning.turns.agent_steps import template, tools_of
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.models.dialects.conversation import Message, conversation
-from cantata.workers.models.dialects.rounds import Answer, Round
+from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
 from cantata.workers.runtime.step_context import StepContext, filling, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.steps.structured_output import Shape
@@ -41,8 +41,8 @@ class Turn:
     """A model turn, and the rounds of its instruction so far."""
 
     work: StepContext
-    rounds: tuple[Round, ...]
-    answers: tuple[tuple[Answer, ...], ...]
+    rounds: tuple[ModelRound, ...]
+    answers: tuple[tuple[ToolResult, ...], ...]
     memory: Mapping[str, str | None] = field(default_factory=dict)
     """What the placeholders of its templates name, as it was in the first round."""
     said_before: Sequence[HistoryEntry] = ()
@@ -54,7 +54,7 @@ class Turn:
         base, number = str(work.params.get("base") or work.begun.step_id), int(cast(int, work.params.get("round", 0)))
         ledger, run_id = work.process.ledger, work.begun.run_id
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-        rounds = tuple(Round.from_json(json.loads(text)) for text in ledger.outputs(run_id, ids) if text)
+        rounds = tuple(ModelRound.from_json(json.loads(text)) for text in ledger.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
         came = dict(zip(calls, map(_answer, ledger.outputs(run_id, calls), ledger.infos(run_id, calls)), strict=True)) if calls else {}
         answers = tuple(tuple(came[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True))
@@ -228,11 +228,11 @@ def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:
     return schemas.schema_of(functions.load(str(tool.function), folder), tool, name)
 
 
-def _answer(output: str | None, info: Mapping[str, JsonValue]) -> Answer:
+def _answer(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
     error = cast("dict[str, str] | None", info.get("error"))
     if error:
-        return Answer(error=error["message"])
-    return Answer(value=json.loads(output) if output else None)
+        return ToolResult(error=error["message"])
+    return ToolResult(value=json.loads(output) if output else None)
 
 
 def _asked(instruction: str | Prompt | AgenticStep, text: str, remembered: Mapping[str, str]) -> tuple[str, bool]:

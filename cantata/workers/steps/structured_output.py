@@ -16,7 +16,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 from cantata.planning import json_repair
-from cantata.workers.models.dialects.call_parsing import Said
+from cantata.workers.models.dialects.call_parsing import ParsedReply
 from cantata.workers.tools import functions
 
 MOST_FAULTS = 5  # that a model is told at once
@@ -44,7 +44,7 @@ class Shape:
             raise StepError(f"'output.schema' of agent {self.agent!r} is no JSON schema: {said}", code="bad_schema") from error
         return declared
 
-    def fault_of(self, said: Said, text: str) -> str | None:
+    def fault_of(self, said: ParsedReply, text: str) -> str | None:
         """What is wrong with an answer, for the model; None if it is what was asked for."""
         try:
             self.parsed(said, text)
@@ -52,7 +52,7 @@ class Shape:
             return str(error)
         return None
 
-    def parsed(self, said: Said, text: str) -> JsonValue:
+    def parsed(self, said: ParsedReply, text: str) -> JsonValue:
         """The answer as the JSON that was asked for: the whole reply, or its `response`. Raises ValueError with what is wrong."""
         try:
             return self._checked(_json_in(text))

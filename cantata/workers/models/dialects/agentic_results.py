@@ -8,13 +8,13 @@ from typing import cast
 
 from cantata.models.values import JsonValue
 from cantata.workers.models.dialects.conversation import cut
-from cantata.workers.models.dialects.rounds import Answer, HistoryMode, Round, settled
+from cantata.workers.models.dialects.rounds import HistoryMode, ModelRound, ToolResult, effective_result
 
 
 def agentic_result(
     final_answer: JsonValue,
-    rounds: Sequence[Round],
-    answers: Sequence[Sequence[Answer]],
+    rounds: Sequence[ModelRound],
+    answers: Sequence[Sequence[ToolResult]],
     *,
     history_mode: HistoryMode,
     max_steps_reached: bool = False,
@@ -38,10 +38,12 @@ def agentic_result(
     }
 
 
-def _step(number: int, done: Round, answers: Sequence[Answer]) -> dict[str, JsonValue]:
+def _step(number: int, done: ModelRound, answers: Sequence[ToolResult]) -> dict[str, JsonValue]:
     return {
         "step_number": number,
-        "tool_calls": [_tool_call(call.name, call.arguments, settled(call, came)) for call, came in zip(done.calls, answers, strict=True)],
+        "tool_calls": [
+            _tool_call(call.name, call.arguments, effective_result(call, came)) for call, came in zip(done.calls, answers, strict=True)
+        ],
         "tokens_used": _tokens(done),
         "execution_time_ms": done.ms,
         "clarification_attempts": int(bool(done.note) and not done.calls),
@@ -49,7 +51,7 @@ def _step(number: int, done: Round, answers: Sequence[Answer]) -> dict[str, Json
     }
 
 
-def _tool_call(name: str, arguments: dict[str, JsonValue] | None, answer: Answer) -> JsonValue:
+def _tool_call(name: str, arguments: dict[str, JsonValue] | None, answer: ToolResult) -> JsonValue:
     call: dict[str, JsonValue] = {"name": name, "args": arguments}
     if answer.error:
         return {**call, "error": answer.error}
@@ -58,10 +60,10 @@ def _tool_call(name: str, arguments: dict[str, JsonValue] | None, answer: Answer
     return {**call, "result": answer.value if shown is text else shown}
 
 
-def _errors(done: Round, answers: Sequence[Answer]) -> list[str]:
-    came = [(call.name, settled(call, answer).error) for call, answer in zip(done.calls, answers, strict=True)]
+def _errors(done: ModelRound, answers: Sequence[ToolResult]) -> list[str]:
+    came = [(call.name, effective_result(call, answer).error) for call, answer in zip(done.calls, answers, strict=True)]
     return [*done.errors, *(f"{name}: {error}" for name, error in came if error)]
 
 
-def _tokens(done: Round) -> int:
+def _tokens(done: ModelRound) -> int:
     return done.usage.input_tokens + done.usage.output_tokens

@@ -18,7 +18,7 @@ UNKNOWN_FUNCTION = "unknown_function"
 """The name of a call that names no tool."""
 
 
-class Call(Value):
+class ParsedCall(Value):
     """One call of a tool that a model asked for."""
 
     id: str = Field(description="what its answer is given under; of no other call of the reply")
@@ -30,15 +30,15 @@ class Call(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedReply:
     """What a reply says."""
 
     response: JsonValue
     """To whoever asked: the answer if there are no calls, else what was said along with them."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
 
 
-def calls_of(text: str, tool_calls: Sequence[ToolCall] = ()) -> Said:
+def calls_of(text: str, tool_calls: Sequence[ToolCall] = ()) -> ParsedReply:
     """What a reply with this text and these native calls says; native calls come first.
 
     A JSON reply is an object with `response`, or `mcp` ({tool, method, params}, {tool, intent, context}, or a list of them), or
@@ -51,9 +51,9 @@ def calls_of(text: str, tool_calls: Sequence[ToolCall] = ()) -> Said:
     ids = _unique(call.id for call in asked)
     calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(asked, ids, strict=True))
     if value is None:
-        return Said(text, calls)
+        return ParsedReply(text, calls)
     response = value.get("response", None if spoken else value)
-    return Said("" if spoken and response is None else response, calls)
+    return ParsedReply("" if spoken and response is None else response, calls)
 
 
 def _json_reply(text: str) -> dict[str, JsonValue] | None:
@@ -76,14 +76,14 @@ def _texts(value: dict[str, JsonValue], *keys: str) -> bool:
     return all(isinstance(value.get(key), str) and value[key] for key in keys)
 
 
-def _native(call: ToolCall) -> Call:
+def _native(call: ToolCall) -> ParsedCall:
     if not call.name:
-        return Call(id=call.id, name=UNKNOWN_FUNCTION, fault="The call names no tool.")
+        return ParsedCall(id=call.id, name=UNKNOWN_FUNCTION, fault="The call names no tool.")
     arguments, fault = _arguments(call.arguments)
-    return Call(id=call.id, name=call.name, arguments=arguments, fault=fault)
+    return ParsedCall(id=call.id, name=call.name, arguments=arguments, fault=fault)
 
 
-def _spoken(asked: JsonValue) -> Call:
+def _spoken(asked: JsonValue) -> ParsedCall:
     if not isinstance(asked, dict):
         return _nameless(f"A call is an object {{tool, method, params}}, not {_shown(asked)}.")
     if not _texts(asked, "tool"):
@@ -91,15 +91,15 @@ def _spoken(asked: JsonValue) -> Call:
     tool, method, intent = str(asked["tool"]), asked.get("method"), asked.get("intent")
     if not method and _texts(asked, "intent"):
         context: dict[str, JsonValue] = {key: asked[key] for key in ("intent", "context") if key in asked}
-        return Call(id="", name=tool, arguments=context, dialect="json", intent=str(intent))
+        return ParsedCall(id="", name=tool, arguments=context, dialect="json", intent=str(intent))
     if method and not isinstance(method, str):
-        return Call(id="", name=tool, fault=f"'method' is a text, not {_shown(method)}.", dialect="json")
+        return ParsedCall(id="", name=tool, fault=f"'method' is a text, not {_shown(method)}.", dialect="json")
     arguments, fault = _arguments(asked.get("params"))
-    return Call(id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json")
+    return ParsedCall(id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json")
 
 
-def _nameless(fault: str) -> Call:
-    return Call(id="", name=UNKNOWN_FUNCTION, fault=fault, dialect="json")
+def _nameless(fault: str) -> ParsedCall:
+    return ParsedCall(id="", name=UNKNOWN_FUNCTION, fault=fault, dialect="json")
 
 
 def _arguments(given: JsonValue) -> tuple[dict[str, JsonValue] | None, str]:

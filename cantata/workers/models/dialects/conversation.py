@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from cantata.models.values import JsonValue
-from cantata.workers.models.dialects.call_parsing import Call, calls_of
-from cantata.workers.models.dialects.rounds import Answer, HistoryMode, Round, settled
+from cantata.workers.models.dialects.call_parsing import ParsedCall, calls_of
+from cantata.workers.models.dialects.rounds import HistoryMode, ModelRound, ToolResult, effective_result
 
 Message = Mapping[str, JsonValue]
 
@@ -17,8 +17,8 @@ RESULT_LIMIT = 20_000
 
 def conversation(
     base: Sequence[Message],
-    rounds: Sequence[Round],
-    answers: Sequence[Sequence[Answer]],
+    rounds: Sequence[ModelRound],
+    answers: Sequence[Sequence[ToolResult]],
     *,
     mode: HistoryMode = "minimal",
     limit: int = RESULT_LIMIT,
@@ -38,13 +38,13 @@ def conversation(
     return messages
 
 
-def exchange(done: Round, answers: Sequence[Answer], *, with_text: bool = True, limit: int = RESULT_LIMIT) -> list[Message]:
+def exchange(done: ModelRound, answers: Sequence[ToolResult], *, with_text: bool = True, limit: int = RESULT_LIMIT) -> list[Message]:
     """A reply, and what came back for its calls, an answer for each in their order.
 
     Native calls are answered by a `tool` message each, calls in JSON by one `user` message. Without `with_text`, the text of a reply is
     left out where it only came along with native calls.
     """
-    settled_answers = [(call, settled(call, answer)) for call, answer in zip(done.calls, answers, strict=True)]
+    settled_answers = [(call, effective_result(call, answer)) for call, answer in zip(done.calls, answers, strict=True)]
     native = [each for each in settled_answers if each[0].dialect == "native"]
     spoken = [each for each in settled_answers if each[0].dialect == "json"]
     text = done.reply if with_text or spoken or not native else ""
@@ -55,7 +55,7 @@ def exchange(done: Round, answers: Sequence[Answer], *, with_text: bool = True, 
     ]
 
 
-def _reply(text: str, native: Sequence[Call]) -> Iterator[Message]:
+def _reply(text: str, native: Sequence[ParsedCall]) -> Iterator[Message]:
     """The model's own message; none if it said nothing, for some providers refuse an empty one."""
     if native:
         yield {"role": "assistant", "content": text or None, "tool_calls": [_echo(call) for call in native]}
@@ -63,12 +63,12 @@ def _reply(text: str, native: Sequence[Call]) -> Iterator[Message]:
         yield {"role": "assistant", "content": text}
 
 
-def _echo(call: Call) -> JsonValue:
+def _echo(call: ParsedCall) -> JsonValue:
     """The call as OpenAI writes it; arguments that could not be read are shown in its fault, for some providers refuse them here."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments or {})}}
 
 
-def _tool_message(call: Call, answer: Answer, limit: int) -> Message:
+def _tool_message(call: ParsedCall, answer: ToolResult, limit: int) -> Message:
     if answer.error:
         content = _json({"error": cut(answer.error, limit)})
     else:
@@ -76,7 +76,7 @@ def _tool_message(call: Call, answer: Answer, limit: int) -> Message:
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
 
 
-def _spoken_results(reply: str, spoken: Sequence[tuple[Call, Answer]], limit: int) -> Iterator[Message]:
+def _spoken_results(reply: str, spoken: Sequence[tuple[ParsedCall, ToolResult]], limit: int) -> Iterator[Message]:
     """What was said, and under it the results; each has its tool's name if there are several. Source: LangSwarm."""
     if spoken:
         response = calls_of(reply).response
@@ -85,7 +85,7 @@ def _spoken_results(reply: str, spoken: Sequence[tuple[Call, Answer]], limit: in
         yield {"role": "user", "content": "\n\n".join(part for part in (said, *results) if part)}
 
 
-def _spoken_result(of: str, answer: Answer, limit: int) -> str:
+def _spoken_result(of: str, answer: ToolResult, limit: int) -> str:
     if answer.error:
         return f"Tool error{of}: {cut(answer.error, limit)}"
     return f"Tool result{of}: {cut(_json(answer.value), limit)}"

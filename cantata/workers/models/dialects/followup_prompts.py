@@ -15,7 +15,7 @@ def steps_over(most: int) -> str:
 
 def nudge() -> str:
     """It neither called a tool nor said anything."""
-    return "Your reply was empty. Call a tool, or give your final answer."
+    return "Your reply was empty. ParsedCall a tool, or give your final answer."
 
 
 def correction(message: str) -> str:

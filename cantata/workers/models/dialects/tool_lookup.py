@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from cantata.workers.models.dialects.call_parsing import Call
+from cantata.workers.models.dialects.call_parsing import ParsedCall
 
 LONGEST = 100
 """Characters of a name that are repeated to a model; no tool has a longer one."""
@@ -14,7 +14,7 @@ FEW = 10
 """So many tools are all named to a model that asks for one which is not there."""
 
 
-def resolve(call: Call, known: Collection[str]) -> Call:
+def resolve(call: ParsedCall, known: Collection[str]) -> ParsedCall:
     """The call with its tool's own name, or with the fault that there is none.
 
     A call in JSON names `tool.method`; the method is ignored if the tool has none.
