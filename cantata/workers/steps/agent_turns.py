@@ -20,7 +20,7 @@ from cantata.workers.models.dialects.rounds import ModelRound
 from cantata.workers.models.dialects.tool_lookup import resolve
 from cantata.workers.models.model_calls import ask
 from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.steps.model_turns import Turn
+from cantata.workers.steps.model_turns import ModelTurn
 
 NOT_WHOLE = ("length", "content_filter")  # why a model stopped before it was done
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
@@ -28,7 +28,7 @@ NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, wi
 
 async def agent_turn(work: StepContext) -> Outcome:
     """Asks an agent's model for one instruction; grows the tool calls that it asks for, and the turn that follows them."""
-    turn = await asyncio.to_thread(Turn.read, work)
+    turn = await asyncio.to_thread(ModelTurn.read, work)
     if turn.agent.response_mode == "streaming" and turn.rounds and turn.rounds[-1].calls:
         return Outcome(output=_as_it_came(turn))
     known = await turn.tools()
@@ -38,7 +38,7 @@ async def agent_turn(work: StepContext) -> Outcome:
     return await asyncio.to_thread(_outcome, turn, reply, known, ms)
 
 
-async def _ask(turn: Turn, known: tuple[ToolSchema, ...]) -> llm.Reply:
+async def _ask(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     schema = await asyncio.to_thread(lambda: turn.shape.schema if turn.shape else None)  # it may import a user's module
     native = known if turn.agent.dialect == "native" else ()
     return await ask(
@@ -48,7 +48,7 @@ async def _ask(turn: Turn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     )  # fmt: skip
 
 
-def _outcome(turn: Turn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
+def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
     """What comes of a reply: another round, or the answer."""
     is_json = turn.agent.dialect == "json"
     said = calls_of(reply.text, reply.tool_calls) if known or is_json else ParsedReply(reply.text)
@@ -67,7 +67,7 @@ def _outcome(turn: Turn, reply: llm.Reply, known: Sequence[ToolSchema], ms: floa
     return outcome.model_copy(update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings})
 
 
-def _another(turn: Turn, reply: llm.Reply, said: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
+def _another(turn: ModelTurn, reply: llm.Reply, said: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
     """Why the model is asked again, and what it is told: it called tools, said nothing, or not what was asked for. None if it answered."""
     if said.calls and not turn.is_closing:
         names = [tool.name for tool in known]
@@ -87,7 +87,7 @@ def _another(turn: Turn, reply: llm.Reply, said: ParsedReply, known: Sequence[To
     return ModelRound(kind="correction", note=followup_prompts.correction(fault))
 
 
-def _round(turn: Turn, done: ModelRound) -> Outcome:
+def _round(turn: ModelTurn, done: ModelRound) -> Outcome:
     """The outcome of a turn that another follows."""
     begun = turn.work.begun
     calls = [
@@ -99,7 +99,7 @@ def _round(turn: Turn, done: ModelRound) -> Outcome:
     return Outcome(output=done.to_json(), fragment=fragment)
 
 
-def _end(turn: Turn, said: ParsedReply, last: ModelRound) -> Outcome:
+def _end(turn: ModelTurn, said: ParsedReply, last: ModelRound) -> Outcome:
     """The answer."""
     if _is_empty(said.response):
         if not turn.is_closing:
@@ -114,7 +114,7 @@ def _end(turn: Turn, said: ParsedReply, last: ModelRound) -> Outcome:
     return Outcome(output=output, detail={"agentic": result})
 
 
-def _as_it_came(turn: Turn) -> str:
+def _as_it_came(turn: ModelTurn) -> str:
     """The reply that called tools, and what they gave, without asking the model again. Source: LangSwarm, `response_mode: streaming`."""
     last, answers = turn.rounds[-1], turn.answers[-1]
     said = calls_of(last.reply).response
@@ -133,7 +133,7 @@ def _is_empty(response: JsonValue) -> bool:
     return response is None or (isinstance(response, str) and not response.strip())
 
 
-def _odd(turn: Turn) -> Iterator[str]:
+def _odd(turn: ModelTurn) -> Iterator[str]:
     """What is to be said of an instruction once."""
     what = f"instruction {turn.number + 1} of agent {turn.name!r}"
     if not turn.uses_input:

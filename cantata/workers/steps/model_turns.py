@@ -22,7 +22,7 @@ from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
 from cantata.workers.runtime.step_context import StepContext, filling, text_input
 from cantata.workers.steps import session_history
-from cantata.workers.steps.structured_output import Shape
+from cantata.workers.steps.structured_output import AnswerValidator
 from cantata.workers.tools import functions, mcp, memory_access, schemas
 
 OBJECTIVE = (
@@ -37,7 +37,7 @@ JSON_TOOLS = (
 
 
 @dataclass(frozen=True)
-class Turn:
+class ModelTurn:
     """A model turn, and the rounds of its instruction so far."""
 
     work: StepContext
@@ -49,7 +49,7 @@ class Turn:
     """What its model is told of the session's conversation."""
 
     @classmethod
-    def read(cls, work: StepContext) -> Turn:
+    def read(cls, work: StepContext) -> ModelTurn:
         """What the ledger knows of the rounds before this turn."""
         base, number = str(work.params.get("base") or work.begun.step_id), int(cast(int, work.params.get("round", 0)))
         ledger, run_id = work.process.ledger, work.begun.run_id
@@ -215,10 +215,10 @@ class Turn:
     # --- what is answered -------------------------------------------------------------------------------------------
 
     @cached_property
-    def shape(self) -> Shape | None:
+    def shape(self) -> AnswerValidator | None:
         """The shape that the answer must have, if it must have one."""
         output = self.agent.output
-        return Shape(output, self.name, folder_here(self.work.definitions.folder)) if output and self.is_last else None
+        return AnswerValidator(output, self.name, folder_here(self.work.definitions.folder)) if output and self.is_last else None
 
 
 def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:

@@ -24,7 +24,7 @@ LONGEST_FAULT = 300  # characters: a validator repeats what it refuses
 
 
 @dataclass(frozen=True)
-class Shape:
+class AnswerValidator:
     """What an agent's answer must be."""
 
     output: OutputSchema
