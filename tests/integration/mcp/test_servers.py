@@ -20,7 +20,7 @@ from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue
 from cantata.workers.tools import mcp
 from cantata.workers.tools.mcp.server_session import Connection
-from cantata.workers.tools.mcp.session_errors import Broken
+from cantata.workers.tools.mcp.session_errors import ConnectionLost
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import SCRIPT, HttpServer, by_command, is_alive, is_known
 from tests.waiting import until
@@ -357,7 +357,7 @@ def test_a_listing_that_breaks_off_on_the_way_is_asked_for_again(web: HttpServer
         if what == "the list of tools" and not broken:
             broken.append(what)
             await connection.end()
-            raise Broken("the server is gone", was_sent=True)
+            raise ConnectionLost("the server is gone", was_sent=True)
         return await ask(connection, request, what, timeout_s)
 
     monkeypatch.setattr(Connection, "_ask", breaks_once)

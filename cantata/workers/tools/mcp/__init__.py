@@ -18,7 +18,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.code.config_folder import folder_here
 from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.tools.mcp.session_errors import Broken
+from cantata.workers.tools.mcp.session_errors import ConnectionLost
 
 if TYPE_CHECKING:
     from cantata.workers.tools.mcp.server_session import Connection
@@ -82,7 +82,7 @@ async def _again_if_gone(name: str, server: McpServer, folder: str | None, ask: 
     """Ask, and once more by a new connection if the one there was is gone and its server cannot have begun what was asked."""
     try:
         return await ask(await _connected(name, server, folder))
-    except Broken as error:
+    except ConnectionLost as error:
         if error.was_sent:
             raise
         return await ask(await _connected(name, server, folder))

@@ -20,8 +20,8 @@ from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.observability.logs.secrets import redact
 from cantata.workers.tools.mcp import tool_results, transports
-from cantata.workers.tools.mcp.session_errors import Broken
-from cantata.workers.tools.mcp.stderr_tail import LastWords
+from cantata.workers.tools.mcp.session_errors import ConnectionLost
+from cantata.workers.tools.mcp.stderr_tail import StderrTail
 from cantata.workers.tools.mcp.transports import Read, Write
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class Connection:
         self._name = name
         self._server = server
         self._secrets = transports.secrets_of(server)
-        self._stderr = LastWords()
+        self._stderr = StderrTail()
         self._streams = partial(transports.opened, server, folder, self._stderr)
         self._why = "it was closed"
         self._loop = asyncio.get_running_loop()
@@ -74,8 +74,8 @@ class Connection:
                 changes = self._changes
                 try:
                     listed = await self._ask(_listed, "the list of tools", self._server.timeout_s)
-                except Broken as error:
-                    raise Broken(str(error), was_sent=False) from None  # no harm if it is asked for twice
+                except ConnectionLost as error:
+                    raise ConnectionLost(str(error), was_sent=False) from None  # no harm if it is asked for twice
                 self._tools = listed if changes == self._changes else None
                 return listed
             return self._tools
@@ -119,12 +119,12 @@ class Connection:
             if asking.done():
                 return asking.result()
             if self._task.done():  # the SDK leaves those who wait alone then
-                raise Broken(f"MCP server {self._name!r} broke off: {self._why}", was_sent=True)
+                raise ConnectionLost(f"MCP server {self._name!r} broke off: {self._why}", was_sent=True)
             message = f"{what} of MCP server {self._name!r} did not answer within {timeout_s:g} s"
             raise StepError(message, code="timeout", retryable=True)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._end()
-            raise Broken(f"MCP server {self._name!r} is gone", was_sent=False) from None
+            raise ConnectionLost(f"MCP server {self._name!r} is gone", was_sent=False) from None
         except McpError as error:
             raise await self._refused(error, what) from None  # its own text may hold a secret
         except (RuntimeError, ValueError) as error:  # the SDK's words for what is against the protocol, or the tool's own schema
@@ -140,11 +140,11 @@ class Connection:
     async def _refused(self, error: McpError, what: str) -> StepError:
         if _is(UNKNOWN_SESSION, error):
             self._end()
-            return Broken(f"MCP server {self._name!r} does not know us any more", was_sent=False)
+            return ConnectionLost(f"MCP server {self._name!r} does not know us any more", was_sent=False)
         if _is(CLOSED, error):
             await self._stderr.end()
             self._end()
-            return Broken(f"MCP server {self._name!r} ended before {what} answered{self._last_words()}", was_sent=True)
+            return ConnectionLost(f"MCP server {self._name!r} ended before {what} answered{self._last_words()}", was_sent=True)
         return StepError(f"{what} of MCP server {self._name!r}: {self._clean(error.error.message)}", code="tool_error")
 
     def _withdraw(self, session: ClientSession, number: int) -> None:

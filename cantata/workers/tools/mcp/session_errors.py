@@ -5,7 +5,7 @@ from __future__ import annotations
 from cantata.errors import StepError
 
 
-class Broken(StepError):
+class ConnectionLost(StepError):
     """The connection is over. The server may have done what was asked if it `was_sent`."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:

@@ -12,7 +12,7 @@ KEPT = 2000  # bytes
 PATIENCE_S = 0.5  # a command that has ended may have left others that still hold its standard error
 
 
-class LastWords(asyncio.Protocol):
+class StderrTail(asyncio.Protocol):
     """The end of what a command writes."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class LastWords(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def overheard(words: LastWords) -> AsyncIterator[TextIO]:
+async def captured_stderr(words: StderrTail) -> AsyncIterator[TextIO]:
     """A file, for a command to write to, whose end is kept."""
     read, write = os.pipe()
     with os.fdopen(write, "w") as file:

@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from cantata.models.definitions import McpServer
 from cantata.observability.logs.secrets import SECRET_SIZE, secrets_in
 from cantata.workers.code.environment import environment, variable
-from cantata.workers.tools.mcp.stderr_tail import LastWords, overheard
+from cantata.workers.tools.mcp.stderr_tail import StderrTail, captured_stderr
 
 SHORTEST_SECRET = 4  # shorter values are numbers and words, and would tear holes in every text
 
@@ -28,7 +28,7 @@ Streams = tuple[Read, Write]
 logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what a server wrote, which may be secret; what is wrong is told by us
 
 
-def opened(server: McpServer, folder: str | None, words: LastWords) -> AbstractAsyncContextManager[Streams]:
+def opened(server: McpServer, folder: str | None, words: StderrTail) -> AbstractAsyncContextManager[Streams]:
     """The streams from and to a server; a command runs in `folder`, and its last words are kept."""
     return _by_address(server, server.url) if server.url else _by_command(server, folder, words)
 
@@ -42,12 +42,12 @@ def secrets_of(server: McpServer) -> list[str]:
 
 
 @asynccontextmanager
-async def _by_command(server: McpServer, folder: str | None, words: LastWords) -> AsyncIterator[Streams]:
+async def _by_command(server: McpServer, folder: str | None, words: StderrTail) -> AsyncIterator[Streams]:
     command, *arguments = server.command
     parameters = StdioServerParameters(
         command=command, args=arguments, env=environment(server.env), cwd=folder, encoding_error_handler="replace"
     )
-    async with overheard(words) as errors, stdio_client(parameters, errors) as streams:
+    async with captured_stderr(words) as errors, stdio_client(parameters, errors) as streams:
         errors.close()  # the command has its own
         yield streams
 
