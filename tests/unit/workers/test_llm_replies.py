@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantata.models.values import ToolCall
-from cantata.workers.models.llm.model_replies import Draft
+from cantata.workers.models.llm.model_replies import ReplyBuilder
 from cantata.workers.models.llm.wire_names import LONGEST, ToolNames
 
 NO_NAMES = ToolNames.of([])
@@ -26,7 +26,7 @@ class Dumps:
 
 
 def calls_of(calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Sequence[str] = ()) -> tuple[ToolCall, ...]:
-    draft = Draft()
+    draft = ReplyBuilder()
     draft.take({"choices": [{"message": {"tool_calls": list(calls)}}]})
     return draft.tool_calls(names, taken)
 
@@ -63,7 +63,7 @@ def test_ids_that_are_missing_or_taken_are_counted_on() -> None:
 
 
 def test_an_answer_without_choices_is_empty() -> None:
-    draft = Draft()
+    draft = ReplyBuilder()
     draft.take({"choices": []})
 
     assert (draft.text, draft.finish_reason, draft.calls) == ("", "no choices", [])
@@ -77,7 +77,7 @@ def test_calls_in_pieces_are_put_together_by_index() -> None:
         (1, {"id": "b", "function": {"name": "sub", "arguments": ": 2}"}}),  # some tell id and name with each piece
         (0, {"function": {"arguments": "1}"}}),
     ]
-    draft = Draft()
+    draft = ReplyBuilder()
     for index, call in pieces:
         draft.add(piece(index, call))
 
@@ -88,7 +88,7 @@ def test_calls_in_pieces_are_put_together_by_index() -> None:
 
 
 def test_calls_that_all_have_the_index_0_are_told_apart_by_their_ids() -> None:
-    draft = Draft()
+    draft = ReplyBuilder()
     for call_id in ("a", "b"):
         draft.add(piece(0, {"id": call_id, "function": {"name": "add", "arguments": "{"}}))
         draft.add(piece(0, {"function": {"arguments": "}"}}))
@@ -125,7 +125,7 @@ def piece(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_a_character_whose_halves_come_in_two_pieces_is_joined() -> None:
-    draft = Draft()
+    draft = ReplyBuilder()
 
     pieces = [draft.add({"choices": [{"delta": {"content": piece}}]}) for piece in ("a\ud83d", "\ude00b")]
 
@@ -134,7 +134,7 @@ def test_a_character_whose_halves_come_in_two_pieces_is_joined() -> None:
 
 
 def test_half_a_character_is_replaced() -> None:
-    draft = Draft()
+    draft = ReplyBuilder()
 
     draft.take({"choices": [{"message": {"content": "a\ud83d.", "tool_calls": [{"function": {"name": "add", "arguments": "\ude00"}}]}}]})
 

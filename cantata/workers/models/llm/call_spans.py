@@ -11,19 +11,19 @@ from cantata.errors import ModelError
 from cantata.observability import traces
 from cantata.observability.traces import conventions
 from cantata.workers.models.llm.library import load
-from cantata.workers.models.llm.model_replies import Draft, Reply
+from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 
-class Told:
+class CallSpan:
     """What came of a call, to be told to its span."""
 
     def __init__(self, span: Span | None = None) -> None:
         self._span = span
 
-    def reply(self, reply: Reply, draft: Draft) -> None:
+    def reply(self, reply: Reply, draft: ReplyBuilder) -> None:
         """The model answered."""
         if self._span is None:
             return
@@ -37,22 +37,22 @@ class Told:
             self._span.set_attribute("gen_ai.output.messages", conventions.said(reply.text, reply.tool_calls, reply.finish_reason))
 
 
-_UNTOLD = Told()
+_NO_SPAN = CallSpan()
 
 
 @contextmanager
-def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iterator[Told]:
+def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iterator[CallSpan]:
     """A span for one call of a model while the block lasts; nothing where no traces are made."""
     spans = traces.active()
     if spans is None:
-        yield _UNTOLD
+        yield _NO_SPAN
         return
     name, attributes = conventions.chat(*_named(model, request), request, is_streamed=is_streamed)
     if conventions.records_content():
         attributes["gen_ai.input.messages"] = conventions.asked(request["messages"])
     with spans.call(name, attributes) as span:
         try:
-            yield Told(span)
+            yield CallSpan(span)
         except ModelError as error:
             spans.fail(span, error.code, str(error))
             raise

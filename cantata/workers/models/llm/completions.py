@@ -22,7 +22,7 @@ from cantata.workers.models.llm.call_spans import traced
 from cantata.workers.models.llm.counting import counted
 from cantata.workers.models.llm.failures import Failure, Setting, broken_off, empty, explain, timed_out
 from cantata.workers.models.llm.library import load
-from cantata.workers.models.llm.model_replies import Draft, Reply
+from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
 from cantata.workers.models.llm.openai_messages import Messages
 from cantata.workers.models.llm.prices import max_usd
 from cantata.workers.models.llm.wire_names import ToolNames
@@ -83,8 +83,8 @@ async def complete(
         return reply
 
 
-async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tuple[Draft, Usage]:
-    draft = Draft()
+async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tuple[ReplyBuilder, Usage]:
+    draft = ReplyBuilder()
     with _explained(request["model"], params):
         fault_points.at("model-sent")
         response = await load().acompletion(**request)
@@ -93,9 +93,9 @@ async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tu
     return draft, _usage(request["model"], response)
 
 
-async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on_delta: OnDelta) -> tuple[Draft, Usage]:
+async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on_delta: OnDelta) -> tuple[ReplyBuilder, Usage]:
     litellm, model = load(), request["model"]
-    draft, chunks = Draft(), []
+    draft, chunks = ReplyBuilder(), []
     with _explained(model, params):
         fault_points.at("model-sent")
         stream = await litellm.acompletion(**{**request, **STREAM})
@@ -118,7 +118,7 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
     return draft, usage if usage.input_tokens or usage.output_tokens else _estimated(model, request, draft)
 
 
-def _estimated(model: str, request: Mapping[str, Any], draft: Draft) -> Usage:
+def _estimated(model: str, request: Mapping[str, Any], draft: ReplyBuilder) -> Usage:
     """What a stream took whose provider does not tell."""
     asked = len(json.dumps(request["messages"], ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
     answered = len(draft.text) // CHARACTERS_A_TOKEN + 1

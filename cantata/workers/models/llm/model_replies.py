@@ -25,7 +25,7 @@ class Reply(Value):
 
 
 @dataclass(slots=True)
-class Draft:
+class ReplyBuilder:
     """An answer in the making: whole at once, or piece by piece."""
 
     text: str = ""
