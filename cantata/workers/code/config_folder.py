@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 @lru_cache(maxsize=64)
-def folder_here(folder: str | None) -> str | None:
+def local_folder(folder: str | None) -> str | None:
     """Return a run's folder: where its configuration was read if that is here too, else where CANTATA_CONFIG lies."""
-    return folder if folder is None or Path(folder).is_dir() else own_folder()
+    return folder if folder is None or Path(folder).is_dir() else own_config_folder()
 
 
-def own_folder() -> str | None:
+def own_config_folder() -> str | None:
     """Return the folder of this worker's own configuration, CANTATA_CONFIG; None if it has none."""
     own = os.environ.get("CANTATA_CONFIG")
     if not own:

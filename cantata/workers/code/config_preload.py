@@ -9,7 +9,7 @@ import structlog
 from cantata.config import loading
 from cantata.errors import CantataError
 from cantata.workers.code import user_code
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 
 # Functions stand in many places of definitions. What looks like one and is no module of the user's is passed over.
 _FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
@@ -21,7 +21,7 @@ def adopt() -> None:
     """Adopt the modules that CANTATA_CONFIG, or configs/default.yaml here, names: all children then serve what is read now."""
     try:
         definitions = loading.load(loading.find())
-        folder = folder_here(definitions.folder)
+        folder = local_folder(definitions.folder)
         if definitions.diskurs is not None and folder is not None:
             user_code.use(folder, "")
         for module in sorted(set(_FUNCTION.findall(definitions.model_dump_json(exclude_defaults=True)))):

@@ -15,7 +15,7 @@ from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, 
 from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns.agent_steps import STOP
 from cantata.state.runs.encoding import to_json
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models.dialects.conversation import cut
 from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.tools import functions
@@ -26,7 +26,7 @@ def agent_function(work: StepContext) -> Outcome:
     """Calls a function with the text before it, or with nothing if it takes none; what it gives is text."""
     instruction = _agent(work).instructions[_number(work)]
     assert isinstance(instruction, FunctionStep)
-    function = functions.load(instruction.function, folder_here(work.definitions.folder))
+    function = functions.load(instruction.function, local_folder(work.definitions.folder))
     signature = signature_of(function)
     given = [text_input(work)] if signature is None or signature.parameters else []
     answer = functions.call(work, instruction.function, partial(function, *given), {})
@@ -96,7 +96,7 @@ def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 def _ask(work: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
     """What a chainbreaker says; None, with a warning, if it cannot be asked or says nothing that can be understood."""
     try:
-        breaker = functions.load(name, folder_here(work.definitions.folder))
+        breaker = functions.load(name, local_folder(work.definitions.folder))
         count = len(inspect.signature(breaker).parameters)
         if count not in (2, 3):
             warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is left out")

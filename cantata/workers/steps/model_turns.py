@@ -17,7 +17,7 @@ from cantata.models.wire import HistoryEntry
 from cantata.planning import templates
 from cantata.planning.turns import history
 from cantata.planning.turns.agent_steps import template, tools_of
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
 from cantata.workers.runtime.step_context import StepContext, filling, text_input
@@ -143,7 +143,7 @@ class ModelTurn:
     async def tools(self) -> tuple[ToolSchema, ...]:
         """What its model may call."""
         known = self.work.definitions.tools
-        folder = folder_here(self.work.definitions.folder)
+        folder = local_folder(self.work.definitions.folder)
         found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
             server, method = mcp_tool(name, known) or (name, "*")
@@ -218,7 +218,7 @@ class ModelTurn:
     def shape(self) -> AnswerValidator | None:
         """The shape that the answer must have, if it must have one."""
         output = self.agent.output
-        return AnswerValidator(output, self.name, folder_here(self.work.definitions.folder)) if output and self.is_last else None
+        return AnswerValidator(output, self.name, local_folder(self.work.definitions.folder)) if output and self.is_last else None
 
 
 def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:

@@ -12,7 +12,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.planning import templates
 from cantata.planning.turns import choices, history
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models import prompt_record
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.model_calls import ask
@@ -50,7 +50,7 @@ def team_call(work: StepContext) -> Outcome:
     """Calls the function that routes with (user_input, history, agent_descriptions); what it gives is the output."""
     team = _team(work)
     name = str((team.router or Router()).function)
-    function = functions.load(name, folder_here(work.definitions.folder))
+    function = functions.load(name, local_folder(work.definitions.folder))
     entries, _ = session_history.shown_to(work, History(), max_tokens=team.max_history_tokens)
     told = [{"role": entry.role, "content": entry.content} for entry in entries]
     answer = functions.call(work, name, partial(function, text_input(work), told, _descriptions(work)), {})

@@ -10,7 +10,7 @@ from typing import Any
 import regex
 
 from cantata.models.definitions import Rule, Team
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
@@ -45,7 +45,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def _called(work: StepContext, rule: Rule, text: str) -> Any:
-    answer = functions.load(str(rule.function), folder_here(work.definitions.folder))(text)
+    answer = functions.load(str(rule.function), local_folder(work.definitions.folder))(text)
     if inspect.iscoroutine(answer):
         answer = asyncio.run_coroutine_threadsafe(answer, work.process.loop()).result()
     return rule.agent if answer is True else answer

@@ -12,7 +12,7 @@ from cantata.models.definitions import Command
 from cantata.models.graph import Outcome
 from cantata.models.values import Usage
 from cantata.observability.logs.secrets import redact, secrets_in
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.code.environment import environment
 from cantata.workers.runtime.step_context import StepContext
 
@@ -26,7 +26,7 @@ def proc_run(work: StepContext) -> Outcome:
     """Run an allowed command; an exit code other than 0 is an error."""
     name = work.text_param("command")
     arguments, stdin = _given(work)
-    done = _run(work.definitions.commands[name], arguments, stdin, folder_here(work.definitions.folder))
+    done = _run(work.definitions.commands[name], arguments, stdin, local_folder(work.definitions.folder))
     secrets = secrets_in(os.environ)
     stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not known again
     if stderr.strip():

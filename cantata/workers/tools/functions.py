@@ -24,7 +24,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.packages import OURS
 from cantata.workers.code import sources, user_code
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime import resource_limits
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts, schemas
@@ -61,7 +61,7 @@ def _function(name: str, tool: Tool, work: StepContext) -> tuple[Function, str]:
         return inline_scripts.load(tool.script, work), f"script:{tool.script.function}"
     if tool.function is None:
         raise StepError(f"{name!r} is an MCP server and no function", code="internal")
-    return load(tool.function, folder_here(work.definitions.folder)), tool.function
+    return load(tool.function, local_folder(work.definitions.folder)), tool.function
 
 
 def load(name: str, folder: str | None) -> Function:

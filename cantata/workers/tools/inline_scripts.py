@@ -11,7 +11,7 @@ from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, StepError
 from cantata.models.definitions import Script
-from cantata.workers.code.config_folder import folder_here, own_folder
+from cantata.workers.code.config_folder import local_folder, own_config_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.schemas import Function
 
@@ -80,7 +80,7 @@ def _text(script: Script, folder: str | None) -> str | None:
 
 
 def _files(script: Script, folder: str | None) -> Iterator[Path]:
-    for each in dict.fromkeys((folder_here(folder), own_folder())):
+    for each in dict.fromkeys((local_folder(folder), own_config_folder())):
         if each is not None and lies_in(Path(each), Path(each) / script.file):
             yield Path(each) / script.file
 

@@ -31,7 +31,7 @@ HERE = Place("127.0.0.1", 0)
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Folders are made here, not beside those of others."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
@@ -108,7 +108,7 @@ def test_a_page_that_breaks_is_an_answer_and_the_next_one_works() -> None:
         shown.close()
 
 
-def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_folder: Path) -> None:
+def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_config_folder: Path) -> None:
     shown = WorkerMetrics(HERE, "9.9.9")
     metrics.step_ended("tool.call", "done", 0.1)
 
@@ -119,14 +119,14 @@ def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_folder: Pat
     assert 'cantata_steps_total{kind="tool.call",status="done"} 1.0' in plain.text
     assert 'cantata_build_info{version="9.9.9"} 1.0' in plain.text
     assert modern.text.endswith("# EOF\n")
-    assert list(own_folder.iterdir()) == []
+    assert list(own_config_folder.iterdir()) == []
 
 
-def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_folder: Path) -> None:
+def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_config_folder: Path) -> None:
     code = (
         "import sys, time; from cantata.observability.metrics.worker_folder import Folder; print(Folder().path, flush=True); time.sleep(60)"
     )
-    own = {**os.environ, "TMPDIR": str(own_folder)}
+    own = {**os.environ, "TMPDIR": str(own_config_folder)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=own) as other:
         assert other.stdout
         path = Path(other.stdout.readline().strip())
@@ -138,6 +138,6 @@ def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_
         other.wait(20)
 
     mine = Folder()
-    assert [each.name for each in own_folder.iterdir()] == [mine.path.name]
+    assert [each.name for each in own_config_folder.iterdir()] == [mine.path.name]
     mine.remove()
-    assert list(own_folder.iterdir()) == []
+    assert list(own_config_folder.iterdir()) == []

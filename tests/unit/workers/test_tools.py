@@ -13,7 +13,7 @@ from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.runs.records import Begun
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.functions import load, tool_call
@@ -79,10 +79,10 @@ def test_a_function_without_memory_fails_its_step(folder: str, monkeypatch: pyte
 def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "desk.yaml"))
 
-    folder_here.cache_clear()
-    assert folder_here("/nowhere/on/this/machine") == str(tmp_path)
-    assert folder_here(str(tmp_path.parent)) == str(tmp_path.parent)
-    assert folder_here(None) is None
+    local_folder.cache_clear()
+    assert local_folder("/nowhere/on/this/machine") == str(tmp_path)
+    assert local_folder(str(tmp_path.parent)) == str(tmp_path.parent)
+    assert local_folder(None) is None
 
 
 def test_functions_of_two_folders_with_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import McpServer, Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.mcp.session_errors import ConnectionLost
 
@@ -39,7 +39,7 @@ async def mcp_call(work: StepContext) -> Outcome:
         raise StepError(f"tool {name!r} is a function and no MCP server", code="internal")
     fault_points.at("tool-started")
     output = await call(
-        name, server, method, work.node_input, folder=folder_here(work.definitions.folder), timeout_s=work.begun.spec.timeout_s
+        name, server, method, work.node_input, folder=local_folder(work.definitions.folder), timeout_s=work.begun.spec.timeout_s
     )
     fault_points.at("tool-finished")
     return Outcome(output=output, usage=Usage(tool_calls=1))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from cantata.errors import StepError
 from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.tools import mcp
 
 
@@ -20,7 +20,7 @@ async def faults(servers: Mapping[str, JsonValue], folder: str | None) -> list[s
 
 async def _fault(name: str, server: McpServer, folder: str | None) -> str:
     try:
-        await mcp.list_tools(name, server, folder=folder_here(folder))
+        await mcp.list_tools(name, server, folder=local_folder(folder))
     except StepError as error:
         return str(error)
     return ""

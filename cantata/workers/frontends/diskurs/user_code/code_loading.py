@@ -17,7 +17,7 @@ from typing import Any
 from cantata.errors import StepError
 from cantata.models.conductors import Code, Forum
 from cantata.workers.code import user_code
-from cantata.workers.code.config_folder import folder_here
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.frontends.diskurs.user_code import compatibility
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
@@ -28,7 +28,7 @@ _rooms: dict[str, Room] = {}
 
 def room_of(work: StepContext) -> Room:
     """The code of the run's folder. Raises StepError."""
-    folder = folder_here(work.definitions.folder)
+    folder = local_folder(work.definitions.folder)
     if folder is None:
         raise StepError(f"the configuration's folder {work.definitions.folder!r} is not on this worker", code="no_folder")
     user_code.use(folder, "")
