@@ -136,7 +136,7 @@ class ClientBackend:
 
 def unknown_agent_error(name: str, agents: Collection[str]) -> ConfigError:
     """What is wrong with a line for an agent that is not there. Source: PromptChain, `run_chat`."""
-    return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent_error")
+    return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent")
 
 
 def new_session() -> str:

@@ -392,7 +392,7 @@ def test_with_json_each_turn_is_a_result_in_a_line(folder: Path, url: str) -> No
     results = [RunResult.model_validate(json.loads(line)) for line in done.stdout.splitlines()]
     assert [result.output for result in results] == ["echo: first", None]
     assert results[1].error is not None
-    assert results[1].error.code == "unknown_agent_error"
+    assert results[1].error.code == "unknown_agent"
     assert done.returncode == 1
 
 
