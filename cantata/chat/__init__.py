@@ -1,14 +1,14 @@
-"""A chat on a terminal: reads lines, asks a door, shows its answers as they come.
+"""A chat on a terminal: reads lines, asks a backend, shows its answers as they come.
 
     run, run_async ──▶ loop ──▶ commands
-                            ──▶ telling ──▶ paper
+                            ──▶ telling ──▶ output
 
-The door says what is asked. The loop takes lines and has them answered; `telling` makes of a turn's events what a reader is told of it.
+The backend says what is asked. The loop takes lines and has them answered; `telling` makes of a turn's events what a reader is told of it.
 """
 
 from __future__ import annotations
 
-from cantata.chat.conversation import ClientBackend, Door, unknown_agent_error
+from cantata.chat.conversation import ChatBackend, ClientBackend, unknown_agent_error
 from cantata.chat.loop import run, run_async
 
-__all__ = ["ClientBackend", "Door", "run", "run_async", "unknown_agent_error"]
+__all__ = ["ChatBackend", "ClientBackend", "run", "run_async", "unknown_agent_error"]

@@ -1,4 +1,4 @@
-"""What a chat asks: the door that it takes turns to, and finds its conversation and the user's preferences behind."""
+"""What a chat asks: the backend that it takes turns to, and finds its conversation and the user's preferences behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantata.models.wire import HistoryEntry
 from cantata.state.sessions.conversations import Sessions, fault_of
 
 
-class Preferences(Protocol):
+class PreferenceStore(Protocol):
     """What is remembered of a user: the part of a memory bank that a chat needs."""
 
     def store_memory(self, key: str, value: JsonValue, namespace: str = ..., ttl_s: float | None = ...) -> object:
@@ -33,7 +33,7 @@ class Preferences(Protocol):
         """Forget a namespace; how many values that were."""
 
 
-class Door(Protocol):
+class ChatBackend(Protocol):
     """What answers the lines of a chat."""
 
     @property
@@ -49,7 +49,7 @@ class Door(Protocol):
         """What to type to go on with this conversation later; None if no command does that."""
 
     @property
-    def memory(self) -> Preferences:
+    def memory(self) -> PreferenceStore:
         """What is remembered of the user."""
 
     def switch(self, session: str) -> None:
@@ -69,7 +69,7 @@ class Door(Protocol):
 
 
 class ClientBackend:
-    """The door of a client: the team or agent that is named, or the configured default."""
+    """The backend of a client: the team or agent that is named, or the configured default."""
 
     def __init__(
         self, client: Client, *, session: str | None = None, team: str | None = None, agent: str | None = None,
@@ -93,7 +93,7 @@ class ClientBackend:
         return self._resume and f"{self._resume} {self.session}"
 
     @property
-    def memory(self) -> Preferences:
+    def memory(self) -> PreferenceStore:
         return self._client.memory.of(tenant=self._tenant)
 
     def switch(self, session: str) -> None:

@@ -6,14 +6,14 @@ import sys
 from typing import Protocol
 
 
-class Reader(Protocol):
+class LineReader(Protocol):
     """Gives the lines of a chat."""
 
     def read(self) -> str | None:
         """The next line; None at the end."""
 
 
-class Piped:
+class StandardInputReader:
     """Standard input, a turn a line."""
 
     def read(self) -> str | None:

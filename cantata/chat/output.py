@@ -15,29 +15,29 @@ from cantata.models.values import ErrorInfo
 from cantata.models.wire import HistoryEntry, RunResult
 from cantata.runs.results import answer_text
 
-LOOKS: Mapping[str, dict[str, Any]] = {
+STYLES: Mapping[str, dict[str, Any]] = {
     "speaker": {"fg": "cyan", "bold": True},
     "void": {"fg": "yellow"},
     "note": {"dim": True},
     "warning": {"fg": "yellow"},
     "error": {"fg": "red"},
 }
-MOST_LINE = 300
+MAX_LINE = 300
 
 
-class Paper(Protocol):
+class ChatOutput(Protocol):
     """Where a chat writes."""
 
     def tell(self, item: ChatItem) -> None:
         """Something of a turn, while it goes on."""
 
-    def end(self, result: RunResult, *, has_told: bool) -> None:
-        """How a turn ended; `has_told` says that its answer was told while it came."""
+    def end(self, result: RunResult, *, was_shown: bool) -> None:
+        """How a turn ended; `was_shown` says that its answer was told while it came."""
 
     def say(self, text: str) -> None:
         """What a command answers."""
 
-    def remark(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Something aside."""
 
     def refuse(self, text: str, *, code: str) -> None:
@@ -47,7 +47,7 @@ class Paper(Protocol):
         """Something that was said before."""
 
 
-class Screen:
+class TerminalOutput:
     """A terminal: only ever written on, so that what is said stays where it is and can be scrolled back to."""
 
     def __init__(self) -> None:
@@ -65,10 +65,10 @@ class Screen:
             case "void":
                 self._line(f"⟲ taken back: {item.text}", "void")
             case what:
-                self._line(text_format.line(item.text, MOST_LINE), what)
+                self._line(text_format.line(item.text, MAX_LINE), what)
 
-    def end(self, result: RunResult, *, has_told: bool) -> None:
-        if result.output is not None and not has_told:
+    def end(self, result: RunResult, *, was_shown: bool) -> None:
+        if result.output is not None and not was_shown:
             self._name(result.agents[-1] if result.agents else "answer")
             self._write(text_format.clean(answer_text(result.output)))
         if result.status == "cancelled":
@@ -81,7 +81,7 @@ class Screen:
     def say(self, text: str) -> None:
         self._line(text_format.clean(text))
 
-    def remark(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         self._line(text_format.clean(text), "note")
 
     def refuse(self, text: str, *, code: str) -> None:
@@ -103,7 +103,7 @@ class Screen:
             self._write("\n")
 
     def _styled(self, text: str, look: str) -> str:
-        return click.style(text, **LOOKS[look]) if look and self._has_colours else text
+        return click.style(text, **STYLES[look]) if look and self._has_colours else text
 
     def _write(self, text: str) -> None:
         if text:
@@ -112,7 +112,7 @@ class Screen:
             self._is_in_line = not text.endswith("\n")
 
 
-class Lines:
+class PlainOutput:
     """Plain lines: answers on standard output, all else on standard error; or a JSON object for each turn."""
 
     def __init__(self, *, as_json: bool = False) -> None:
@@ -120,9 +120,9 @@ class Lines:
 
     def tell(self, item: ChatItem) -> None:
         if item.type == "warning" and not self._as_json:
-            click.echo(f"warning: {text_format.line(item.text, MOST_LINE)}", err=True)
+            click.echo(f"warning: {text_format.line(item.text, MAX_LINE)}", err=True)
 
-    def end(self, result: RunResult, *, has_told: bool) -> None:
+    def end(self, result: RunResult, *, was_shown: bool) -> None:
         if self._as_json:
             click.echo(result.model_dump_json())
             return
@@ -134,7 +134,7 @@ class Lines:
     def say(self, text: str) -> None:
         click.echo(text_format.clean(text), err=self._as_json)
 
-    def remark(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         click.echo(text_format.clean(text), err=True)
 
     def refuse(self, text: str, *, code: str) -> None:

@@ -1,4 +1,4 @@
-"""Lines of a person at a terminal, who edits them, finds earlier ones again, and pastes several at once.
+"""PlainOutput of a person at a terminal, who edits them, finds earlier ones again, and pastes several at once.
 
 The only module that loads prompt_toolkit.
 """
@@ -14,7 +14,7 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from cantata.chat.output import Paper
+from cantata.chat.output import ChatOutput
 
 keys = KeyBindings()
 
@@ -31,14 +31,14 @@ def _break(event: KeyPressEvent) -> None:
     event.current_buffer.insert_text("\n")
 
 
-class Prompt:
+class TerminalPrompt:
     """A person at the terminal."""
 
-    def __init__(self, beginnings: Collection[str], history: Path | None, paper: Paper) -> None:
+    def __init__(self, beginnings: Collection[str], history: Path | None, output: ChatOutput) -> None:
         """Tab completes what lines begin with; `history` is the file of earlier lines, for its owner alone."""
-        self._paper = paper
+        self._output = output
         self._session: PromptSession[str] = PromptSession(
-            history=FileHistory(_private(history)) if history else InMemoryHistory(),
+            history=FileHistory(_private_file(history)) if history else InMemoryHistory(),
             completer=WordCompleter(sorted(beginnings), sentence=True),
             complete_while_typing=False,
             enable_suspend=True,
@@ -54,10 +54,10 @@ class Prompt:
             except EOFError:
                 return None
             except KeyboardInterrupt:
-                self._paper.remark("Ctrl-D or /exit ends the chat")
+                self._output.print_note("Ctrl-D or /exit ends the chat")
 
 
-def _private(file: Path) -> Path:
+def _private_file(file: Path) -> Path:
     """The file, made if it is not there, that nobody else may read."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     number = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)

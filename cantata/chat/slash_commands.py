@@ -7,38 +7,38 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from cantata.chat.conversation import Door
-from cantata.chat.output import Paper
+from cantata.chat.conversation import ChatBackend
+from cantata.chat.output import ChatOutput
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 
 PREFERENCES = "preferences"
 """The namespace of the memory bank that has what a user prefers."""
-SHOWN = 20  # entries of a conversation, if no number is named
-ENDINGS = frozenset({"exit", "quit", "/exit", "/quit"})
+DEFAULT_ENTRIES = 20  # entries of a conversation, if no number is named
+EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit"})
 
 _COMMAND = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
 
 
-class Command(NamedTuple):
+class SlashCommand(NamedTuple):
     """A line that is for the chat itself."""
 
     name: str
     words: str
 
 
-def command_of(line: str) -> Command | None:
+def command_of(line: str) -> SlashCommand | None:
     """The command that a line is; None if it is a text to be answered."""
     found = _COMMAND.fullmatch(line.strip())
-    return Command(found[1].lower(), (found[2] or "").strip()) if found else None
+    return SlashCommand(found[1].lower(), (found[2] or "").strip()) if found else None
 
 
-def obey(command: Command, door: Door, paper: Paper) -> None:
+def execute(command: SlashCommand, backend: ChatBackend, output: ChatOutput) -> None:
     """Do what a command says. Raises ConfigError if it cannot be understood."""
     if command.name not in COMMANDS:
         raise ConfigError(f"there is no command '/{command.name}'; /help lists them")
     _, do, _ = COMMANDS[command.name]
-    do(command.words, door, paper)
+    do(command.words, backend, output)
 
 
 def help_text() -> str:
@@ -52,69 +52,69 @@ def help_text() -> str:
     return "\n".join(f"{typed:38}{does}" for typed, does in rows)
 
 
-def _help(words: str, door: Door, paper: Paper) -> None:
-    paper.say(f"{help_text()}\n{'agents':38}{', '.join(door.agents)}")
+def _help(words: str, backend: ChatBackend, output: ChatOutput) -> None:
+    output.say(f"{help_text()}\n{'agents':38}{', '.join(backend.agents)}")
 
 
-def _session(words: str, door: Door, paper: Paper) -> None:
+def _session(words: str, backend: ChatBackend, output: ChatOutput) -> None:
     if words:
-        door.switch(words)
-    paper.say(f"session {door.session}: {_count(len(door.history()), 'entry', 'entries')}")
+        backend.switch(words)
+    output.say(f"session {backend.session}: {_count(len(backend.history()), 'entry', 'entries')}")
 
 
-def _history(words: str, door: Door, paper: Paper) -> None:
+def _history(words: str, backend: ChatBackend, output: ChatOutput) -> None:
     if words and not words.isdecimal():
         raise ConfigError(f"/history takes a number of entries, not {words!r}")
-    entries = door.history(int(words) if words else SHOWN)
+    entries = backend.history(int(words) if words else DEFAULT_ENTRIES)
     for entry in entries:
-        paper.recall(entry)
+        output.recall(entry)
     if not entries:
-        paper.say("nothing was said yet")
+        output.say("nothing was said yet")
 
 
-def _clear(words: str, door: Door, paper: Paper) -> None:
-    paper.say(f"{_count(door.clear(), 'entry', 'entries')} of session {door.session} forgotten")
+def _clear(words: str, backend: ChatBackend, output: ChatOutput) -> None:
+    output.say(f"{_count(backend.clear(), 'entry', 'entries')} of session {backend.session} forgotten")
 
 
-def _memory(words: str, door: Door, paper: Paper) -> None:
+def _memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
     verb, _, rest = words.partition(" ")
-    if verb not in MEMORY:
+    if verb not in MEMORY_COMMANDS:
         raise ConfigError("/memory alone lists what is remembered; /memory set KEY VALUE, /memory get KEY, /memory clear")
-    MEMORY[verb](rest.strip(), door, paper)
+    MEMORY_COMMANDS[verb](rest.strip(), backend, output)
 
 
-def _list_memory(words: str, door: Door, paper: Paper) -> None:
-    keys = door.memory.list_memories(PREFERENCES)
+def _list_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
+    keys = backend.memory.list_memories(PREFERENCES)
     for key in keys:
-        paper.say(f"{key} = {_text(door.memory.retrieve_memory(key, PREFERENCES))}")
+        output.say(f"{key} = {_text(backend.memory.retrieve_memory(key, PREFERENCES))}")
     if not keys:
-        paper.say("nothing is remembered yet; /memory set KEY VALUE")
+        output.say("nothing is remembered yet; /memory set KEY VALUE")
 
 
-def _set_memory(words: str, door: Door, paper: Paper) -> None:
+def _set_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
     key, _, value = words.partition(" ")
     if not value.strip():
         raise ConfigError("/memory set takes a key and a value, such as: /memory set language French")
-    door.memory.store_memory(key, _value(value.strip()), PREFERENCES)
-    paper.say(f"{key} = {_text(_value(value.strip()))}")
+    backend.memory.store_memory(key, _value(value.strip()), PREFERENCES)
+    output.say(f"{key} = {_text(_value(value.strip()))}")
 
 
-def _get_memory(words: str, door: Door, paper: Paper) -> None:
-    if not door.memory.memory_exists(words, PREFERENCES):
+def _get_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
+    if not backend.memory.memory_exists(words, PREFERENCES):
         raise ConfigError(f"nothing is remembered as {words!r}")
-    paper.say(_text(door.memory.retrieve_memory(words, PREFERENCES)))
+    output.say(_text(backend.memory.retrieve_memory(words, PREFERENCES)))
 
 
-def _clear_memory(words: str, door: Door, paper: Paper) -> None:
-    paper.say(f"{_count(door.memory.clear_memories(PREFERENCES), 'value', 'values')} forgotten")
+def _clear_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
+    output.say(f"{_count(backend.memory.clear_memories(PREFERENCES), 'value', 'values')} forgotten")
 
 
-Doing = Callable[[str, Door, Paper], None]
+CommandHandler = Callable[[str, ChatBackend, ChatOutput], None]
 
-MEMORY: Mapping[str, Doing] = {"": _list_memory, "set": _set_memory, "get": _get_memory, "clear": _clear_memory}
+MEMORY_COMMANDS: Mapping[str, CommandHandler] = {"": _list_memory, "set": _set_memory, "get": _get_memory, "clear": _clear_memory}
 """What `/memory` is told to do."""
 
-COMMANDS: Mapping[str, tuple[str, Doing, str]] = {
+COMMANDS: Mapping[str, tuple[str, CommandHandler, str]] = {
     "help": ("", _help, "what may be typed"),
     "session": ("[NAME]", _session, "the conversation you are in; with a name, go on with that one"),
     "history": ("[NUMBER]", _history, "what was said"),

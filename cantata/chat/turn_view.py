@@ -137,7 +137,7 @@ class TurnView:
     def __init__(self) -> None:
         self._replies: dict[str, AgentReply] = {}
         self._waiting: list[AgentReply] = []
-        self._speaking: AgentReply | None = None
+        self._current: AgentReply | None = None
         self._items: list[ChatItem] = []
         self._is_over = False
         self._is_collected = False
@@ -159,7 +159,7 @@ class TurnView:
 
     def has_shown(self, answer: str) -> bool:
         """Return whether the answer of the turn was shown last, or is made of nothing but replies that were shown."""
-        return self._is_collected or (self._speaking is not None and self._speaking.contains(answer))
+        return self._is_collected or (self._current is not None and self._current.contains(answer))
 
     def _reply_of(self, event: RunEvent, step: StepRecord) -> AgentReply | None:
         """Return the reply of the agent that a step is, or that expanded to it."""
@@ -175,12 +175,12 @@ class TurnView:
 
     def _speak(self) -> Iterator[ChatItem]:
         """Yield the items of the agent that speaks, and of those that follow since it is done."""
-        if self._speaking:
-            yield from self._speaking.take()
-        while self._waiting and (self._speaking is None or self._speaking.open_steps <= 0 or self._is_over):
-            self._speaking = self._waiting.pop(0)
-            yield ChatItem("speaker", self._speaking.name)
-            yield from self._speaking.take()
+        if self._current:
+            yield from self._current.take()
+        while self._waiting and (self._current is None or self._current.open_steps <= 0 or self._is_over):
+            self._current = self._waiting.pop(0)
+            yield ChatItem("speaker", self._current.name)
+            yield from self._current.take()
 
 
 def visible(reply: str) -> str:

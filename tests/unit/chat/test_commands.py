@@ -1,25 +1,25 @@
-"""Lines of a chat that are for the chat itself."""
+"""PlainOutput of a chat that are for the chat itself."""
 
 from __future__ import annotations
 
 import pytest
 
-from cantata.chat.slash_commands import COMMANDS, Command, command_of, help_text
+from cantata.chat.slash_commands import COMMANDS, SlashCommand, command_of, help_text
 
 
 @pytest.mark.parametrize(
     ("line", "command"),
     [
-        ("/help", Command("help", "")),
-        (" /HISTORY 5 ", Command("history", "5")),
-        ("/memory set city New York", Command("memory", "set city New York")),
-        ("/nonsense", Command("nonsense", "")),
+        ("/help", SlashCommand("help", "")),
+        (" /HISTORY 5 ", SlashCommand("history", "5")),
+        ("/memory set city New York", SlashCommand("memory", "set city New York")),
+        ("/nonsense", SlashCommand("nonsense", "")),
         ("hello /help", None),
         ("/etc/passwd is a file", None),
         ("/", None),
     ],
 )
-def test_a_line_is_a_command_if_it_is_a_slash_and_a_word(line: str, command: Command | None) -> None:
+def test_a_line_is_a_command_if_it_is_a_slash_and_a_word(line: str, command: SlashCommand | None) -> None:
     assert command_of(line) == command
 
 
