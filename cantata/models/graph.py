@@ -38,7 +38,7 @@ class Spec(Value):
     decides: bool = Field(default=False, description="only a decision: done in place by any worker, without a message")
     cheap: bool | None = Field(default=None, description="known to be cheap or costly; measured if None")
     at_most_once: bool = Field(default=False, description="if its worker dies, a person says what came of it; it is not done again")
-    grows: bool = Field(default=False, description="may grow a fragment, so nothing behind it is fixed")
+    expands: bool = Field(default=False, description="may grow a fragment, so nothing behind it is fixed")
     quorum: int | None = Field(default=None, description="ready as soon as this many of its in-edges come from steps that are done")
     deadline_s: float | None = Field(default=None, description="ready this many seconds after it was added, whoever is late")
     scope: str | None = Field(default=None, description="the grower whose exit fails if this step aborts; None: the run")

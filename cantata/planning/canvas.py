@@ -127,7 +127,7 @@ class Followers:
     def row(self, step_id: str, spec: Spec) -> list[tuple[str, Spec]]:
         """Return the steps that must follow a step, one after the other. Behind one that may grow, what it grows comes first."""
         row: list[tuple[str, Spec]] = []
-        while len(row) < MOST_LINKS - 1 and not spec.grows:
+        while len(row) < MOST_LINKS - 1 and not spec.expands:
             following = self._only_one(step_id)
             if following is None or self.sources(following) != 1 or self.spec(following).decides:
                 break

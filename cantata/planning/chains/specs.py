@@ -54,7 +54,7 @@ def branch(node: ChainNode, reads: Reads, loop: Mapping[str, JsonValue] | None) 
     params: dict[str, JsonValue] = {"condition": node.condition}
     if loop:
         params["loop"] = dict(loop)
-    return Spec(kind="chain.branch", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, grows=bool(loop))
+    return Spec(kind="chain.branch", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, expands=bool(loop))
 
 
 def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions) -> Spec:
@@ -67,7 +67,7 @@ def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions)
         "window": node.max_concurrency or definitions.defaults.max_concurrency,
         "skip": skips,
     }
-    return Spec(kind="chain.map", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, grows=True)
+    return Spec(kind="chain.map", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, expands=True)
 
 
 def wait(node: ChainNode) -> Spec:
@@ -127,11 +127,11 @@ def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions
 
 
 def _team(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    return _called("team.run", section, node, reads, {"team": node.name}, decides=True, grows=True)
+    return _called("team.run", section, node, reads, {"team": node.name}, decides=True, expands=True)
 
 
 def _chain(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    return _called("chain.run", section, node, reads, {"chain": node.name}, decides=True, grows=True)
+    return _called("chain.run", section, node, reads, {"chain": node.name}, decides=True, expands=True)
 
 
 def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:

@@ -32,7 +32,7 @@ def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mappin
     if is_one_turn(agent):
         return _turn(name, agent, reads, 0, params)
     return Spec(
-        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, grows=True,
+        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, expands=True,
         retries=agent.retries,
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ class _Row:
         mapped: JsonValue = {"input": "text"}
         params: dict[str, JsonValue] = {"chain": instruction.chain, "map": mapped}
         work = f"chains:{instruction.chain}"
-        return Spec(kind="chain.run", work=work, reads={"text": self._text}, params=params, decides=True, grows=True)
+        return Spec(kind="chain.run", work=work, reads={"text": self._text}, params=params, decides=True, expands=True)
 
 
 def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
@@ -178,7 +178,7 @@ def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: 
     return Spec(
         kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
         params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, cheap=False,
-        grows=bool(tools_of(agent, instruction)) or agent.dialect == "json" or asked_again,
+        expands=bool(tools_of(agent, instruction)) or agent.dialect == "json" or asked_again,
     )  # fmt: skip
 
 

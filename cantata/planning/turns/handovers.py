@@ -88,7 +88,7 @@ def ask(hop: Hop, forum: Forum, *, before: str) -> Graph:
     reads = {"@talk": f"{RAW}{before}", "@begun": f"{RAW}{hop.base}"}
     asking = Step(
         id=f"{hop.base}/ask.{hop.asked}", kind="diskurs.ask", queue="agents", work=_work(hop.agent, agent), reads=reads, params=hop.params,
-        retries=RETRIES, cheap=False, grows=bool(agent.tools),
+        retries=RETRIES, cheap=False, expands=bool(agent.tools),
     )  # fmt: skip
     reading = _code("diskurs.read", f"{hop.base}/read.{hop.asked}", {**reads, "@said": asking.id}, hop.params, work=f"diskurs:{hop.agent}")
     return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
@@ -117,13 +117,13 @@ def judged(hop: Hop, conductor: str, *, before: str) -> Graph:
 
 def finalize(hop: Hop, *, before: str) -> Graph:
     """Has a conductor's code make the result."""
-    return _only(_behind("diskurs.finalize", f"{hop.base}/finalize", hop, before, grows=False))
+    return _only(_behind("diskurs.finalize", f"{hop.base}/finalize", hop, before, expands=False))
 
 
 def fail(hop: Hop, conductor: str, *, before: str, code: str, reason: str) -> Graph:
     """Has a conductor's code make what is left when there is no result."""
     hop = replace(hop, agent=conductor)
-    return _only(_behind("diskurs.fail", f"{hop.base}/fail", hop, before, grows=False, code=code, reason=reason))
+    return _only(_behind("diskurs.fail", f"{hop.base}/fail", hop, before, expands=False, code=code, reason=reason))
 
 
 def branches(hop: Hop, *, before: str, count: int) -> Graph:
@@ -161,7 +161,7 @@ def carry_out(hop: Hop, plan: Sequence[Mapping[str, JsonValue]], *, before: str)
         step_id = f"{prefix}/{each['step_id']}"
         needs = {str(name): f"{prefix}/{name}" for name in cast("list[str]", each["depends_on"])}
         call: dict[str, JsonValue] = {"tool": each["function"], "parameters": each["parameters"], "needs": cast(JsonValue, needs)}
-        made = _code("diskurs.tool", step_id, {}, call, work=f"tools:{each['function']}", grows=False)
+        made = _code("diskurs.tool", step_id, {}, call, work=f"tools:{each['function']}", expands=False)
         steps.append(made.model_copy(update={"on_error": "skip"}))
         edges += [Edge(source=needed, target=step_id) for needed in needs.values()]
     gather = _behind("diskurs.gather", prefix, hop, before)
@@ -172,22 +172,22 @@ def carry_out(hop: Hop, plan: Sequence[Mapping[str, JsonValue]], *, before: str)
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> Step:
     """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
     call: dict[str, JsonValue] = {"tool": name, "parameters": dict(arguments)}
-    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", grows=False).model_copy(update={"on_error": "skip"})
+    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-def _behind(kind: str, step_id: str, hop: Hop, before: str, *, grows: bool = True, **more: JsonValue) -> Step:
+def _behind(kind: str, step_id: str, hop: Hop, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """A step of a hop that needs nothing but where the conversation stands."""
-    return _code(kind, step_id, {"@talk": f"{RAW}{before}"}, {**hop.params, **more}, work=f"diskurs:{hop.agent}", grows=grows)
+    return _code(kind, step_id, {"@talk": f"{RAW}{before}"}, {**hop.params, **more}, work=f"diskurs:{hop.agent}", expands=grows)
 
 
 def _code(
-    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, grows: bool = True
+    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True
 ) -> Step:  # fmt: skip
     """A step that runs code of the folder."""
-    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), grows=grows)
+    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=grows)
 
 
 def _work(name: str, agent: DiskursAgent) -> str:

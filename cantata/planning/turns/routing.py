@@ -61,7 +61,7 @@ def round_robin(name: str, team: Team, definitions: Definitions, prefix: str, te
     """Chooses the next agent of all turns; its place is taken by that agent's answer."""
     step = Step(
         id=f"{prefix}@next", kind="team.next", work=f"teams:{name}", reads={"@text": text}, params={"team": name, "prefix": prefix},
-        decides=True, grows=True,
+        decides=True, expands=True,
     )  # fmt: skip
     return Graph(steps=(step,)), step.id
 
@@ -74,7 +74,7 @@ def next_round(now: Round, definitions: Definitions) -> Graph:
     runs_code = any(rule.function for rule in team.rules)
     placed = {"queue": "tools", "timeout_s": RULES_S} if runs_code else {"decides": True}
     rules = Step(
-        id=now.id("@rules"), kind="team.rules", work=f"teams:{now.team}", reads={"@text": now.text}, params=now.params, grows=True,
+        id=now.id("@rules"), kind="team.rules", work=f"teams:{now.team}", reads={"@text": now.text}, params=now.params, expands=True,
         **placed,
     )  # fmt: skip
     return Graph(steps=(rules,), exit=rules.id)
@@ -97,7 +97,7 @@ def ask_router(now: Round, definitions: Definitions, *, fault: str = "", said: s
     reads = {"@text": now.text, "@said": ask.id, **({"@last": now.last} if now.last else {})}
     route = Step(
         id=now.id("@route"), kind="team.route", work=f"teams:{now.team}", reads=reads, params={**now.params, "asked": ask.id}, decides=True,
-        grows=True,
+        expands=True,
     )  # fmt: skip
     return Graph(steps=(ask, route), edges=(Edge(source=ask.id, target=route.id),), exit=route.id)
 
@@ -137,7 +137,7 @@ def _answering(
     chosen = member(step_id, agent, definitions, asked, team=now.team, is_chosen=True, params={"failure": failure})
     reply = Step(
         id=f"{now.prefix}@reply.{step_id.removeprefix(now.prefix)}", kind="team.reply", work=f"agents:{agent}",
-        reads={"@text": chosen.last}, params={**now.params, **params}, decides=True, grows=True,
+        reads={"@text": chosen.last}, params={**now.params, **params}, decides=True, expands=True,
     )  # fmt: skip
     edges = (*chosen.edges, Edge(source=chosen.last, target=reply.id))
     return Graph(steps=(*chosen.steps, reply), edges=edges, exit=reply.id)

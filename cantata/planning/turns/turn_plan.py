@@ -126,7 +126,7 @@ def _workflow(name: str, text: str) -> Step:
     """A chain of the configuration, whose input is the text."""
     mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
     params: dict[str, JsonValue] = {"chain": name, "map": mapped}
-    return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, grows=True)
+    return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, expands=True)
 
 
 def _numbered(names: list[str], position: int) -> str:

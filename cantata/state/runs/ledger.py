@@ -122,7 +122,7 @@ class Ledger:
             queueing = (session.name, session.max_waiting, keep_session_ms)
             fields |= {"session": session.name, "session_keep_ms": keep_session_ms, "session_entries": session.max_entries}
         flat = [str(item) for pair in fields.items() for item in pair]
-        start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, grows=True))
+        start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
         for text in ("", definitions):
             fixed = (run_id, START, start, self._resend_ms, int(timeout_s * 1000), digest, text, labels.get("tenant", ""), call)
             word, priority = self._call("accept", run_id, *fixed, *queueing, *flat)

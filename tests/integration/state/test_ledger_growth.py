@@ -588,7 +588,7 @@ def test_a_failure_finds_the_run_though_names_moved_inwards(ledger: Ledger) -> N
 
 def test_a_step_whose_name_is_taken_is_not_grown(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a", grows=True), work("b"), terminals=("a", "b"))
+    play.plan(work("a", expands=True), work("b"), terminals=("a", "b"))
     play.do("b", "first")
     committed = play.do("a", fragment=Graph(steps=(work("b"),), exit="b"))
     assert committed.run_status == "failed"

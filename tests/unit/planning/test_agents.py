@@ -61,11 +61,11 @@ def test_all_else_is_a_decision_that_grows_a_row(fields: dict[str, Any]) -> None
 
     spec = agent_spec("it", it, {}, {})
 
-    assert (is_one_turn(it), spec.kind, spec.decides, spec.grows) == (False, "agent.run", True, True)
+    assert (is_one_turn(it), spec.kind, spec.decides, spec.expands) == (False, "agent.run", True, True)
 
 
 @pytest.mark.parametrize(
-    ("fields", "grows"),
+    ("fields", "expands"),
     [
         ({}, False),
         ({"tools": ["price"]}, True),
@@ -77,9 +77,9 @@ def test_all_else_is_a_decision_that_grows_a_row(fields: dict[str, Any]) -> None
     ],
     ids=str,
 )
-def test_a_turn_grows_if_its_model_may_be_asked_again(fields: dict[str, Any], grows: bool) -> None:
+def test_a_turn_grows_if_its_model_may_be_asked_again(fields: dict[str, Any], expands: bool) -> None:
     """Only behind a turn that does not, a canvas may carry the next step."""
-    assert agent_spec("it", agent(**fields), {}, {}).grows == grows
+    assert agent_spec("it", agent(**fields), {}, {}).expands == expands
 
 
 def test_a_turn_has_no_time_out_of_its_own_since_each_model_call_has_one() -> None:

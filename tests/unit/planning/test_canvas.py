@@ -97,7 +97,7 @@ def test_a_join_that_waits_for_others_is_not_carried() -> None:
 
 
 def test_nothing_behind_a_step_that_may_grow_is_carried() -> None:
-    graph = Graph(steps=(step("a", grows=True), step("b")), edges=(Edge(source="a", target="b"),))
+    graph = Graph(steps=(step("a", expands=True), step("b")), edges=(Edge(source="a", target="b"),))
 
     canvases = build([spec_of(graph, "a")], graph)
 
@@ -140,7 +140,7 @@ def test_each_of_several_fans_becomes_a_chord() -> None:
 
 
 def test_members_of_a_chord_may_grow_and_its_join_may_be_a_decision() -> None:
-    steps = (step("a", grows=True), step("b"), step("j", decides=True))
+    steps = (step("a", expands=True), step("b"), step("j", decides=True))
     graph = Graph(steps=steps, edges=(Edge(source="a", target="j"), Edge(source="b", target="j")))
 
     assert carried(build([spec_of(graph, "a"), spec_of(graph, "b")], graph)) == ("j",)
@@ -177,7 +177,7 @@ def test_steps_of_different_kind_or_queue_never_share_a_message() -> None:
 def graphs(draw: st.DrawFn) -> Graph:
     size = draw(st.integers(1, 14))
     ids = [f"s{i}" for i in range(size)]
-    flags = [draw(st.fixed_dictionaries({"decides": st.booleans(), "grows": st.booleans()})) for _ in ids]
+    flags = [draw(st.fixed_dictionaries({"decides": st.booleans(), "expands": st.booleans()})) for _ in ids]
     pairs = draw(st.sets(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=3 * size))
     edges = tuple(Edge(source=ids[min(p)], target=ids[max(p)]) for p in sorted(pairs) if p[0] != p[1])
     return Graph(steps=tuple(step(i, **f) for i, f in zip(ids, flags, strict=True)), edges=edges)
@@ -203,7 +203,7 @@ def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(
                 into = {edge.source for edge in graph.edges if edge.target == target}
                 assert into == set(sources), "a carried step waits for exactly the steps its canvas sends before it"
                 is_link = len(into) == 1
-                assert not (is_link and specs[sources[0]].grows), "growth could come between"
+                assert not (is_link and specs[sources[0]].expands), "growth could come between"
                 assert not (is_link and specs[target].decides)
 
 

@@ -309,14 +309,14 @@ def test_ids_of_many_kinds_are_allowed(node_id: str) -> None:
         (tool("a", kind="agent", name="one"), {"kind": "agent.turn", "queue": "llm", "work": "agents:one", "retries": 5}),
         (tool("a", kind="agent", name="one"), {"timeout_s": None}),
         (tool("a", kind="skill", name="one", input_map={"text": "q"}), {"params": {"agent": "one", "turn": 0, "map": {"text": "q"}}}),
-        (tool("a", kind="agent", name="many"), {"kind": "agent.run", "decides": True, "grows": True, "params": {"agent": "many"}}),
-        (tool("a", kind="agent", name="team"), {"kind": "team.run", "decides": True, "grows": True, "params": {"team": "team"}}),
-        (tool("a", kind="chain", name="sub"), {"kind": "chain.run", "decides": True, "grows": True, "params": {"chain": "sub"}}),
+        (tool("a", kind="agent", name="many"), {"kind": "agent.run", "decides": True, "expands": True, "params": {"agent": "many"}}),
+        (tool("a", kind="agent", name="team"), {"kind": "team.run", "decides": True, "expands": True, "params": {"team": "team"}}),
+        (tool("a", kind="chain", name="sub"), {"kind": "chain.run", "decides": True, "expands": True, "params": {"chain": "sub"}}),
         (tool("a", kind="skill", name="sub"), {"kind": "chain.run", "work": "chains:sub"}),
         (tool("a", kind="proc", name="ls"), {"kind": "proc.run", "queue": "tools", "timeout_s": 7, "params": {"command": "ls"}}),
         (tool("a", kind="wait", name="", timeout=5, default=[1]), {"kind": "wait", "timeout_s": 5, "given": [1]}),
         (tool("a", on_error="skip"), {"on_error": "skip"}),
-        (mapping("a", "x", "b", max_concurrency=3), {"kind": "chain.map", "decides": True, "grows": True}),
+        (mapping("a", "x", "b", max_concurrency=3), {"kind": "chain.map", "decides": True, "expands": True}),
     ],
 )  # fmt: skip
 def test_a_node_becomes_a_step_of_its_kind(node: ChainNode, expected: dict[str, object]) -> None:
@@ -684,12 +684,12 @@ def test_a_loop_runs_until_its_condition_says_so(nodes: list[ChainNode], story: 
 def test_a_branch_that_points_back_knows_what_the_next_round_needs() -> None:
     again = step(plan(*DO_WHILE), "again#1")
 
-    assert again.grows
+    assert again.expands
     assert again.params == {
         "condition": "count.n < `3`",
         "loop": {"chain": "", "entry": "s", "branch": "again", "side": "true", "max_iterations": 25},
     }
-    assert not step(plan(tool("a", next_node="b"), branch("b", "a", true_node="c"), tool("c")), "b").grows
+    assert not step(plan(tool("a", next_node="b"), branch("b", "a", true_node="c"), tool("c")), "b").expands
 
 
 def test_names_answer_to_the_last_round() -> None:
