@@ -53,7 +53,7 @@ class Expansion(Value):
     ids: tuple[str, ...] = ()
     items: MapItems | None = None
     exit: str | None = None
-    own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that are not the grower's")
+    own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that are not the parent's")
     counted: tuple[tuple[str, str, str, bool], ...] = Field(default=(), description="source, target, label, wakes: the source was over")
     names: dict[str, str | Literal[False]] = Field(default_factory=dict, description="name → what it meant before; false: itself")
     terminals: str | None = Field(default=None, description="those before, as JSON")
@@ -79,7 +79,7 @@ class EndedRun(Value):
     shared: dict[str, str] = Field(description="item → the step whose spec and edges it shares")
     edges: dict[str, tuple[OutEdge, ...]]
     names: dict[str, str]
-    expansions: dict[str, Expansion] = Field(description="by grower, the first first; without the plan")
+    expansions: dict[str, Expansion] = Field(description="by parent, the first first; without the plan")
     terminals: str
 
     def edges_of(self, step_id: str) -> tuple[OutEdge, ...]:

@@ -113,7 +113,7 @@ class _Rewind:
 
     def __init__(self, ended: EndedRun, seeds: Iterable[str]) -> None:
         self._past = ended
-        self._grower = {step_id: grower for grower, expansion in ended.expansions.items() for step_id in expansion.steps}
+        self._parent = {step_id: parent for parent, expansion in ended.expansions.items() for step_id in expansion.steps}
         self._counted: dict[str, list[OutEdge]] = defaultdict(list)
         for expansion in ended.expansions.values():
             for source, *edge in expansion.counted:
@@ -129,15 +129,15 @@ class _Rewind:
         expansions = [(step_id, expansion) for step_id, expansion in self._past.expansions.items() if step_id in self._anew]
         names: dict[str, str | bool] = {}
         terminals = self._past.terminals
-        for grower, expansion in reversed(expansions):
-            names |= {grower: False, **expansion.names}
+        for parent, expansion in reversed(expansions):
+            names |= {parent: False, **expansion.names}
             terminals = terminals if expansion.terminals is None else expansion.terminals
         return Fork(
             source=self._past.run_id,
             restarted=tuple(map(self._start_of, self._redone)),
             removed=tuple(step_id for step_id in self._past.steps if step_id in self._removed),
             forgotten=tuple(expansion.items.like for _, expansion in expansions if expansion.items),
-            expand_again=tuple(grower for grower, _ in expansions),
+            expand_again=tuple(parent for parent, _ in expansions),
             edges=changed,
             names=names,  # type: ignore[arg-type]  # False, never True
             windows=dict(self._windows()),
@@ -158,7 +158,7 @@ class _Rewind:
             pending += [edge[0] for edge in (*self._past.edges_of(step_id), *self._counted.get(step_id, ()))]
             if step_id in self._past.expansions:
                 pending += self._past.expansions[step_id].steps
-            exit_id = self._past.expansions[self._grower[step_id]].exit if step_id in self._grower else None
+            exit_id = self._past.expansions[self._parent[step_id]].exit if step_id in self._parent else None
             pending += [exit_id] if exit_id else []
         return anew
 
@@ -190,8 +190,8 @@ class _Rewind:
 
     def _stays_for(self, step_id: str) -> str:
         """The step itself, or the one that grew it as the exit and whose expansion is taken back."""
-        while step_id in self._removed and self._past.expansions[self._grower[step_id]].exit == step_id:
-            step_id = self._grower[step_id]
+        while step_id in self._removed and self._past.expansions[self._parent[step_id]].exit == step_id:
+            step_id = self._parent[step_id]
         return step_id
 
     # --- steps ------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class _Rewind:
     def _windows(self) -> Iterator[tuple[str, Window]]:
         restarted = set(self._redone)
         under_way = Counter(self._past.specs[step_id].window for step_id in self._redone)
-        for grower, expansion in self._past.expansions.items():
-            if expansion.items and under_way[grower]:
+        for parent, expansion in self._past.expansions.items():
+            if expansion.items and under_way[parent]:
                 items = tuple(step_id for step_id in expansion.items.ids if step_id in restarted)
-                yield grower, Window(size=expansion.items.window, busy=under_way[grower] - len(items), items=items)
+                yield parent, Window(size=expansion.items.window, busy=under_way[parent] - len(items), items=items)

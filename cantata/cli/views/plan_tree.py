@@ -114,14 +114,14 @@ def _growth(step: Step, definitions: Definitions, depth: int) -> list[Branch]:
 def _chain(step: Step, definitions: Definitions) -> Graph:
     name = str(step.params["chain"])
     chain = definitions.chains[name]
-    return expansion.expand_chain(chain.nodes, chain.entry_node, definitions, grower=step.id, chain=name)
+    return expansion.expand_chain(chain.nodes, chain.entry_node, definitions, parent=step.id, chain=name)
 
 
 _GROWTH: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "chain.map": lambda step, _: expansion.expand_map(step.id, step, [None]),
     "chain.run": _chain,
-    "agent.run": lambda step, definitions: agent_steps.agent_fragment(str(step.params["agent"]), definitions, grower=step.id, spec=step),
-    "team.run": lambda step, definitions: turn_plan.team_fragment(str(step.params["team"]), definitions, grower=step.id),
+    "agent.run": lambda step, definitions: agent_steps.agent_fragment(str(step.params["agent"]), definitions, parent=step.id, spec=step),
+    "team.run": lambda step, definitions: turn_plan.team_fragment(str(step.params["team"]), definitions, parent=step.id),
 }
 
 

@@ -23,15 +23,15 @@ def plan(request: ChainRequest, definitions: Definitions) -> Graph:
     return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=chain.terminals)
 
 
-def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, grower: str, chain: str) -> Graph:
-    """Return what step `grower` adds to run the named chain on its output; the exit's output is the chain's."""
+def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, parent: str, chain: str) -> Graph:
+    """Return what step `parent` adds to run the named chain on its output; the exit's output is the chain's."""
     whole = outline(nodes, entry)
-    first = Round(whole, definitions, grower=grower, chain=chain)
+    first = Round(whole, definitions, parent=parent, chain=chain)
     steps, edges = first.steps(), first.edges()
     answers = definitions.chains[chain].answers
     reads = first.at.reads_of(roots(answers.values(), whole.nodes.all)) if answers else {end: first.at.name(end) for end in whole.terminals}
     params: dict[str, JsonValue] = {"answers": dict(answers)} if answers else {}
-    end = Step(id=f"{grower}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
+    end = Step(id=f"{parent}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
     sources = {edge.source for edge in edges}
     last = [Edge(source=step.id, target=end.id, wakes=False) for step in steps if step.id not in sources]
     return Graph(steps=(*steps, end), edges=(*edges, *last), names=first.names(), exit=end.id)
@@ -59,12 +59,12 @@ def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_
     `nodes` are those of the chain that `spec.params["loop"]["chain"]` names, or of the request if that is empty.
     """
     turn = cast("dict[str, str]", spec.params["loop"])
-    grower, rounds = split(branch_step_id)
+    parent, rounds = split(branch_step_id)
     whole = outline(nodes, turn["entry"])
     following = Round(
         whole,
         definitions,
-        grower=grower,
+        parent=parent,
         chain=turn["chain"],
         loop=whole.loops.home[turn["branch"]],
         rounds=(*rounds[:-1], rounds[-1] + 1),

@@ -38,7 +38,7 @@ class Round:
         outline: Outline,
         definitions: Definitions,
         *,
-        grower: str = "",
+        parent: str = "",
         chain: str = "",
         loop: Loop | None = None,
         rounds: tuple[int, ...] = (),
@@ -51,7 +51,7 @@ class Round:
         self._nodes = outline.nodes.all
         self._inside = [node_id for node_id in outline.nodes.steps if loop is None or node_id in loop.body]
         self._live = _live(outline, loop)
-        self.at = References(outline, grower, dict(zip(loop.path, rounds, strict=True)) if loop else {})
+        self.at = References(outline, parent, dict(zip(loop.path, rounds, strict=True)) if loop else {})
 
     def steps(self) -> list[Step]:
         """Return the steps, in the order of their nodes."""

@@ -15,16 +15,16 @@ from cantata.planning.chains.step_ids import in_round, name_of
 
 @dataclass(frozen=True)
 class References:
-    """A chain in the run that asked for it, or in one that the step `grower` belongs to."""
+    """A chain in the run that asked for it, or in one that the step `parent` belongs to."""
 
     outline: Outline
-    grower: str
+    parent: str
     rounds: Mapping[Loop, int]
     """The rounds under way; loops that are not there are in their first."""
 
     def name(self, node_id: str) -> str:
         """What a node goes by, whatever round it is in."""
-        return name_of(node_id, self.grower)
+        return name_of(node_id, self.parent)
 
     def numbers(self, node_id: str) -> tuple[int, ...]:
         """The rounds of the loops a node is in, the outermost first."""
@@ -41,7 +41,7 @@ class References:
         reads = {root: self._reference(me, nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
         others = roots - reads.keys() - (ITEM_NAMES if me != node_id else frozenset())
         if others - {"output"}:
-            reads["@input"] = f"{RAW}{self.grower or START}"
+            reads["@input"] = f"{RAW}{self.parent or START}"
         if "output" in others:
             reads.update({f"@before/{i}": before for i, before in enumerate(dict.fromkeys(self._before(me)))})
         return reads
@@ -50,7 +50,7 @@ class References:
         """What expressions behind the whole chain read: node ids, each in its last round, and if they need it `@input`."""
         nodes = self.outline.nodes
         reads = {root: self.name(nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
-        return reads if reads.keys() >= set(roots) else {**reads, "@input": f"{RAW}{self.grower or START}"}
+        return reads if reads.keys() >= set(roots) else {**reads, "@input": f"{RAW}{self.parent or START}"}
 
     @cached_property
     def _recalled(self) -> set[tuple[str, str]]:

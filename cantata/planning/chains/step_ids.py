@@ -47,11 +47,11 @@ def node_of(step_id: str) -> NodeRef:
     return NodeRef(node_id, iteration, index, inner=bool(grown) or head.startswith("@"))
 
 
-def name_of(node_id: str, grower: str) -> str:
+def name_of(node_id: str, parent: str) -> str:
     """The name a node goes by in a run: its id, behind the step that grew its chain if one did."""
-    if not grower:
+    if not parent:
         return node_id
-    return f"{grower}/@{node_id}" if node_id.isdecimal() else f"{grower}/{node_id}"
+    return f"{parent}/@{node_id}" if node_id.isdecimal() else f"{parent}/{node_id}"
 
 
 def in_round(name: str, rounds: tuple[int, ...]) -> str:
@@ -60,7 +60,7 @@ def in_round(name: str, rounds: tuple[int, ...]) -> str:
 
 
 def split(step_id: str) -> tuple[str, tuple[int, ...]]:
-    """The grower of a node's step, and its rounds."""
-    grower, _, last = step_id.rpartition("/")
+    """The parent of a node's step, and its rounds."""
+    parent, _, last = step_id.rpartition("/")
     rounds = last.partition("#")[2]
-    return grower, tuple(map(int, rounds.split("."))) if rounds else ()
+    return parent, tuple(map(int, rounds.split("."))) if rounds else ()

@@ -73,13 +73,13 @@ def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
     return agent.tools if own is None else own
 
 
-def agent_fragment(name: str, definitions: Definitions, *, grower: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
-    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the grower.
+def agent_fragment(name: str, definitions: Definitions, *, parent: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
+    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the parent.
 
     `filling` is put into the agent's texts.
     """
     own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
-    row = _Row(name, definitions, grower, own, spec.params.get("history"), filling or {})
+    row = _Row(name, definitions, parent, own, spec.params.get("history"), filling or {})
     for number in range(len(definitions.agents[name].instructions)):
         row.add(number)
     return row.graph()
@@ -89,24 +89,24 @@ class _Row:
     """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
 
     def __init__(
-        self, name: str, definitions: Definitions, grower: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]
+        self, name: str, definitions: Definitions, parent: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]
     ) -> None:
         self._name = name
         self._definitions = definitions
         self._agent = definitions.agents[name]
-        self._grower = grower
+        self._parent = parent
         self._own = own
         self._history = history
         self._filling = filling
         self._steps: list[Step] = []
         self._edges: list[Edge] = []
-        self._text = f"{RAW}{grower}"
+        self._text = f"{RAW}{parent}"
         self._done: list[str] = []
         self._breaks: list[str] = []
 
     def add(self, number: int) -> None:
         """The step of an instruction, and of the chainbreakers behind it."""
-        step_id = f"{self._grower}/@{number + 1}"
+        step_id = f"{self._parent}/@{number + 1}"
         self._append(step_id, self._spec(number))
         self._done.append(step_id)
         if self._agent.chainbreakers:
@@ -121,8 +121,8 @@ class _Row:
         if agent.chainbreakers or agent.store_steps or agent.full_history:
             ends = cast(JsonValue, self._breaks or self._done)
             params: dict[str, JsonValue] = {"agent": self._name, "done": cast(JsonValue, self._done), "ends": ends}
-            spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._grower}"}, params=params, decides=True)
-            self._append(f"{self._grower}/@end", spec)
+            spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._parent}"}, params=params, decides=True)
+            self._append(f"{self._parent}/@end", spec)
             self._edges += [Edge(source=each, target=self._steps[-1].id, label=STOP) for each in self._breaks]
         return Graph(steps=tuple(self._steps), edges=tuple(self._edges), exit=self._steps[-1].id)
 
@@ -156,7 +156,7 @@ class _Row:
         """The input of the row and what came of its instructions so far, where the model is shown them."""
         if not (self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")):
             return {}
-        return {"@first": f"{RAW}{self._grower}", **{f"@earlier/{number}": done for number, done in enumerate(self._done)}}
+        return {"@first": f"{RAW}{self._parent}", **{f"@earlier/{number}": done for number, done in enumerate(self._done)}}
 
     def _function(self, kind: str, work: str, number: int, reads: Mapping[str, str]) -> Spec:
         params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
@@ -185,7 +185,7 @@ def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: 
 def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, given: JsonValue = None) -> Graph:
     """What a model turn grows: the tool calls it asked for, and behind them the next turn, which answers in its place.
 
-    `number` is that of the next turn; the first turn of an instruction has none. `given` is the grower's own value, such as a map item.
+    `number` is that of the next turn; the first turn of an instruction has none. `given` is the parent's own value, such as a map item.
     """
     base = begun.rpartition("/r")[0] if number > 1 else begun
     turn_id = f"{base}/r{number}"

@@ -63,9 +63,9 @@ def plan(turn: Turn, definitions: Definitions) -> Graph:
     return graph.model_copy(update={"terminals": (last,)})
 
 
-def team_fragment(name: str, definitions: Definitions, *, grower: str) -> Graph:
+def team_fragment(name: str, definitions: Definitions, *, parent: str) -> Graph:
     """What a step grows to have a team answer its output; the exit is the team's answer."""
-    graph, last = _team(name, definitions, prefix=f"{grower}/", text=f"{RAW}{grower}")
+    graph, last = _team(name, definitions, prefix=f"{parent}/", text=f"{RAW}{parent}")
     return graph.model_copy(update={"exit": last})
 
 

@@ -53,7 +53,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
         "labels": json.loads(meta["labels"]), "specs": specs, "shared": shared, "names": names,
         "steps": {step_id: _ended_step(packed, specs[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in steps.items()},
         "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
-        "expansions": {grower: _expansion(json.loads(grown[grower])) for grower in order}, "terminals": meta.get("terminals", "[]"),
+        "expansions": {parent: _expansion(json.loads(grown[parent])) for parent in order}, "terminals": meta.get("terminals", "[]"),
     })  # fmt: skip
 
 

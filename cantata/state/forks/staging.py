@@ -79,7 +79,7 @@ class Stage:
     def clear(self) -> None:
         """Leave nothing of it: nothing was made of it."""
         key = f"{run_key(self._ledger.redis, self._run_id)}{self.place.removeprefix(self._run_id)}"
-        parts = (*HASHES, ":log", *(f":backlog:{grower}" for grower in self._fork.windows))
+        parts = (*HASHES, ":log", *(f":backlog:{parent}" for parent in self._fork.windows))
         self._ledger.with_retries(lambda: self._ledger.redis.unlink(*(f"{key}{part}" for part in parts)))
 
     def _take_back(self) -> None:
@@ -102,12 +102,12 @@ class Stage:
         }
 
     def _push_backlogs(self) -> Iterator[str]:
-        for grower, window, items in _backlogs(self._fork):
-            self._put(":window", {grower: window})
+        for parent, window, items in _backlogs(self._fork):
+            self._put(":window", {parent: window})
             for start in range(0, len(items), PIECE):
-                self._tell("push", f":backlog:{grower}", str(start), *items[start : start + PIECE])
+                self._tell("push", f":backlog:{parent}", str(start), *items[start : start + PIECE])
             if items:
-                yield f":backlog:{grower}"
+                yield f":backlog:{parent}"
 
     def _put(self, part: str, fields: Mapping[str, str]) -> None:
         flat = [word for pair in fields.items() for word in pair]
@@ -145,6 +145,6 @@ def _is_plain(restarted: RestartedStep) -> bool:
 
 def _backlogs(fork: Fork) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Of each map that goes on: the step that grew it, its window, and the items that are not sent yet."""
-    for grower, window in fork.windows.items():
+    for parent, window in fork.windows.items():
         free = max(0, min(window.size - window.busy, len(window.items)))
-        yield grower, f"{window.size} {window.busy + free}", window.items[free:]
+        yield parent, f"{window.size} {window.busy + free}", window.items[free:]

@@ -73,7 +73,7 @@ def chain_run(work: StepContext) -> Outcome:
     """Lays out a nested chain."""
     name = work.text_param("chain")
     chain = work.definitions.chains[name]
-    graph = expansion.expand_chain(chain.nodes, chain.entry_node, work.definitions, grower=work.begun.step_id, chain=name)
+    graph = expansion.expand_chain(chain.nodes, chain.entry_node, work.definitions, parent=work.begun.step_id, chain=name)
     return Outcome(output=given_to(name, chain, work.node_input), fragment=graph)
 
 
@@ -88,14 +88,14 @@ def chain_end(work: StepContext) -> Outcome:
 def agent_run(work: StepContext) -> Outcome:
     """Lays out an agent's instructions."""
     name = work.text_param("agent")
-    graph = agent_steps.agent_fragment(name, work.definitions, grower=work.begun.step_id, spec=work.begun.spec, filling=filling(work))
+    graph = agent_steps.agent_fragment(name, work.definitions, parent=work.begun.step_id, spec=work.begun.spec, filling=filling(work))
     return Outcome(output=text_input(work), fragment=graph)
 
 
 def team_run(work: StepContext) -> Outcome:
     """Lays out a team's work."""
     name = work.text_param("team")
-    return Outcome(output=text_input(work), fragment=turn_plan.team_fragment(name, work.definitions, grower=work.begun.step_id))
+    return Outcome(output=text_input(work), fragment=turn_plan.team_fragment(name, work.definitions, parent=work.begun.step_id))
 
 
 def _list_of(texts: list[str | None]) -> list[JsonValue]:

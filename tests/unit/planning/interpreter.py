@@ -78,8 +78,8 @@ class Run:
 
     # --- the ledger's part ----------------------------------------------------------------------------------------------
 
-    def _grow(self, graph: Graph, grower: str, spec: Spec) -> None:
-        graph = adopt(graph, grower, spec) if grower != "@start" else graph
+    def _grow(self, graph: Graph, parent: str, spec: Spec) -> None:
+        graph = adopt(graph, parent, spec) if parent != "@start" else graph
         steps, edges = _spread(graph)
         new = {step.id for step in steps}
         assert len(new) == len(steps), "an id stands twice in a fragment"
@@ -98,13 +98,13 @@ class Run:
             if edge.wakes:
                 asked.add(edge.target)
         if graph.exit:
-            self._edges[graph.exit] += self._edges[grower]
-            self._edges[grower] = []
-            self.names[grower] = graph.exit
+            self._edges[graph.exit] += self._edges[parent]
+            self._edges[parent] = []
+            self.names[parent] = graph.exit
         self.names |= graph.names
-        scope = grower if graph.scoped else spec.scope
+        scope = parent if graph.scoped else spec.scope
         self._scopes.setdefault(scope or "", []).extend(step.id for step in steps if step.id != graph.exit)
-        self.states[grower] = "done"
+        self.states[parent] = "done"
         for step in steps:
             if step.id not in asked:
                 self._taken[step.id] += 1
@@ -236,7 +236,7 @@ def _run(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: 
     name = str(spec.params["chain"])
     chain = run.definitions.chains[name]
     run.outputs[step_id] = _input(spec, root, names)
-    run._grow(expansion.expand_chain(chain.nodes, chain.entry_node, run.definitions, grower=step_id, chain=name), step_id, spec)
+    run._grow(expansion.expand_chain(chain.nodes, chain.entry_node, run.definitions, parent=step_id, chain=name), step_id, spec)
 
 
 def _end(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:

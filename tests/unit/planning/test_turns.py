@@ -56,9 +56,9 @@ def test_a_synthesizer_is_a_task_of_the_agents_queue() -> None:
 
 
 def test_an_agent_of_several_instructions_grows_a_row_with_the_time_and_tries_it_was_given() -> None:
-    grower = step(planned(agent="two"), "two").model_copy(update={"retries": 9, "timeout_s": 2.0})
+    parent = step(planned(agent="two"), "two").model_copy(update={"retries": 9, "timeout_s": 2.0})
 
-    fragment = adopt(agent_steps.agent_fragment("two", DEFINITIONS, grower="two", spec=grower), "two", grower)
+    fragment = adopt(agent_steps.agent_fragment("two", DEFINITIONS, parent="two", spec=parent), "two", parent)
 
     assert [s.id for s in fragment.steps] == ["two/@1", "two/@2"]
     assert [s.reads["@text"] for s in fragment.steps] == ["=two", "two/@1"]
@@ -88,10 +88,10 @@ def test_a_bad_turn_is_told_what_is_wrong(turn: Turn, said: str) -> None:
 
 
 def test_an_exit_takes_the_place_of_its_grower_and_others_fail_it() -> None:
-    grower = Step(id="g", kind="x", on_error="skip", scope="outer", window="m", params={"failure": "In g: "})
+    parent = Step(id="g", kind="x", on_error="skip", scope="outer", window="m", params={"failure": "In g: "})
     fragment = Graph(steps=(Step(id="g/1", kind="y"), Step(id="g/2", kind="y")), exit="g/2")
 
-    inner, exit_step = adopt(fragment, "g", grower).steps
+    inner, exit_step = adopt(fragment, "g", parent).steps
 
     assert (exit_step.on_error, exit_step.scope, exit_step.window) == ("skip", "outer", "m")
     assert (inner.on_error, inner.scope, inner.window) == ("abort", "g", None)
@@ -99,13 +99,13 @@ def test_an_exit_takes_the_place_of_its_grower_and_others_fail_it() -> None:
 
 
 def test_without_an_exit_or_unscoped_steps_stand_where_the_grower_stood() -> None:
-    grower = Step(id="g", kind="x", scope="outer")
+    parent = Step(id="g", kind="x", scope="outer")
 
     for fragment in (
         Graph(steps=(Step(id="n", kind="y"),)),
         Graph(steps=(Step(id="n", kind="y"), Step(id="e", kind="y")), exit="e", scoped=False),
     ):
-        assert adopt(fragment, "g", grower).steps[0].scope == "outer"
+        assert adopt(fragment, "g", parent).steps[0].scope == "outer"
 
 
 def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> None:
