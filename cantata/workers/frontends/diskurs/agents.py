@@ -23,9 +23,9 @@ from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_class, memory_key
 from cantata.workers.models import llm, prompt_record
 from cantata.workers.models.dialects import followup_prompts
-from cantata.workers.models.dialects.call_parsing import Call, calls_of
+from cantata.workers.models.dialects.call_parsing import ParsedCall, calls_of
 from cantata.workers.models.dialects.conversation import Message, conversation
-from cantata.workers.models.dialects.rounds import Round
+from cantata.workers.models.dialects.rounds import ModelRound
 from cantata.workers.models.dialects.tool_lookup import resolve
 from cantata.workers.models.model_calls import ask
 from cantata.workers.runtime.step_context import StepContext, text_input
@@ -107,7 +107,7 @@ async def diskurs_ask(work: StepContext) -> Outcome:
     return outcome if rounds else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": prompt_record.recorded(messages)}})
 
 
-def _told(work: StepContext, hop: Hop) -> tuple[list[Message], tuple[Round, ...], tuple[ToolSchema, ...]]:
+def _told(work: StepContext, hop: Hop) -> tuple[list[Message], tuple[ModelRound, ...], tuple[ToolSchema, ...]]:
     """What the model is told: its system prompt, what was said, and the rounds of tool calls of this question."""
     talk, start, forum = Talk.of(work), Talk.of(work, "@begun"), code_loading.forum_of(work)
     agent = forum.agents[hop.agent]
@@ -147,13 +147,13 @@ def model_of(found: Llm) -> Model:
     return model.model_copy(update={"params": {**found.params, "api_key": key}}) if key else model
 
 
-def _asked(work: StepContext, reply: llm.Reply, rounds: Sequence[Round], known: Sequence[ToolSchema], is_closing: bool) -> Outcome:
+def _asked(work: StepContext, reply: llm.Reply, rounds: Sequence[ModelRound], known: Sequence[ToolSchema], is_closing: bool) -> Outcome:
     begun, names = work.begun, [tool.name for tool in known]
-    asked: tuple[Call, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
+    asked: tuple[ParsedCall, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
     asked = tuple(resolve(call, names) for call in asked)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason}
     note = followup_prompts.rounds_over(MOST_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MOST_TOOL_ROUNDS else ""
-    done = Round(reply=reply.text, calls=asked, usage=reply.usage, note=note)
+    done = ModelRound(reply=reply.text, calls=asked, usage=reply.usage, note=note)
     if not asked:
         return Outcome(output=done.to_json(), usage=reply.usage, detail=detail)
     steps = [

@@ -14,7 +14,7 @@ from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.frontends.diskurs import plans
 from cantata.workers.frontends.diskurs.user_code import code_loading
 from cantata.workers.frontends.diskurs.user_code.entities import ToolDescription
-from cantata.workers.models.dialects.rounds import Answer, Round
+from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
 
@@ -76,19 +76,19 @@ def metadata_of(work: StepContext) -> Mapping[str, str]:
     return work.process.ledger.request_of(work.begun.run_id)[3]
 
 
-def rounds_of(work: StepContext) -> tuple[tuple[Round, ...], tuple[tuple[Answer, ...], ...]]:
+def rounds_of(work: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple[ToolResult, ...], ...]]:
     """The rounds of tool calls before this question to a model, and what came of the calls."""
     base, number = str(work.params.get("base") or work.begun.step_id), int(cast(int, work.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
     texts = work.process.ledger.outputs(work.begun.run_id, ids) if ids else []
-    rounds = tuple(Round.from_json(json.loads(text)) for text in texts if text)
+    rounds = tuple(ModelRound.from_json(json.loads(text)) for text in texts if text)
     answers = [
         tuple(answers_of(work, [f"{step_id}/t{i}" for i in range(len(each.calls))])) for step_id, each in zip(ids, rounds, strict=True)
     ]
     return rounds, tuple(answers)
 
 
-def answers_of(work: StepContext, step_ids: Sequence[str]) -> list[Answer]:
+def answers_of(work: StepContext, step_ids: Sequence[str]) -> list[ToolResult]:
     """What came of steps that called tools. A failure is a text to the model, as Diskurs tells it."""
     if not step_ids:
         return []
@@ -97,9 +97,9 @@ def answers_of(work: StepContext, step_ids: Sequence[str]) -> list[Answer]:
     return [_answer(output, info) for output, info in zip(outputs, infos, strict=True)]
 
 
-def _answer(output: str | None, info: Mapping[str, JsonValue]) -> Answer:
+def _answer(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
     error = cast("dict[str, str] | None", info.get("error"))
-    return Answer(error=error["message"]) if error else Answer(value=json.loads(output) if output else None)
+    return ToolResult(error=error["message"]) if error else ToolResult(value=json.loads(output) if output else None)
 
 
 def _results(work: StepContext, needs: Mapping[str, str]) -> dict[str, JsonValue]:
