@@ -21,7 +21,7 @@ from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import Begun
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import Work
+from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tasks import Loop, Place
 from tests.waiting import until
 
@@ -81,7 +81,7 @@ def test_an_outcome_waits_for_a_redis_that_takes_no_writes(
     waits, attempts = threading.Event(), []
     tell = outages.tell
 
-    def handler(work: Work) -> Outcome:
+    def handler(work: StepContext) -> Outcome:
         attempts.append(work.begun.attempt)
         valkey.config_set("min-replicas-to-write", 1)
         return Outcome(output="finished")
@@ -153,7 +153,7 @@ def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
 ) -> None:
     tries = []
 
-    def handler(work: Work) -> Outcome:
+    def handler(work: StepContext) -> Outcome:
         tries.append(work.begun.attempt)
         if len(tries) == 1:
             raise UnavailableError("Redis cannot be reached")
