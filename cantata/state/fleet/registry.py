@@ -79,7 +79,7 @@ def slots(redis: Redis) -> dict[str, int]:
     return counts
 
 
-def worries(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
+def warnings_for(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
     """What is to be said of the fleet to someone who submits a run: these queues, if nobody serves them, odd clocks, older workers."""
     fleet = workers(redis)
     served = {queue for worker in fleet for queue in worker.queues}
