@@ -33,7 +33,7 @@ from cantata.observability.metrics.http_server import Answer, Page, Server
 from cantata.observability.metrics.registries import page_of, registry
 from cantata.observability.metrics.scrape_address import Place
 from cantata.state.fleet import load
-from cantata.state.fleet.load import QueueLoad
+from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.sizes import Sizes
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.redis_errors import reason

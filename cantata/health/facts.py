@@ -9,6 +9,7 @@ from typing import Any
 from cantata.models.definitions import Limits
 from cantata.state.fleet.load import QueueLoad
 from cantata.state.fleet.registry import Worker
+from cantata.state.limits.limiter import LimitUsage
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from cantata.dispatch.celery_app import send
 from cantata.health.gather import look_at_fleet
 from cantata.planning.canvas import Dispatch
 from cantata.state.fleet import dead_letters
+from cantata.state.fleet.load import measure
 from cantata.state.redis.keys import key_of
 from tests.integration.fleet import neighbour_app
 from tests.integration.fleet.conftest import tool

@@ -10,7 +10,7 @@ from redis import Redis
 from cantata.errors import ConfigError
 from cantata.state.fleet import load, registry
 from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter
+from cantata.state.limits.limiter import Limiter, read_usage
 from cantata.state.limits.step_costs import Measured
 from cantata.state.memory import cache
 from cantata.state.memory.bank import MemoryBank

@@ -12,7 +12,7 @@ from redis import Redis
 from cantata.coordinator import permit_wakeups
 from cantata.models.definitions import Limits, Rates
 from cantata.models.graph import Outcome
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, read_usage
 from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import Begun, Ready
 from tests.integration.state.invariants import check_all

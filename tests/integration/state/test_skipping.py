@@ -12,7 +12,7 @@ from cantata.models.graph import Outcome
 from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import bring_nearer, skip
 from cantata.state.fleet.registry import Worker
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, read_usage
 from cantata.state.memory import cache
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.connection import connect

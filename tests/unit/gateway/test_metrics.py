@@ -14,7 +14,7 @@ from cantata.gateway import metrics
 from cantata.gateway.metrics import Watch
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.observability.metrics.families import FAMILIES
-from cantata.state.fleet.load import QueueLoad, Waiting, queues
+from cantata.state.fleet.load import FleetLoad, QueueLoad, Waiting, queues
 from cantata.state.fleet.registry import Worker
 
 STANDING = FleetLoad(

@@ -15,7 +15,7 @@ from cantata.health.redis_checks import size
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
 from cantata.state.fleet.load import QueueLoad
 from cantata.state.fleet.registry import Worker
-from cantata.state.limits.limiter import Pressure
+from cantata.state.limits.limiter import LimitUsage, Pressure
 
 PLACE = "redis://redis:6379/0"
 INFO: Mapping[str, Any] = {
