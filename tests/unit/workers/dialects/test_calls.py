@@ -9,26 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue, ToolCall
-from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, Call, Said, calls_of
+from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, ParsedCall, ParsedReply, calls_of
 
 
-def spoken(text: str | JsonValue) -> tuple[Call, ...]:
+def spoken(text: str | JsonValue) -> tuple[ParsedCall, ...]:
     return calls_of(text if isinstance(text, str) else json.dumps(text)).calls
 
 
-def native(arguments: str, name: str = "add", call_id: str = "c1") -> Call:
+def native(arguments: str, name: str = "add", call_id: str = "c1") -> ParsedCall:
     return calls_of("", [ToolCall(id=call_id, name=name, arguments=arguments)]).calls[0]
 
 
 def test_a_native_call_has_its_arguments() -> None:
     said = calls_of("I add.", [ToolCall(id="c1", name="add", arguments='{"a": 1}')])
 
-    assert said == Said("I add.", (Call(id="c1", name="add", arguments={"a": 1}),))
+    assert said == ParsedReply("I add.", (ParsedCall(id="c1", name="add", arguments={"a": 1}),))
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "{}", "null"])
 def test_no_arguments_are_an_empty_object(arguments: str) -> None:
-    assert native(arguments) == Call(id="c1", name="add", arguments={})
+    assert native(arguments) == ParsedCall(id="c1", name="add", arguments={})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,9 @@ def test_a_call_without_a_name_has_one_to_be_answered_under() -> None:
 def test_a_reply_in_json_calls_a_method() -> None:
     reply = {"response": "I look", "mcp": {"tool": "files", "method": "read", "params": {"path": "a"}}}
 
-    assert calls_of(json.dumps(reply)) == Said("I look", (Call(id="call_1", name="files.read", arguments={"path": "a"}, dialect="json"),))
+    assert calls_of(json.dumps(reply)) == ParsedReply(
+        "I look", (ParsedCall(id="call_1", name="files.read", arguments={"path": "a"}, dialect="json"),)
+    )
 
 
 def test_a_reply_in_json_may_call_several() -> None:
@@ -79,7 +81,9 @@ def test_a_reply_in_json_may_call_several() -> None:
     "reply", [{"tool": "t", "intent": "do it", "context": [1]}, {"mcp": {"tool": "t", "intent": "do it", "context": [1]}}]
 )
 def test_an_intent_is_a_call_of_the_tools_own_workflow(reply: JsonValue) -> None:
-    assert spoken(reply) == (Call(id="call_1", name="t", arguments={"intent": "do it", "context": [1]}, dialect="json", intent="do it"),)
+    assert spoken(reply) == (
+        ParsedCall(id="call_1", name="t", arguments={"intent": "do it", "context": [1]}, dialect="json", intent="do it"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_params_may_be_json_in_a_text() -> None:
 
 @pytest.mark.parametrize("text", ["", "Hello {name}!", "[1, 2]", '"mcp"', "12", "The set {1}: nice", 'It gives {"a": 1} back.', '{"a": '])
 def test_what_is_no_json_object_is_the_answer_unchanged(text: str) -> None:
-    assert calls_of(text) == Said(text)
+    assert calls_of(text) == ParsedReply(text)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,7 @@ def test_what_is_no_json_object_is_the_answer_unchanged(text: str) -> None:
     ],
 )
 def test_a_json_reply_without_a_call_is_its_response_or_itself(text: str, response: JsonValue) -> None:
-    assert calls_of(text) == Said(response)
+    assert calls_of(text) == ParsedReply(response)
 
 
 def test_of_several_objects_among_words_the_first_that_calls_counts() -> None:
@@ -140,7 +144,7 @@ def test_of_several_objects_among_words_the_first_that_calls_counts() -> None:
 def test_a_call_that_breaks_off_is_not_made() -> None:
     text = '{"response": "x", "mcp": {"tool": "files", "method": "write", "params": {"text": "if (x) { y }'
 
-    assert calls_of(text) == Said(text)
+    assert calls_of(text) == ParsedReply(text)
 
 
 def test_both_dialects_mix() -> None:

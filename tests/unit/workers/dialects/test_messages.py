@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue, Usage
-from cantata.workers.models.dialects.call_parsing import Call
+from cantata.workers.models.dialects.call_parsing import ParsedCall
 from cantata.workers.models.dialects.conversation import Message, conversation, exchange
 from cantata.workers.models.dialects.followup_prompts import nudge, rounds_over
-from cantata.workers.models.dialects.rounds import Answer, HistoryMode, Round
+from cantata.workers.models.dialects.rounds import HistoryMode, ModelRound, ToolResult
 
 BASE: list[Message] = [{"role": "system", "content": "Be."}, {"role": "user", "content": "Go."}]
-ADD = Call(id="c1", name="add", arguments={"a": 1, "ä": "é"})
-BAD = Call(id="c2", name="unknown_function", fault="The call names no tool.")
-SAY = Call(id="call_3", name="files.read", arguments={}, dialect="json")
+ADD = ParsedCall(id="c1", name="add", arguments={"a": 1, "ä": "é"})
+BAD = ParsedCall(id="c2", name="unknown_function", fault="The call names no tool.")
+SAY = ParsedCall(id="call_3", name="files.read", arguments={}, dialect="json")
 SPOKEN = '{"response": "I read", "mcp": {"tool": "files", "method": "read"}}'
 
 
 def test_native_calls_are_answered_under_their_ids_in_order() -> None:
-    messages = exchange(Round(reply="I add", calls=(ADD, BAD)), [Answer({"sum": [1, None]}), Answer()])
+    messages = exchange(ModelRound(reply="I add", calls=(ADD, BAD)), [ToolResult({"sum": [1, None]}), ToolResult()])
 
     assert messages == [
         {
@@ -40,11 +40,11 @@ def test_native_calls_are_answered_under_their_ids_in_order() -> None:
 
 
 def test_a_text_that_a_native_call_gave_is_told_as_it_is() -> None:
-    assert exchange(Round(calls=(ADD,)), [Answer("five\n")])[1]["content"] == "five\n"
+    assert exchange(ModelRound(calls=(ADD,)), [ToolResult("five\n")])[1]["content"] == "five\n"
 
 
 def test_a_call_in_json_is_answered_by_the_user() -> None:
-    messages = exchange(Round(reply=SPOKEN, calls=(SAY,)), [Answer({"text": "x"})])
+    messages = exchange(ModelRound(reply=SPOKEN, calls=(SAY,)), [ToolResult({"text": "x"})])
 
     assert messages == [
         {"role": "assistant", "content": SPOKEN},
@@ -57,13 +57,13 @@ def test_several_calls_in_json_are_answered_with_their_names() -> None:
 
     reply = '{"mcp": [{"tool": "files", "method": "read"}, {"tool": "files", "method": "drop"}]}'
 
-    messages = exchange(Round(reply=reply, calls=calls), [Answer("x"), Answer(error="denied")])
+    messages = exchange(ModelRound(reply=reply, calls=calls), [ToolResult("x"), ToolResult(error="denied")])
 
     assert messages[1]["content"] == 'Tool result (files.read): "x"\n\nTool error (files.drop): denied'
 
 
 def test_both_dialects_mix_in_one_reply() -> None:
-    messages = exchange(Round(reply=SPOKEN, calls=(SAY, ADD)), [Answer(error="gone"), Answer(5)], with_text=False)
+    messages = exchange(ModelRound(reply=SPOKEN, calls=(SAY, ADD)), [ToolResult(error="gone"), ToolResult(5)], with_text=False)
 
     assert [message["role"] for message in messages] == ["assistant", "tool", "user"]
     assert messages[0]["content"] == SPOKEN
@@ -72,9 +72,9 @@ def test_both_dialects_mix_in_one_reply() -> None:
 
 
 @pytest.mark.parametrize("call", [ADD, SAY])
-@pytest.mark.parametrize("answer", [Answer("x" * 30_000), Answer(error="x" * 30_000)])
-def test_what_is_too_long_is_cut_and_says_how_long_it_is(call: Call, answer: Answer) -> None:
-    content = str(exchange(Round(reply=SPOKEN, calls=(call,)), [answer])[-1]["content"])
+@pytest.mark.parametrize("answer", [ToolResult("x" * 30_000), ToolResult(error="x" * 30_000)])
+def test_what_is_too_long_is_cut_and_says_how_long_it_is(call: ParsedCall, answer: ToolResult) -> None:
+    content = str(exchange(ModelRound(reply=SPOKEN, calls=(call,)), [answer])[-1]["content"])
 
     assert "[cut here: these are the first 20,000 of 30,00" in content
     assert len(content) < 20_200
@@ -82,16 +82,16 @@ def test_what_is_too_long_is_cut_and_says_how_long_it_is(call: Call, answer: Ans
 
 def test_an_answer_for_each_call_is_needed() -> None:
     with pytest.raises(ValueError, match="zip"):
-        exchange(Round(calls=(ADD,)), [])
+        exchange(ModelRound(calls=(ADD,)), [])
 
 
 ROUNDS = (
-    Round(reply="I add", calls=(ADD,), note="n1"),
-    Round(reply="hm", note="n2"),
-    Round(reply=SPOKEN, calls=(SAY,)),
-    Round(reply=" ", note="n4"),
+    ModelRound(reply="I add", calls=(ADD,), note="n1"),
+    ModelRound(reply="hm", note="n2"),
+    ModelRound(reply=SPOKEN, calls=(SAY,)),
+    ModelRound(reply=" ", note="n4"),
 )
-ANSWERS: tuple[list[Answer], ...] = ([Answer(1)], [], [Answer(2)], [])
+ANSWERS: tuple[list[ToolResult], ...] = ([ToolResult(1)], [], [ToolResult(2)], [])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_mode_says_what_is_told_again(mode: HistoryMode, texts: list[str | N
 
 
 def test_the_last_reply_and_its_note_are_always_told() -> None:
-    messages = conversation(BASE, [Round(reply="hm", note="wrong")], [[]])
+    messages = conversation(BASE, [ModelRound(reply="hm", note="wrong")], [[]])
 
     assert messages[2:] == [{"role": "assistant", "content": "hm"}, {"role": "user", "content": "wrong"}]
 
@@ -123,11 +123,11 @@ def test_notes_say_what_is_over() -> None:
 IDS = st.uuids().map(str)
 OBJECTS = st.dictionaries(st.text(), st.integers() | st.text() | st.none(), max_size=3)
 CALLS = st.builds(
-    Call, id=IDS, name=st.text(min_size=1), arguments=st.none() | OBJECTS, fault=st.sampled_from(["", "bad"]),
+    ParsedCall, id=IDS, name=st.text(min_size=1), arguments=st.none() | OBJECTS, fault=st.sampled_from(["", "bad"]),
     dialect=st.sampled_from(["native", "json"]), intent=st.text(),
 )  # fmt: skip
 ROUND = st.builds(
-    Round,
+    ModelRound,
     reply=st.text(),
     calls=st.lists(CALLS, max_size=3).map(tuple),
     note=st.text(),
@@ -138,13 +138,15 @@ ROUND = st.builds(
 
 
 @given(ROUND)
-def test_a_round_comes_back_from_json_as_it_was(done: Round) -> None:
-    assert Round.from_json(cast(JsonValue, json.loads(json.dumps(done.to_json())))) == done
+def test_a_round_comes_back_from_json_as_it_was(done: ModelRound) -> None:
+    assert ModelRound.from_json(cast(JsonValue, json.loads(json.dumps(done.to_json())))) == done
 
 
 @given(st.lists(ROUND, max_size=4), st.sampled_from(["minimal", "progressive", "kitchen_sink"]), st.data())
-def test_each_native_call_is_answered_once_right_after_its_message(rounds: list[Round], mode: HistoryMode, data: st.DataObject) -> None:
-    came = st.builds(Answer, OBJECTS, st.sampled_from(["", "failed"]))
+def test_each_native_call_is_answered_once_right_after_its_message(
+    rounds: list[ModelRound], mode: HistoryMode, data: st.DataObject
+) -> None:
+    came = st.builds(ToolResult, OBJECTS, st.sampled_from(["", "failed"]))
     answers = [[data.draw(came) for _ in done.calls] for done in rounds]
 
     messages = conversation(BASE, rounds, answers, mode=mode)

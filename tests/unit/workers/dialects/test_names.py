@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.workers.models.dialects.call_parsing import Call, Dialect
+from cantata.workers.models.dialects.call_parsing import Dialect, ParsedCall
 from cantata.workers.models.dialects.tool_lookup import resolve, unknown_tool
 
 
@@ -21,7 +21,7 @@ from cantata.workers.models.dialects.tool_lookup import resolve, unknown_tool
     ],
 )
 def test_a_call_gets_its_tools_name(name: str, dialect: Dialect, known: list[str], resolved: str) -> None:
-    call = resolve(Call(id="1", name=name, arguments={}, dialect=dialect), known)
+    call = resolve(ParsedCall(id="1", name=name, arguments={}, dialect=dialect), known)
 
     assert (call.name, call.fault) == (resolved, "")
 
@@ -39,14 +39,14 @@ def test_a_call_gets_its_tools_name(name: str, dialect: Dialect, known: list[str
     ],
 )
 def test_an_unknown_tool_is_a_fault_that_names_what_is_near(name: str, dialect: Dialect, known: list[str], hint: str) -> None:
-    call = resolve(Call(id="1", name=name, arguments={}, dialect=dialect), known)
+    call = resolve(ParsedCall(id="1", name=name, arguments={}, dialect=dialect), known)
 
     assert call.name == name
     assert call.fault.startswith(f"Tool function {name!r} is not available.{hint}")
 
 
 def test_a_fault_stays() -> None:
-    call = Call(id="1", name="add", fault="bad")
+    call = ParsedCall(id="1", name="add", fault="bad")
 
     assert resolve(call, ["add"]) is call
 

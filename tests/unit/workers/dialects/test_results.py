@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from cantata.models.values import Usage
 from cantata.workers.models.dialects.agentic_results import agentic_result
-from cantata.workers.models.dialects.call_parsing import Call
-from cantata.workers.models.dialects.rounds import Answer, Round
+from cantata.workers.models.dialects.call_parsing import ParsedCall
+from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
 
 
 def test_a_result_counts_what_the_rounds_did() -> None:
-    calls = (Call(id="1", name="add", arguments={"a": 1}), Call(id="2", name="nope", fault="not there"))
+    calls = (ParsedCall(id="1", name="add", arguments={"a": 1}), ParsedCall(id="2", name="nope", fault="not there"))
     rounds = [
-        Round(calls=calls, ms=10.5, usage=Usage(input_tokens=5, output_tokens=2), errors=("busy, tried again",)),
-        Round(note="Say something.", ms=2, usage=Usage(input_tokens=8)),
-        Round(reply="2", ms=3),
+        ModelRound(calls=calls, ms=10.5, usage=Usage(input_tokens=5, output_tokens=2), errors=("busy, tried again",)),
+        ModelRound(note="Say something.", ms=2, usage=Usage(input_tokens=8)),
+        ModelRound(reply="2", ms=3),
     ]
 
-    result = agentic_result("2", rounds, [[Answer([1] * 20_000), Answer()], [], []], history_mode="minimal", warnings=["slow"])
+    result = agentic_result("2", rounds, [[ToolResult([1] * 20_000), ToolResult()], [], []], history_mode="minimal", warnings=["slow"])
 
     steps = result.pop("steps")
     assert result == {
@@ -53,8 +53,8 @@ def test_a_step_that_ran_out_has_not_achieved_its_objective() -> None:
 
 
 def test_a_small_result_stays_what_it_was() -> None:
-    rounds = [Round(calls=(Call(id="1", name="add", arguments={}),))]
+    rounds = [ModelRound(calls=(ParsedCall(id="1", name="add", arguments={}),))]
 
-    result = agentic_result("x", rounds, [[Answer({"sum": 3})]], history_mode="minimal")
+    result = agentic_result("x", rounds, [[ToolResult({"sum": 3})]], history_mode="minimal")
 
     assert result["steps"][0]["tool_calls"] == [{"name": "add", "args": {}, "result": {"sum": 3}}]  # type: ignore[index,call-overload]
