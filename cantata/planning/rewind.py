@@ -89,11 +89,11 @@ def _unfinished(ended: EndedRun) -> Iterator[str]:
 
 
 def _is_finished(step_end: EndedStep) -> bool:
-    return step_end.word == "done" or bool(step_end.takes) or _was_never_due(step_end)
+    return step_end.state == "done" or bool(step_end.takes) or _was_never_due(step_end)
 
 
 def _was_never_due(step_end: EndedStep) -> bool:
-    return step_end.word == "skipped" and step_end.pending == 0 and step_end.taken == 0
+    return step_end.state == "skipped" and step_end.pending == 0 and step_end.taken == 0
 
 
 def _is_tolerated(ended: EndedRun, step_id: str) -> bool:
@@ -112,38 +112,38 @@ class _Rewind:
     """The graph of a run before some of its steps were done."""
 
     def __init__(self, ended: EndedRun, seeds: Iterable[str]) -> None:
-        self._past = ended
+        self._ended = ended
         self._parent = {step_id: parent for parent, expansion in ended.expansions.items() for step_id in expansion.steps}
         self._counted: dict[str, list[OutEdge]] = defaultdict(list)
         for expansion in ended.expansions.values():
             for source, *edge in expansion.counted:
                 self._counted[source].append(cast(OutEdge, tuple(edge)))
-        self._anew = self._behind(seeds)
-        expansions = [ended.expansions[step_id] for step_id in self._anew if step_id in ended.expansions]
+        self._restarted_ids = self._behind(seeds)
+        expansions = [ended.expansions[step_id] for step_id in self._restarted_ids if step_id in ended.expansions]
         self._removed = {step_id for expansion in expansions for step_id in expansion.steps}
-        self._redone = [step_id for step_id in ended.steps if step_id in self._anew and step_id not in self._removed]
+        self._restarted = [step_id for step_id in ended.steps if step_id in self._restarted_ids and step_id not in self._removed]
 
     def fork(self) -> Fork:
         """What is made of the run."""
-        changed = {step_id: list(edges) for step_id, edges in self._edges.items() if edges != self._past.edges_of(step_id)}
-        expansions = [(step_id, expansion) for step_id, expansion in self._past.expansions.items() if step_id in self._anew]
+        changed = {step_id: list(edges) for step_id, edges in self._edges.items() if edges != self._ended.edges_of(step_id)}
+        expansions = [(step_id, expansion) for step_id, expansion in self._ended.expansions.items() if step_id in self._restarted_ids]
         names: dict[str, str | bool] = {}
-        terminals = self._past.terminals
+        terminals = self._ended.terminals
         for parent, expansion in reversed(expansions):
             names |= {parent: False, **expansion.names}
             terminals = terminals if expansion.terminals is None else expansion.terminals
         return Fork(
-            source=self._past.run_id,
-            restarted=tuple(map(self._start_of, self._redone)),
-            removed=tuple(step_id for step_id in self._past.steps if step_id in self._removed),
+            source=self._ended.run_id,
+            restarted=tuple(map(self._start_of, self._restarted)),
+            removed=tuple(step_id for step_id in self._ended.steps if step_id in self._removed),
             forgotten=tuple(expansion.items.like for _, expansion in expansions if expansion.items),
             expand_again=tuple(parent for parent, _ in expansions),
             edges=changed,
             names=names,  # type: ignore[arg-type]  # False, never True
             windows=dict(self._windows()),
             terminals=terminals,
-            left=len(self._redone),
-            count=len(self._past.steps) - len(self._removed),
+            left=len(self._restarted),
+            count=len(self._ended.steps) - len(self._removed),
         )
 
     def _behind(self, seeds: Iterable[str]) -> set[str]:
@@ -152,13 +152,13 @@ class _Rewind:
         pending = list(seeds)
         while pending:
             step_id = pending.pop()
-            if step_id in anew or step_id not in self._past.steps:
+            if step_id in anew or step_id not in self._ended.steps:
                 continue
             anew.add(step_id)
-            pending += [edge[0] for edge in (*self._past.edges_of(step_id), *self._counted.get(step_id, ()))]
-            if step_id in self._past.expansions:
-                pending += self._past.expansions[step_id].steps
-            exit_id = self._past.expansions[self._parent[step_id]].exit if step_id in self._parent else None
+            pending += [edge[0] for edge in (*self._ended.edges_of(step_id), *self._counted.get(step_id, ()))]
+            if step_id in self._ended.expansions:
+                pending += self._ended.expansions[step_id].steps
+            exit_id = self._ended.expansions[self._parent[step_id]].exit if step_id in self._parent else None
             pending += [exit_id] if exit_id else []
         return anew
 
@@ -167,21 +167,21 @@ class _Rewind:
     @cached_property
     def _edges(self) -> dict[str, tuple[OutEdge, ...]]:
         """The out-edges of the steps that stay."""
-        edges = {step_id: self._edges_before(step_id) for step_id in self._past.steps if step_id not in self._removed}
+        edges = {step_id: self._edges_before(step_id) for step_id in self._ended.steps if step_id not in self._removed}
         for source, counted in self._counted.items():
             at = self._stays_for(source)
-            if at in edges and at in self._anew:  # its end is to come, so it is not counted any more
+            if at in edges and at in self._restarted_ids:  # its end is to come, so it is not counted any more
                 edges[at] = (*edges[at], *(edge for edge in counted if edge[0] not in self._removed))
         return edges
 
     def _edges_before(self, step_id: str) -> tuple[OutEdge, ...]:
         """A step's out-edges to what stays; of one whose expansion is taken back, those that its exit has for it."""
         last, own = step_id, Counter[OutEdge]()
-        while step_id in self._anew and (expansion := self._past.expansions.get(last)) and expansion.exit:
+        while step_id in self._restarted_ids and (expansion := self._ended.expansions.get(last)) and expansion.exit:
             last = expansion.exit
             own += Counter(expansion.own)
         kept = []
-        for edge in self._past.edges_of(last):
+        for edge in self._ended.edges_of(last):
             if own[edge]:
                 own[edge] -= 1
             elif edge[0] not in self._removed:
@@ -190,7 +190,7 @@ class _Rewind:
 
     def _stays_for(self, step_id: str) -> str:
         """The step itself, or the one that grew it as the exit and whose expansion is taken back."""
-        while step_id in self._removed and self._past.expansions[self._parent[step_id]].exit == step_id:
+        while step_id in self._removed and self._ended.expansions[self._parent[step_id]].exit == step_id:
             step_id = self._parent[step_id]
         return step_id
 
@@ -204,18 +204,18 @@ class _Rewind:
             for target, label, wakes in edges:
                 into[target].append((source, label, wakes))
         for source, counted in self._counted.items():
-            if source in self._past.steps and source not in self._anew:
+            if source in self._ended.steps and source not in self._restarted_ids:
                 for target, label, wakes in counted:
                     into[target].append((source, label, wakes))
         return into
 
     def _start_of(self, step_id: str) -> RestartedStep:
-        spec, into = self._past.specs[step_id], self._into[step_id]
-        open_ones = [source for source, _, _ in into if source in self._anew]
-        over = [(self._past.steps[source], label, wakes) for source, label, wakes in into if source not in self._anew]
+        spec, into = self._ended.specs[step_id], self._into[step_id]
+        open_ones = [source for source, _, _ in into if source in self._restarted_ids]
+        over = [(self._ended.steps[source], label, wakes) for source, label, wakes in into if source not in self._restarted_ids]
         taken = sum(wakes and label in step_end.takes for step_end, label, wakes in over)
         is_asked = any(wakes for _, _, wakes in into)
-        missing = max(0, (spec.quorum or 0) - sum(step_end.word == "done" for step_end, _, _ in over))
+        missing = max(0, (spec.quorum or 0) - sum(step_end.state == "done" for step_end, _, _ in over))
         joins = cast("list[JsonValue]", open_ones) if spec.quorum or spec.deadline_s else None
         return RestartedStep(
             step_id=step_id, pending=len(open_ones), taken=taken if is_asked else 1, quorum=missing,
@@ -226,9 +226,9 @@ class _Rewind:
     # --- maps --------------------------------------------------------------------------------------------------------
 
     def _windows(self) -> Iterator[tuple[str, Window]]:
-        restarted = set(self._redone)
-        under_way = Counter(self._past.specs[step_id].window for step_id in self._redone)
-        for parent, expansion in self._past.expansions.items():
+        restarted = set(self._restarted)
+        under_way = Counter(self._ended.specs[step_id].window for step_id in self._restarted)
+        for parent, expansion in self._ended.expansions.items():
             if expansion.items and under_way[parent]:
                 items = tuple(step_id for step_id in expansion.items.ids if step_id in restarted)
                 yield parent, Window(size=expansion.items.window, busy=under_way[parent] - len(items), items=items)
