@@ -32,10 +32,10 @@ def fork(ended: EndedRun, from_step: str) -> Fork:
 
 
 def _named(ended: EndedRun, name: str) -> str:
-    step_id = name if name in ended.steps else ended.answering(name)
+    step_id = name if name in ended.steps else ended.resolve(name)
     if step_id in ended.steps:
         return step_id
-    ends = dict.fromkeys(ended.answering(each) for each in (*ended.steps, *ended.names) if each.endswith(f"/{name}"))
+    ends = dict.fromkeys(ended.resolve(each) for each in (*ended.steps, *ended.names) if each.endswith(f"/{name}"))
     there = [each for each in ends if each in ended.steps]
     found = [each for each in there if not _was_never_due(ended.steps[each])] or there
     if len(found) == 1:
@@ -100,7 +100,7 @@ def _is_tolerated(ended: EndedRun, step_id: str) -> bool:
     """Whether the expansion that a step stands in came to its end all the same."""
     scope = ended.specs[step_id].scope
     while scope is not None:
-        exit_id = ended.answering(scope)
+        exit_id = ended.resolve(scope)
         if _is_finished(ended.steps[exit_id]):
             return True
         outer = ended.specs[exit_id].scope
