@@ -32,21 +32,23 @@ SYNC_TIMEOUT_S = 600.0  # a Python function that says nothing of its time is sto
 def do(process: Process, begun: Begun) -> Record | None:
     """Do a step; None if its lease was lost on the way, so that there is nothing to record."""
     since = time.perf_counter()
-    work = StepContext(begun, process)
+    context = StepContext(begun, process)
     try:
         if process.ledger.is_old(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
             return None
-        if why := _refusal(work):
+        if why := _refusal(context):
             process.ledger.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, why)
             return None
-        outcome = _call(work)
+        outcome = _call(context)
         if outcome.fragment is not None:
             outcome = outcome.model_copy(update={"fragment": fragments.adopt(outcome.fragment, begun.step_id, begun.spec)})
         took_ms = (time.perf_counter() - since) * 1000
         if begun.spec.work:
             process.costs.record(begun.definitions, begun.spec.work, took_ms)
-        return outcomes.of(begun, outcome, limit_bytes=work.definitions.limits.output_bytes, took_ms=took_ms, giver=_function_of(work))
+        return outcomes.of(
+            begun, outcome, limit_bytes=context.definitions.limits.output_bytes, took_ms=took_ms, giver=_function_of(context)
+        )
     except (CancelledError, _Lost):
         return None
     except UnavailableError as error:  # Redis was away for longer than the step could wait: no fault of the step's
@@ -64,10 +66,10 @@ def do(process: Process, begun: Begun) -> Record | None:
         return outcomes.failed(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
 
 
-def _function_of(work: StepContext) -> str:
+def _function_of(context: StepContext) -> str:
     """The function that a step calls, as the configuration names it; empty if it calls none by a tool's name."""
-    tools = getattr(work.definitions, str(work.params.get("section")), {})
-    tool = tools.get(work.params.get("tool")) if isinstance(tools, dict) else None
+    tools = getattr(context.definitions, str(context.params.get("section")), {})
+    tool = tools.get(context.params.get("tool")) if isinstance(tools, dict) else None
     return str(tool.function or "") if tool is not None else ""
 
 
@@ -75,30 +77,30 @@ class _Lost(Exception):
     """The lease was lost while the step was done."""
 
 
-def _refusal(work: StepContext) -> str:
+def _refusal(context: StepContext) -> str:
     """Return why this worker hands a step back: only a newer one knows it, or one with another configuration."""
-    if work.begun.spec.kind not in HANDLERS:
-        return refused_steps.too_old(f"step kind {work.begun.spec.kind!r}")
+    if context.begun.spec.kind not in HANDLERS:
+        return refused_steps.too_old(f"step kind {context.begun.spec.kind!r}")
     try:
-        work.definitions  # noqa: B018  # read now, before anything is done
+        context.definitions  # noqa: B018  # read now, before anything is done
     except ValidationError as error:
         return refused_steps.too_old(unknown_fields(error))
-    return inline_scripts.refusal(work)
+    return inline_scripts.refusal(context)
 
 
-def _call(work: StepContext) -> Outcome:
-    begun, process = work.begun, work.process
+def _call(context: StepContext) -> Outcome:
+    begun, process = context.begun, context.process
     handler = HANDLERS[begun.spec.kind]
     timeout_s = begun.spec.timeout_s
     if inspect.iscoroutinefunction(handler):
         try:
-            return process.run_async(begun, cast("Coroutine[object, object, Outcome]", handler(work)), timeout_s)
+            return process.run_async(begun, cast("Coroutine[object, object, Outcome]", handler(context)), timeout_s)
         except TimeoutError:
             limit = f"{timeout_s:g} s" if timeout_s else "time"
             raise StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True) from None
     limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
     with process.working(begun, timeout_s=limit_s) as held:
-        outcome = cast("Callable[[StepContext], Outcome]", handler)(work)
+        outcome = cast("Callable[[StepContext], Outcome]", handler)(context)
     if held.cancelled:
         raise _Lost
     return outcome

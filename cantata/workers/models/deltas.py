@@ -21,8 +21,8 @@ EVERY_S = 0.04  # pieces that come closer together are told as one: a reader see
 class Deltas:
     """The pieces of one reply, told in order. At the end of the block all are told, or, of a reply that failed, none will be any more."""
 
-    def __init__(self, work: StepContext) -> None:
-        self._work = work
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
         self._text = ""
         self._some, self._over = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -41,9 +41,9 @@ class Deltas:
             self._some.clear()
             if text:
                 try:
-                    await asyncio.to_thread(self._work.process.ledger.stream, self._work.begun, text)
+                    await asyncio.to_thread(self._context.process.ledger.stream, self._context.begun, text)
                 except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
-                    log.warning("delta_not_told", run=self._work.begun.run_id, step=self._work.begun.step_id, error=str(error))
+                    log.warning("delta_not_told", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), EVERY_S)
             if self._over.is_set() and not self._text:

@@ -21,26 +21,26 @@ log = structlog.get_logger(__name__)
 
 
 async def ask(
-    work: StepContext, models: Sequence[Model], messages: Sequence[Message],
+    context: StepContext, models: Sequence[Model], messages: Sequence[Message],
     *, stream: bool = False, fresh: bool = False, **options: Unpack[Options],
 ) -> llm.Reply:  # fmt: skip
     """The first model's reply; that of another, once the step has no try left or none would help.
 
     With `stream`, pieces of the reply become events. Raises ModelError, MustWait, or StepError for a budget.
     """
-    left = work.begun.failures < work.begun.spec.retries
+    left = context.begun.failures < context.begun.spec.retries
     errors: list[ModelError] = []
 
     async def asked(model: Model) -> llm.Reply:
         if errors:
-            await asyncio.to_thread(_tell_of_fallback, work, model, errors[-1])
-        redis = work.process.ledger.redis
+            await asyncio.to_thread(_tell_of_fallback, context, model, errors[-1])
+        redis = context.process.ledger.redis
         try:
-            async with Deltas(work) as deltas:
+            async with Deltas(context) as deltas:
                 options["on_delta"] = deltas.add if stream else None
                 if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
                     return known  # it takes nothing of the limits
-                async with permit_for_call(work, model, messages) as permit:
+                async with permit_for_call(context, model, messages) as permit:
 
                     def add(text: str, permit: Permit = permit) -> None:
                         permit.streamed += len(text)
@@ -65,7 +65,7 @@ class _AskAgain(Exception):
     """The first model is asked again later, before any other."""
 
 
-def _tell_of_fallback(work: StepContext, model: Model, error: ModelError) -> None:
+def _tell_of_fallback(context: StepContext, model: Model, error: ModelError) -> None:
     detail = {"model": model.model, "message": str(error)}
     log.info("model_fallback", model=model.model, code=error.code, error=str(error))
-    work.process.ledger.note(work.begun.run_id, "fallback", step_id=work.begun.step_id, detail=detail)
+    context.process.ledger.note(context.begun.run_id, "fallback", step_id=context.begun.step_id, detail=detail)

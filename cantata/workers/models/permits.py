@@ -33,13 +33,13 @@ USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the paramet
 class Permit:
     """Permit for one model call; `reply` tells what it used."""
 
-    def __init__(self, work: StepContext, model: str, asked: int) -> None:
+    def __init__(self, context: StepContext, model: str, asked: int) -> None:
         """`asked` tokens are sent."""
         self.reply: llm.Reply | None = None
         self.streamed = 0
         """Characters of the reply that came so far."""
         self._model, self._asked = model, asked
-        self._work = work
+        self._context = context
         self._counted_at = time.monotonic()  # or a little later, since the limiter was not asked yet
         self._has_left = False
 
@@ -47,7 +47,7 @@ class Permit:
         """Its request leaves now: it counts from now, unless it was counted only a moment ago."""
         self._has_left = True
         if time.monotonic() - self._counted_at > FRESH_S:
-            await asyncio.to_thread(self._work.process.limiter.redate, self._work.begun.lease)
+            await asyncio.to_thread(self._context.process.limiter.redate, self._context.begun.lease)
 
     def cut_off(self) -> Usage:
         """Return about what a call used that was stopped: providers bill it, and tell nothing more. Nothing if it never left."""
@@ -64,14 +64,14 @@ class Permit:
 
 
 @asynccontextmanager
-async def permit_for_call(work: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Permit]:
+async def permit_for_call(context: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Permit]:
     """Hold permit for one call while the block lasts.
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
     asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
-    ask, permit, stopped = _ask(work, model, asked), Permit(work, model.model, asked), Usage()
-    match await asyncio.to_thread(work.process.limiter.take, ask, work.definitions.limits):
+    ask, permit, stopped = _ask(context, model, asked), Permit(context, model.model, asked), Usage()
+    match await asyncio.to_thread(context.process.limiter.take, ask, context.definitions.limits):
         case Wait() as wait:
             metrics.limit_waited(model.model, wait.reason, wait.seconds)
             raise MustWait(wait.seconds, _told(wait), ahead=wait.ahead)
@@ -79,19 +79,19 @@ async def permit_for_call(work: StepContext, model: Model, messages: Sequence[Me
             metrics.budget_refused(exhausted.budget)
             raise StepError(str(exhausted), code="budget")
     fault_points.at("budget-reserved")
-    work.process.keep_permit(work.begun.lease)
+    context.process.keep_permit(context.begun.lease)
     try:
         with llm.on_request_start(permit.leaves):
             yield permit
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
-            await asyncio.to_thread(work.process.limiter.pause, model.model, error.retry_after_s)
+            await asyncio.to_thread(context.process.limiter.pause, model.model, error.retry_after_s)
         raise
     except asyncio.CancelledError:
         stopped = permit.cut_off()
         raise
     finally:
-        await asyncio.shield(_settle(work, ask, permit, stopped))
+        await asyncio.shield(_settle(context, ask, permit, stopped))
 
 
 def _told(wait: Wait) -> str:
@@ -103,28 +103,28 @@ def _told(wait: Wait) -> str:
     return f"the {wait.reason} of the {wait.of} is used up"
 
 
-async def _settle(work: StepContext, ask: Ask, permit: Permit, stopped: Usage) -> None:
+async def _settle(context: StepContext, ask: Ask, permit: Permit, stopped: Usage) -> None:
     """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
     try:
         await permit.is_over()
-        work.process.drop_permit(work.begun.lease)
-        await asyncio.to_thread(_pay, work, ask, permit.reply.usage if permit.reply else stopped)
+        context.process.drop_permit(context.begun.lease)
+        await asyncio.to_thread(_pay, context, ask, permit.reply.usage if permit.reply else stopped)
         if permit.reply is None and stopped.model_calls:
-            await asyncio.to_thread(work.process.ledger.used, work.begun, stopped)
+            await asyncio.to_thread(context.process.ledger.used, context.begun, stopped)
     except (CantataError, RedisFailure) as error:
-        work.process.drop_permit(work.begun.lease)
-        log.warning("permit_not_settled", run=work.begun.run_id, step=work.begun.step_id, error=str(error))
+        context.process.drop_permit(context.begun.lease)
+        log.warning("permit_not_settled", run=context.begun.run_id, step=context.begun.step_id, error=str(error))
 
 
-def _pay(work: StepContext, ask: Ask, usage: Usage) -> None:
-    process = work.process
+def _pay(context: StepContext, ask: Ask, usage: Usage) -> None:
+    process = context.process
     called = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
     process.send(permit_wakeups.wake(process.ledger, process.limiter, called))
     fault_points.at("budget-settled")
 
 
-def _ask(work: StepContext, model: Model, asked: int) -> Ask:
+def _ask(context: StepContext, model: Model, asked: int) -> Ask:
     bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
     answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
-    usd = llm.max_usd(model.model, asked, answer) if work.definitions.limits.budgets != Budgets() else None
-    return Ask(holder=work.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=work.begun.tenant)
+    usd = llm.max_usd(model.model, asked, answer) if context.definitions.limits.budgets != Budgets() else None
+    return Ask(holder=context.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=context.begun.tenant)

@@ -101,15 +101,15 @@ def _order(name: str) -> tuple[int, str]:
     return (int(number) if number.isdigit() else -1, name)
 
 
-def text_input(work: StepContext) -> str:
+def text_input(context: StepContext) -> str:
     """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON.
 
     What fills gaps in the agent's texts does not count; if there is nothing else, it is asked nothing.
     """
-    if "@text" in work.begun.inputs:
-        return as_text(work.begun.inputs["@text"])
-    gaps = filling(work)
-    node_input = {key: value for key, value in work.node_input.items() if key not in gaps}
+    if "@text" in context.begun.inputs:
+        return as_text(context.begun.inputs["@text"])
+    gaps = filling(context)
+    node_input = {key: value for key, value in context.node_input.items() if key not in gaps}
     if gaps and not node_input:
         return ""
     if len(node_input) == 1 and next(iter(node_input)) in ("input", "text"):
@@ -117,10 +117,10 @@ def text_input(work: StepContext) -> str:
     return to_json(node_input)
 
 
-def filling(work: StepContext) -> dict[str, str]:
+def filling(context: StepContext) -> dict[str, str]:
     """What is put into an agent's texts for the keys of its node's input that they name."""
-    gaps = cast("list[str]", work.params.get("gaps") or [])
-    return {key: as_text(work.node_input[key]) for key in gaps}
+    gaps = cast("list[str]", context.params.get("gaps") or [])
+    return {key: as_text(context.node_input[key]) for key in gaps}
 
 
 def as_text(value: JsonValue) -> str:

@@ -26,9 +26,9 @@ NOT_WHOLE = ("length", "content_filter")  # why a model stopped before it was do
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
 
-async def agent_turn(work: StepContext) -> Outcome:
+async def agent_turn(context: StepContext) -> Outcome:
     """Asks an agent's model for one instruction; grows the tool calls that it asks for, and the turn that follows them."""
-    turn = await asyncio.to_thread(ModelTurn.read, work)
+    turn = await asyncio.to_thread(ModelTurn.read, context)
     if turn.agent.response_mode == "streaming" and turn.rounds and turn.rounds[-1].calls:
         return Outcome(output=_as_it_came(turn))
     known = await turn.tools()
@@ -42,7 +42,7 @@ async def _ask(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     schema = await asyncio.to_thread(lambda: turn.shape.schema if turn.shape else None)  # it may import a user's module
     native = known if turn.agent.dialect == "native" else ()
     return await ask(
-        turn.work, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
+        turn.context, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
         tools=native, tool_choice="none" if native and turn.is_closing else None, schema=None if known else schema,
         allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=turn.count("correction") > 0,
     )  # fmt: skip
@@ -89,9 +89,9 @@ def _another(turn: ModelTurn, reply: llm.Reply, said: ParsedReply, known: Sequen
 
 def _round(turn: ModelTurn, done: ModelRound) -> Outcome:
     """The outcome of a turn that another follows."""
-    begun = turn.work.begun
+    begun = turn.context.begun
     calls = [
-        tool_step(f"{begun.step_id}/t{number}", call.name, call.arguments or {}, turn.work.definitions)
+        tool_step(f"{begun.step_id}/t{number}", call.name, call.arguments or {}, turn.context.definitions)
         for number, call in enumerate(done.calls)
         if not call.fault
     ]

@@ -16,20 +16,20 @@ from cantata.workers.models.model_calls import ask
 from cantata.workers.runtime.step_context import StepContext
 
 
-async def team_synthesize(work: StepContext) -> Outcome:
+async def team_synthesize(context: StepContext) -> Outcome:
     """Merges a broadcast's answers; if the model fails for good, the answers stand as they are, with a warning."""
-    synthesizer = work.definitions.teams[work.text_param("team")].synthesizer
+    synthesizer = context.definitions.teams[context.text_param("team")].synthesizer
     if synthesizer is None:
         raise StepError("the team has no synthesizer", code="internal")
-    responses, warnings = await asyncio.to_thread(responses_of, work)
-    values = {"agent_responses": to_json(responses), "user_input": str(work.begun.inputs.get("@text", ""))}
+    responses, warnings = await asyncio.to_thread(responses_of, context)
+    values = {"agent_responses": to_json(responses), "user_input": str(context.begun.inputs.get("@text", ""))}
     messages: list[Mapping[str, JsonValue]] = [{"role": "user", "content": templates.fill(synthesizer.prompt, values)}]
-    models = work.definitions.with_fallbacks(work.definitions.model_of(synthesizer.model))
+    models = context.definitions.with_fallbacks(context.definitions.model_of(synthesizer.model))
     models = [model.model_copy(update={"params": {**model.params, **synthesizer.params}}) for model in models]
     try:
-        reply = await ask(work, models, messages, timeout_s=synthesizer.timeout_s)
+        reply = await ask(context, models, messages, timeout_s=synthesizer.timeout_s)
     except ModelError as error:
-        if error.retryable and work.begun.failures < work.begun.spec.retries:
+        if error.retryable and context.begun.failures < context.begun.spec.retries:
             raise
         told = f"the synthesizer failed, so the answers stand unmerged: {error}"
         return Outcome(output=to_json(responses), warnings=(*warnings, told), detail={"unmerged": str(error)})
@@ -37,27 +37,27 @@ async def team_synthesize(work: StepContext) -> Outcome:
     return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
 
 
-def team_collect(work: StepContext) -> Outcome:
+def team_collect(context: StepContext) -> Outcome:
     """Gathers a broadcast's answers as a JSON object in text."""
-    responses, warnings = responses_of(work)
+    responses, warnings = responses_of(context)
     return Outcome(output=to_json(responses), warnings=warnings)
 
 
-def responses_of(work: StepContext) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
+def responses_of(context: StepContext) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
     """Each agent's answer, or "Error: …", in declared order, and warnings for those that failed or came late.
 
     Raises StepError if none answered.
     """
-    members = cast("dict[str, str]", work.params["members"])
-    steps = work.process.ledger.answering(work.begun.run_id, list(members.values()))
-    infos = work.process.ledger.infos(work.begun.run_id, steps)
+    members = cast("dict[str, str]", context.params["members"])
+    steps = context.process.ledger.answering(context.begun.run_id, list(members.values()))
+    infos = context.process.ledger.infos(context.begun.run_id, steps)
     responses: dict[str, JsonValue] = {}
     errors: dict[str, str] = {}
     for name, info in zip(members, infos, strict=True):
         error = cast("dict[str, str] | None", info.get("error"))
         if error:
             errors[name] = error["message"]
-        responses[name] = f"Error: {error['message']}" if error else work.begun.inputs.get(name)
+        responses[name] = f"Error: {error['message']}" if error else context.begun.inputs.get(name)
     if len(errors) == len(members):
         said = "; ".join(f"{name}: {message}" for name, message in errors.items())
         raise StepError(f"every agent of the team failed: {said}", code="all_failed")

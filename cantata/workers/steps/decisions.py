@@ -18,84 +18,86 @@ from cantata.planning.turns import agent_steps, turn_plan
 from cantata.workers.runtime.step_context import StepContext, filling, text_input
 
 
-def run_start(work: StepContext) -> Outcome:
+def run_start(context: StepContext) -> Outcome:
     """Plans the run."""
-    return start(work.begun.run_kind, work.begun.inputs["@request"], work.definitions)
+    return start(context.begun.run_kind, context.begun.inputs["@request"], context.definitions)
 
 
-def chain_branch(work: StepContext) -> Outcome:
+def chain_branch(context: StepContext) -> Outcome:
     """Takes one side; a side that points back grows another round."""
-    holds = work.holds(work.text_param("condition"))
+    holds = context.holds(context.text_param("condition"))
     side = "true" if holds else "false"
-    loop = cast("dict[str, JsonValue] | None", work.params.get("loop"))
+    loop = cast("dict[str, JsonValue] | None", context.params.get("loop"))
     if loop is None:
         return Outcome(output=holds, takes=("done", side))
     if loop["side"] != side:
         return Outcome(output=holds, takes=("done", side))
-    most, done = int(cast(int, loop["max_iterations"])), split(work.begun.step_id)[1][-1]
+    most, done = int(cast(int, loop["max_iterations"])), split(context.begun.step_id)[1][-1]
     if done >= most:
         raise StepError(f"the loop went round {done} times, which is its max_iterations, and would go on", code="max_iterations")
     round_again = expansion.expand_loop(
-        _nodes(work, str(loop["chain"])), work.definitions, branch_step_id=work.begun.step_id, spec=work.begun.spec
+        _nodes(context, str(loop["chain"])), context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec
     )
     return Outcome(output=holds, fragment=round_again)
 
 
-def _nodes(work: StepContext, chain: str) -> Sequence[ChainNode]:
+def _nodes(context: StepContext, chain: str) -> Sequence[ChainNode]:
     """The nodes of a named chain, or of the request itself."""
     if chain:
-        return work.definitions.chains[chain].nodes
-    return ChainRequest.model_validate_json(work.process.ledger.request_of(work.begun.run_id)[1]).nodes
+        return context.definitions.chains[chain].nodes
+    return ChainRequest.model_validate_json(context.process.ledger.request_of(context.begun.run_id)[1]).nodes
 
 
-def chain_map(work: StepContext) -> Outcome:
+def chain_map(context: StepContext) -> Outcome:
     """Grows a step for each item, and a gather."""
-    text = work.text_param("items")
-    items = work.evaluate(text)
+    text = context.text_param("items")
+    items = context.evaluate(text)
     if items is None:
-        return Outcome(output=[], warnings=(f"map {work.begun.step_id!r}: {text!r} gave null, so there is nothing to map",))
+        return Outcome(output=[], warnings=(f"map {context.begun.step_id!r}: {text!r} gave null, so there is nothing to map",))
     if not isinstance(items, list):
         raise StepError(f"{text!r} must give a list to map over, not {_kind_of(items)}", code="not_a_list")
     if not items:
         return Outcome(output=[])
-    return Outcome(output=len(items), fragment=expansion.expand_map(work.begun.step_id, work.begun.spec, items))
+    return Outcome(output=len(items), fragment=expansion.expand_map(context.begun.step_id, context.begun.spec, items))
 
 
-def chain_gather(work: StepContext) -> Outcome:
+def chain_gather(context: StepContext) -> Outcome:
     """Gathers a map's results in the order of its items."""
-    of, count = work.text_param("of"), int(cast(int, work.params["items"]))
-    ids = work.process.ledger.answering(work.begun.run_id, [f"{of}/{i}" for i in range(count)])
-    texts = work.process.ledger.outputs(work.begun.run_id, ids)
+    of, count = context.text_param("of"), int(cast(int, context.params["items"]))
+    ids = context.process.ledger.answering(context.begun.run_id, [f"{of}/{i}" for i in range(count)])
+    texts = context.process.ledger.outputs(context.begun.run_id, ids)
     return Outcome(output=_list_of(texts))
 
 
-def chain_run(work: StepContext) -> Outcome:
+def chain_run(context: StepContext) -> Outcome:
     """Lays out a nested chain."""
-    name = work.text_param("chain")
-    chain = work.definitions.chains[name]
-    graph = expansion.expand_chain(chain.nodes, chain.entry_node, work.definitions, parent=work.begun.step_id, chain=name)
-    return Outcome(output=given_to(name, chain, work.node_input), fragment=graph)
+    name = context.text_param("chain")
+    chain = context.definitions.chains[name]
+    graph = expansion.expand_chain(chain.nodes, chain.entry_node, context.definitions, parent=context.begun.step_id, chain=name)
+    return Outcome(output=given_to(name, chain, context.node_input), fragment=graph)
 
 
-def chain_end(work: StepContext) -> Outcome:
+def chain_end(context: StepContext) -> Outcome:
     """Ends a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
-    answers = cast("dict[str, str]", work.params.get("answers") or {})
-    given = {name: work.evaluate(text) for name, text in answers.items()} or work.begun.inputs
+    answers = cast("dict[str, str]", context.params.get("answers") or {})
+    given = {name: context.evaluate(text) for name, text in answers.items()} or context.begun.inputs
     ran = {name: value for name, value in given.items() if value is not None}
     return Outcome(output=next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
 
 
-def agent_run(work: StepContext) -> Outcome:
+def agent_run(context: StepContext) -> Outcome:
     """Lays out an agent's instructions."""
-    name = work.text_param("agent")
-    graph = agent_steps.agent_fragment(name, work.definitions, parent=work.begun.step_id, spec=work.begun.spec, filling=filling(work))
-    return Outcome(output=text_input(work), fragment=graph)
+    name = context.text_param("agent")
+    graph = agent_steps.agent_fragment(
+        name, context.definitions, parent=context.begun.step_id, spec=context.begun.spec, filling=filling(context)
+    )
+    return Outcome(output=text_input(context), fragment=graph)
 
 
-def team_run(work: StepContext) -> Outcome:
+def team_run(context: StepContext) -> Outcome:
     """Lays out a team's work."""
-    name = work.text_param("team")
-    return Outcome(output=text_input(work), fragment=turn_plan.team_fragment(name, work.definitions, parent=work.begun.step_id))
+    name = context.text_param("team")
+    return Outcome(output=text_input(context), fragment=turn_plan.team_fragment(name, context.definitions, parent=context.begun.step_id))
 
 
 def _list_of(texts: list[str | None]) -> list[JsonValue]:

@@ -22,43 +22,43 @@ from cantata.workers.tools import functions
 from cantata.workers.tools.schemas import signature_of
 
 
-def agent_function(work: StepContext) -> Outcome:
+def agent_function(context: StepContext) -> Outcome:
     """Calls a function with the text before it, or with nothing if it takes none; what it gives is text."""
-    instruction = _agent(work).instructions[_number(work)]
+    instruction = _agent(context).instructions[_number(context)]
     assert isinstance(instruction, FunctionStep)
-    function = functions.load(instruction.function, local_folder(work.definitions.folder))
+    function = functions.load(instruction.function, local_folder(context.definitions.folder))
     signature = signature_of(function)
-    given = [text_input(work)] if signature is None or signature.parameters else []
-    answer = functions.call(work, instruction.function, partial(function, *given), {})
+    given = [text_input(context)] if signature is None or signature.parameters else []
+    answer = functions.call(context, instruction.function, partial(function, *given), {})
     return Outcome(output=answer if isinstance(answer, str) else str(answer), usage=Usage(tool_calls=1))
 
 
-def agent_break(work: StepContext) -> Outcome:
+def agent_break(context: StepContext) -> Outcome:
     """Asks the chainbreakers, in order, whether the row ends here; the first that says so may put its own output in place."""
-    agent, number = _agent(work), _number(work)
-    output = text_input(work)
+    agent, number = _agent(context), _number(context)
+    output = text_input(context)
     info: dict[str, JsonValue] = {
-        "step": number + 1, "input": _shown_input(agent.instructions[number], work.begun.inputs.get("@input")), "output": output,
+        "step": number + 1, "input": _shown_input(agent.instructions[number], context.begun.inputs.get("@input")), "output": output,
         "type": _type_of(agent.instructions[number]),
     }  # fmt: skip
     warnings: list[str] = []
     for name in agent.chainbreakers:
-        stop, reason, replaced = _ask(work, name, (number + 1, output, info), warnings) or (False, "", None)
+        stop, reason, replaced = _ask(context, name, (number + 1, output, info), warnings) or (False, "", None)
         if stop:
             detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": cut(output)}
-            work.process.ledger.note(work.begun.run_id, "break", step_id=work.begun.step_id, detail=detail)
+            context.process.ledger.note(context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail)
             return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
     return Outcome(output=output, warnings=tuple(warnings))
 
 
-def agent_end(work: StepContext) -> Outcome:
+def agent_end(context: StepContext) -> Outcome:
     """Ends a row: the output of the last instruction that ran, or the list of all if the agent shows its full history."""
-    agent = _agent(work)
-    ledger, run_id = work.process.ledger, work.begun.run_id
-    done, ends = (cast("list[str]", work.params[key]) for key in ("done", "ends"))
+    agent = _agent(context)
+    ledger, run_id = context.process.ledger, context.begun.run_id
+    done, ends = (cast("list[str]", context.params[key]) for key in ("done", "ends"))
     ran = [info for info in ledger.infos(run_id, ledger.answering(run_id, done)) if info]
     texts = [_text(output) for output in ledger.outputs(run_id, ledger.answering(run_id, ends))][: len(ran)]
-    history = _history(agent, text_input(work), texts)
+    history = _history(agent, text_input(context), texts)
     detail: dict[str, JsonValue] = {"history": cast(JsonValue, history)} if agent.full_history else {}
     if agent.store_steps:
         detail["steps"] = {
@@ -93,17 +93,17 @@ def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: entry[key] for key in ("model_params",) if key in entry}
 
 
-def _ask(work: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
+def _ask(context: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
     """What a chainbreaker says; None, with a warning, if it cannot be asked or says nothing that can be understood."""
     try:
-        breaker = functions.load(name, local_folder(work.definitions.folder))
+        breaker = functions.load(name, local_folder(context.definitions.folder))
         count = len(inspect.signature(breaker).parameters)
         if count not in (2, 3):
             warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is left out")
             return None
         answer = breaker(*arguments[:count])
         if inspect.iscoroutine(answer):
-            answer = asyncio.run_coroutine_threadsafe(answer, work.process.loop()).result()
+            answer = asyncio.run_coroutine_threadsafe(answer, context.process.loop()).result()
         stop, reason, output = answer
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises, or returns in place of a triple
         warnings.append(f"chainbreaker {name} is ignored: {type(error).__name__}: {error}")
@@ -111,12 +111,12 @@ def _ask(work: StepContext, name: str, arguments: tuple[Any, ...], warnings: lis
     return stop, reason, output
 
 
-def _agent(work: StepContext) -> Agent:
-    return work.definitions.agents[work.text_param("agent")]
+def _agent(context: StepContext) -> Agent:
+    return context.definitions.agents[context.text_param("agent")]
 
 
-def _number(work: StepContext) -> int:
-    return int(cast(int, work.params["turn"]))
+def _number(context: StepContext) -> int:
+    return int(cast(int, context.params["turn"]))
 
 
 def _text(output: str | None) -> str:

@@ -40,7 +40,7 @@ JSON_TOOLS = (
 class ModelTurn:
     """A model turn, and the rounds of its instruction so far."""
 
-    work: StepContext
+    context: StepContext
     rounds: tuple[ModelRound, ...]
     answers: tuple[tuple[ToolResult, ...], ...]
     memory: Mapping[str, str | None] = field(default_factory=dict)
@@ -49,33 +49,33 @@ class ModelTurn:
     """What its model is told of the session's conversation."""
 
     @classmethod
-    def read(cls, work: StepContext) -> ModelTurn:
+    def read(cls, context: StepContext) -> ModelTurn:
         """What the ledger knows of the rounds before this turn."""
-        base, number = str(work.params.get("base") or work.begun.step_id), int(cast(int, work.params.get("round", 0)))
-        ledger, run_id = work.process.ledger, work.begun.run_id
+        base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
+        ledger, run_id = context.process.ledger, context.begun.run_id
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
         rounds = tuple(ModelRound.from_json(json.loads(text)) for text in ledger.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
         came = dict(zip(calls, map(_answer, ledger.outputs(run_id, calls), ledger.infos(run_id, calls)), strict=True)) if calls else {}
         answers = tuple(tuple(came[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True))
-        turn = cls(work, rounds, answers)
-        memory = rounds[0].memory if rounds else memory_access.recall(work, turn._templates())
-        return replace(turn, memory=memory, said_before=session_history.shown_to_agent(work))
+        turn = cls(context, rounds, answers)
+        memory = rounds[0].memory if rounds else memory_access.recall(context, turn._templates())
+        return replace(turn, memory=memory, said_before=session_history.shown_to_agent(context))
 
     @property
     def name(self) -> str:
         """The agent's."""
-        return self.work.text_param("agent")
+        return self.context.text_param("agent")
 
     @cached_property
     def agent(self) -> Agent:
         """Who asks."""
-        return self.work.definitions.agents[self.name]
+        return self.context.definitions.agents[self.name]
 
     @cached_property
     def number(self) -> int:
         """Of the instruction, from 0."""
-        return int(cast(int, self.work.params.get("turn", 0)))
+        return int(cast(int, self.context.params.get("turn", 0)))
 
     @cached_property
     def instruction(self) -> str | Prompt | AgenticStep:
@@ -92,7 +92,7 @@ class ModelTurn:
     @property
     def is_streamed(self) -> bool:
         """Whether events tell of a reply while it comes. A streamed call takes three times the processor time, so chains go without."""
-        return self.work.begun.run_kind == "turn" if self.agent.stream is None else self.agent.stream
+        return self.context.begun.run_kind == "turn" if self.agent.stream is None else self.agent.stream
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class ModelTurn:
 
     def models(self) -> list[Model]:
         """The model to ask, and those to ask when it fails for good."""
-        definitions, agent, instruction = self.work.definitions, self.agent, self.instruction
+        definitions, agent, instruction = self.context.definitions, self.agent, self.instruction
         params: Mapping[str, JsonValue] = {}
         if isinstance(instruction, AgenticStep):
             params = instruction.model_params
@@ -142,8 +142,8 @@ class ModelTurn:
 
     async def tools(self) -> tuple[ToolSchema, ...]:
         """What its model may call."""
-        known = self.work.definitions.tools
-        folder = local_folder(self.work.definitions.folder)
+        known = self.context.definitions.tools
+        folder = local_folder(self.context.definitions.folder)
         found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
             server, method = mcp_tool(name, known) or (name, "*")
@@ -159,12 +159,12 @@ class ModelTurn:
 
     def _templates(self) -> list[str]:
         """The texts whose placeholders may name memories."""
-        shown = self.agent.instructions[: self.number] if "@first" in self.work.begun.inputs else []
+        shown = self.agent.instructions[: self.number] if "@first" in self.context.begun.inputs else []
         return [self.agent.system or "", *map(template, [*shown, self.instruction])]
 
     @cached_property
     def _fillings(self) -> dict[str, str]:
-        return {**{name: text or "" for name, text in self.memory.items()}, **filling(self.work)}
+        return {**{name: text or "" for name, text in self.memory.items()}, **filling(self.context)}
 
     @property
     def forgotten(self) -> list[str]:
@@ -173,7 +173,7 @@ class ModelTurn:
 
     @cached_property
     def _prompt(self) -> tuple[str, bool]:
-        return _asked(self.instruction, text_input(self.work), self._fillings)
+        return _asked(self.instruction, text_input(self.context), self._fillings)
 
     @property
     def uses_input(self) -> bool:
@@ -199,7 +199,7 @@ class ModelTurn:
 
     def _earlier(self) -> list[Message]:
         """The agent's earlier instructions and what came of them, where it shows them."""
-        inputs = self.work.begun.inputs
+        inputs = self.context.begun.inputs
         if "@first" not in inputs:
             return []
         messages: list[Message] = []
@@ -218,7 +218,7 @@ class ModelTurn:
     def shape(self) -> AnswerValidator | None:
         """The shape that the answer must have, if it must have one."""
         output = self.agent.output
-        return AnswerValidator(output, self.name, local_folder(self.work.definitions.folder)) if output and self.is_last else None
+        return AnswerValidator(output, self.name, local_folder(self.context.definitions.folder)) if output and self.is_last else None
 
 
 def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:

@@ -26,18 +26,18 @@ LATE = frozenset({"timeout", "model_timeout"})
 CORRECTION = "Your reply cannot be used: {fault}. Reply with JSON only: {form}"
 
 
-async def team_ask(work: StepContext) -> Outcome:
+async def team_ask(context: StepContext) -> Outcome:
     """Asks the model that routes; its reply is the output."""
-    team = _team(work)
+    team = _team(context)
     settings = team.router or Router()
-    models = [_with_params(model, settings.params) for model in work.definitions.with_fallbacks(_model(work, settings))]
-    messages, schema = await asyncio.to_thread(_messages, work, settings), None
+    models = [_with_params(model, settings.params) for model in context.definitions.with_fallbacks(_model(context, settings))]
+    messages, schema = await asyncio.to_thread(_messages, context, settings), None
     if models[0].model.startswith("local/") and team.strategy == "single_agent_dispatch":
         # the embedded model scores names; what it writes is seldom one of them
-        messages, schema = [{"role": "user", "content": text_input(work)}], _names_schema(team.agents)
-        models[0] = _with_params(models[0], {"examples": _examples(work)})
+        messages, schema = [{"role": "user", "content": text_input(context)}], _names_schema(team.agents)
+        models[0] = _with_params(models[0], {"examples": _examples(context)})
     try:
-        reply = await ask(work, models, messages, timeout_s=settings.timeout_s, schema=schema)
+        reply = await ask(context, models, messages, timeout_s=settings.timeout_s, schema=schema)
     except ModelError as error:
         if error.code in LATE:  # it had its time: it is not tried again in the step, but decided upon
             raise StepError(f"the router took longer than its {settings.timeout_s:g} s", code="timeout") from error
@@ -46,34 +46,34 @@ async def team_ask(work: StepContext) -> Outcome:
     return Outcome(output=reply.text, usage=reply.usage, detail=detail)
 
 
-def team_call(work: StepContext) -> Outcome:
+def team_call(context: StepContext) -> Outcome:
     """Calls the function that routes with (user_input, history, agent_descriptions); what it gives is the output."""
-    team = _team(work)
+    team = _team(context)
     name = str((team.router or Router()).function)
-    function = functions.load(name, local_folder(work.definitions.folder))
-    entries, _ = session_history.shown_to(work, History(), max_tokens=team.max_history_tokens)
+    function = functions.load(name, local_folder(context.definitions.folder))
+    entries, _ = session_history.shown_to(context, History(), max_tokens=team.max_history_tokens)
     told = [{"role": entry.role, "content": entry.content} for entry in entries]
-    answer = functions.call(work, name, partial(function, text_input(work), told, _descriptions(work)), {})
+    answer = functions.call(context, name, partial(function, text_input(context), told, _descriptions(context)), {})
     return Outcome(output=answer, usage=Usage(tool_calls=1))
 
 
-def _messages(work: StepContext, settings: Router) -> Sequence[Message]:
+def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     """What a routing model is asked; the second time also what it said, and what was wrong with it."""
-    team = _team(work)
-    entries, is_any = session_history.shown_to(work, History(), max_tokens=team.max_history_tokens)
-    text, last = text_input(work), work.begun.inputs.get("@last")
+    team = _team(context)
+    entries, is_any = session_history.shown_to(context, History(), max_tokens=team.max_history_tokens)
+    text, last = text_input(context), context.begun.inputs.get("@last")
     gaps = {
         "user_input": text,
-        "initial_user_request": as_text(work.begun.inputs.get("@request")),
+        "initial_user_request": as_text(context.begun.inputs.get("@request")),
         "last_step_output": choices.NOTHING_YET if last is None else as_text(last),
         "history": history.lines(entries, is_any=is_any),
-        "agent_details": choices.details(_descriptions(work)),
+        "agent_details": choices.details(_descriptions(context)),
     }
     prompt = templates.fill(settings.template(team.strategy) or choices.TEMPLATES[team.strategy], gaps)
     messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
-    if "fault" in work.params:
-        said = work.begun.inputs.get("@said")
-        correction = templates.fill(CORRECTION, {"fault": work.text_param("fault"), "form": choices.FORMS[team.strategy]})
+    if "fault" in context.params:
+        said = context.begun.inputs.get("@said")
+        correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.FORMS[team.strategy]})
         messages += [{"role": "assistant", "content": as_text(said)}] if said else []
         messages.append({"role": "user", "content": correction})
     return messages
@@ -83,22 +83,22 @@ def _with_params(model: Model, params: Mapping[str, JsonValue]) -> Model:
     return model.model_copy(update={"params": {**model.params, **params}})
 
 
-def _model(work: StepContext, settings: Router) -> Model:
+def _model(context: StepContext, settings: Router) -> Model:
     named = settings.models[0] if settings.models else None
-    return named if isinstance(named, Model) else work.definitions.model_of(named)
+    return named if isinstance(named, Model) else context.definitions.model_of(named)
 
 
 def _names_schema(names: Sequence[str]) -> dict[str, JsonValue]:
     return {"type": "object", "properties": {"chosen_agent": {"enum": list(names)}}, "required": ["chosen_agent"]}
 
 
-def _examples(work: StepContext) -> list[JsonValue]:
-    return [{"text": description or name, "label": name} for name, description in _descriptions(work).items()]
+def _examples(context: StepContext) -> list[JsonValue]:
+    return [{"text": description or name, "label": name} for name, description in _descriptions(context).items()]
 
 
-def _descriptions(work: StepContext) -> dict[str, str]:
-    return {name: work.definitions.agents[name].description for name in _team(work).agents}
+def _descriptions(context: StepContext) -> dict[str, str]:
+    return {name: context.definitions.agents[name].description for name in _team(context).agents}
 
 
-def _team(work: StepContext) -> Team:
-    return work.definitions.teams[work.text_param("team")]
+def _team(context: StepContext) -> Team:
+    return context.definitions.teams[context.text_param("team")]

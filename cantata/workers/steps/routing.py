@@ -31,143 +31,143 @@ NO_DECISION: Mapping[str, str] = {
 LAST_INPUT = 150  # characters of it that are told when the steps are used up
 
 
-def team_rules(work: StepContext) -> Outcome:
+def team_rules(context: StepContext) -> Outcome:
     """Chooses an agent by the first rule that matches, else has the router asked."""
-    now, team, text = Round.of(work.params), _team(work), text_input(work)
+    now, team, text = Round.of(context.params), _team(context), text_input(context)
     warnings: list[str] = []
     for number in range(len(team.rules)):
-        agent = matched(work, team, number, text, warnings)
+        agent = matched(context, team, number, text, warnings)
         if agent is not None:
-            return _rules_chose(work, now, agent, {"source": "rules", "rule": number}, warnings)
+            return _rules_chose(context, now, agent, {"source": "rules", "rule": number}, warnings)
     if team.default_agent and not routing.asks_router(team):
-        return _rules_chose(work, now, team.default_agent, {"source": "default"}, warnings)
-    return Outcome(output=text, fragment=routing.ask_router(now, work.definitions), warnings=tuple(warnings))
+        return _rules_chose(context, now, team.default_agent, {"source": "default"}, warnings)
+    return Outcome(output=text, fragment=routing.ask_router(now, context.definitions), warnings=tuple(warnings))
 
 
-def team_route(work: StepContext) -> Outcome:
+def team_route(context: StepContext) -> Outcome:
     """Does what the router's reply says."""
-    now, team = Round.of(work.params), _team(work)
-    error = _error_of_router(work)
+    now, team = Round.of(context.params), _team(context)
+    error = _error_of_router(context)
     if error is not None:
-        return _undecided(work, now, error["message"], error["code"])
+        return _undecided(context, now, error["message"], error["code"])
     try:
-        choice = choices.choice_of(work.begun.inputs["@said"], team.strategy, team.agents)
+        choice = choices.choice_of(context.begun.inputs["@said"], team.strategy, team.agents)
     except ValueError as fault:
-        return _undecided(work, now, str(fault))
-    return _decided(work, now, choice)
+        return _undecided(context, now, str(fault))
+    return _decided(context, now, choice)
 
 
-def team_reply(work: StepContext) -> Outcome:
+def team_reply(context: StepContext) -> Outcome:
     """Reads what an agent's answer says of the turn: it is the answer, or what is to be done next."""
-    now, team = Round.of(work.params), _team(work)
-    answer = work.begun.inputs["@text"]
+    now, team = Round.of(context.params), _team(context)
+    answer = context.begun.inputs["@text"]
     prefix, rest = prefix_of(answer)
     detail: dict[str, JsonValue] = {"prefix": prefix}
     if prefix == "final":
         return Outcome(output=rest, detail=detail)
-    if "plan" in work.params:
-        return _along_the_plan(work, now, answer, rest if prefix and rest else None).model_copy(update={"detail": detail})
-    if team.strategy == "dynamic_decomposition" and "is_default" not in work.params:
-        following = replace(now, number=now.number + 1, last=_this(work))
-        return Outcome(output=rest, fragment=routing.ask_router(following, work.definitions), detail=detail)
+    if "plan" in context.params:
+        return _along_the_plan(context, now, answer, rest if prefix and rest else None).model_copy(update={"detail": detail})
+    if team.strategy == "dynamic_decomposition" and "is_default" not in context.params:
+        following = replace(now, number=now.number + 1, last=_this(context))
+        return Outcome(output=rest, fragment=routing.ask_router(following, context.definitions), detail=detail)
     if not prefix:
         return Outcome(output=answer, detail=detail)
     if now.number >= team.max_internal_steps:
-        return _exhausted(work, f"the last agent asked to go on with: {str(rest)[:LAST_INPUT]}", answer)
-    text = _this(work) if rest else now.text  # without an input: the same is routed again
-    fragment = routing.next_round(replace(now, number=now.number + 1, text=text), work.definitions)
+        return _exhausted(context, f"the last agent asked to go on with: {str(rest)[:LAST_INPUT]}", answer)
+    text = _this(context) if rest else now.text  # without an input: the same is routed again
+    fragment = routing.next_round(replace(now, number=now.number + 1, text=text), context.definitions)
     return Outcome(output=rest, fragment=fragment, detail=detail)
 
 
-def team_next(work: StepContext) -> Outcome:
+def team_next(context: StepContext) -> Outcome:
     """Chooses the agent whose turn it is."""
-    begun, name = work.begun, work.text_param("team")
-    agents = work.definitions.teams[name].agents
+    begun, name = context.begun, context.text_param("team")
+    agents = context.definitions.teams[name].agents
     step = f"{begun.run_id}|{begun.step_id}"
-    number = rotation.take(work.process.ledger, tenant=begun.tenant, team=name, session=begun.session, step=step)
+    number = rotation.take(context.process.ledger, tenant=begun.tenant, team=name, session=begun.session, step=step)
     agent = agents[number % len(agents)]
-    fragment = routing.run_next(name, agent, work.definitions, prefix=work.text_param("prefix"), asked=_this(work))
-    return Outcome(output=text_input(work), fragment=fragment, detail={"chosen_agent": agent, "index": number})
+    fragment = routing.run_next(name, agent, context.definitions, prefix=context.text_param("prefix"), asked=_this(context))
+    return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, "index": number})
 
 
 # --- what is decided ------------------------------------------------------------------------------------------------
 
 
-def _rules_chose(work: StepContext, now: Round, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
+def _rules_chose(context: StepContext, now: Round, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
     """The outcome where nobody need be asked."""
-    fragment = routing.run_agent(now, agent, work.definitions, asked=_this(work), is_default=why["source"] == "default")
-    return Outcome(output=text_input(work), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
+    fragment = routing.run_agent(now, agent, context.definitions, asked=_this(context), is_default=why["source"] == "default")
+    return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
 
 
-def _decided(work: StepContext, now: Round, choice: Choice) -> Outcome:
+def _decided(context: StepContext, now: Round, choice: Choice) -> Outcome:
     """The outcome of a decision that can be used."""
-    team, text = _team(work), text_input(work)
+    team, text = _team(context), text_input(context)
     asked = text if choice.asked is None else choice.asked
     detail: dict[str, JsonValue] = {"strategy": team.strategy, "source": "router", "refined": choice.asked is not None}
     if choice.answer is not None:
         return Outcome(output=choice.answer, detail={**detail, "next_action": "final_answer"})
     if team.strategy == "static_plan":
-        fragment = routing.run_plan(now, choice.agents, work.definitions, asked=_this(work))
+        fragment = routing.run_plan(now, choice.agents, context.definitions, asked=_this(context))
         return Outcome(output=asked, fragment=fragment, detail={**detail, "plan": list(choice.agents)})
     agent = choice.agents[0]
     if now.number > team.max_internal_steps:  # only where the router decides after each agent
-        return _exhausted(work, f"the router would ask {agent!r} next", work.begun.inputs.get("@last"))
-    fragment = routing.run_agent(now, agent, work.definitions, asked=_this(work))
+        return _exhausted(context, f"the router would ask {agent!r} next", context.begun.inputs.get("@last"))
+    fragment = routing.run_agent(now, agent, context.definitions, asked=_this(context))
     return Outcome(output=asked, fragment=fragment, detail={**detail, "chosen_agent": agent})
 
 
-def _undecided(work: StepContext, now: Round, fault: str, code: str = "") -> Outcome:
+def _undecided(context: StepContext, now: Round, fault: str, code: str = "") -> Outcome:
     """The outcome where the router gave nothing that can be used: it is asked once more, then the default agent answers, if any."""
-    team, text = _team(work), text_input(work)
+    team, text = _team(context), text_input(context)
     is_model = not (team.router and team.router.function)
     was_asked = not code or code in LATE  # and gave nothing, or nothing in time
     if is_model and not now.again and was_asked:
-        said = None if code else work.text_param("asked")
-        fragment = routing.ask_router(replace(now, again=True), work.definitions, fault=fault, said=said)
+        said = None if code else context.text_param("asked")
+        fragment = routing.ask_router(replace(now, again=True), context.definitions, fault=fault, said=said)
         return Outcome(output=text, fragment=fragment, detail={"strategy": team.strategy, "fault": fault})
     if team.default_agent is not None:
         if now.number > team.max_internal_steps:
-            return _exhausted(work, f"the router did not decide what is next: {fault}", work.begun.inputs.get("@last"))
+            return _exhausted(context, f"the router did not decide what is next: {fault}", context.begun.inputs.get("@last"))
         detail: dict[str, JsonValue] = {
             "strategy": team.strategy, "chosen_agent": team.default_agent, "source": "default", "refined": False, "fault": fault,
         }  # fmt: skip
         warning = f"the router did not decide, so {team.default_agent!r} answers: {fault}"
-        fragment = routing.run_agent(now, team.default_agent, work.definitions, asked=_this(work), is_default=True)
+        fragment = routing.run_agent(now, team.default_agent, context.definitions, asked=_this(context), is_default=True)
         return Outcome(output=text, fragment=fragment, detail=detail, warnings=(warning,))
     said_nothing = team.strategy == "single_agent_dispatch" and was_asked
     head = f"{NOBODY} (" if said_nothing else NO_DECISION[team.strategy]
     raise StepError(f"{head}{fault}{')' if said_nothing else ''}", code="no_agent")
 
 
-def _along_the_plan(work: StepContext, now: Round, answer: JsonValue, asked_again: JsonValue) -> Outcome:
+def _along_the_plan(context: StepContext, now: Round, answer: JsonValue, asked_again: JsonValue) -> Outcome:
     """The outcome of a plan's agent: it is asked again, the next one has its turn, or the plan is at its end."""
-    plan = cast("list[str]", work.params["plan"])
-    position, run = (int(cast(int, work.params[key])) for key in ("position", "run"))
-    go_on = partial(routing.run_plan, now, plan, work.definitions, asked=_this(work))
-    if asked_again is not None and run < _team(work).max_internal_steps:
+    plan = cast("list[str]", context.params["plan"])
+    position, run = (int(cast(int, context.params[key])) for key in ("position", "run"))
+    go_on = partial(routing.run_plan, now, plan, context.definitions, asked=_this(context))
+    if asked_again is not None and run < _team(context).max_internal_steps:
         return Outcome(output=asked_again, fragment=go_on(position=position, run=run + 1))
     if position + 1 < len(plan):
         return Outcome(output=answer, fragment=go_on(position=position + 1))
     return Outcome(output=answer)
 
 
-def _exhausted(work: StepContext, why: str, last: JsonValue) -> Outcome:
+def _exhausted(context: StepContext, why: str, last: JsonValue) -> Outcome:
     """The outcome when no more agents may run; what the last one said is kept."""
-    most = _team(work).max_internal_steps
-    error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({most}); {why}", step=work.begun.step_id)
+    most = _team(context).max_internal_steps
+    error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({most}); {why}", step=context.begun.step_id)
     return Outcome(status="failed", error=error, detail={"last_output": last})
 
 
-def _error_of_router(work: StepContext) -> Mapping[str, str] | None:
+def _error_of_router(context: StepContext) -> Mapping[str, str] | None:
     """Why the router could not be asked, if it could not."""
-    (info,) = work.process.ledger.infos(work.begun.run_id, [work.text_param("asked")])
+    (info,) = context.process.ledger.infos(context.begun.run_id, [context.text_param("asked")])
     return cast("Mapping[str, str] | None", info.get("error"))
 
 
-def _team(work: StepContext) -> Team:
-    return work.definitions.teams[work.text_param("team")]
+def _team(context: StepContext) -> Team:
+    return context.definitions.teams[context.text_param("team")]
 
 
-def _this(work: StepContext) -> str:
+def _this(context: StepContext) -> str:
     """What refers to the output of this very step."""
-    return f"{RAW}{work.begun.step_id}"
+    return f"{RAW}{context.begun.step_id}"

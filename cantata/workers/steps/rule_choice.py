@@ -18,11 +18,13 @@ PATIENCE_S = 1.0
 """How long one pattern may take. With some, a text makes `re` search for years, and nothing else runs in its process meanwhile."""
 
 
-def matched(work: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
+def matched(context: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
     """The agent that a rule chooses, if it chooses one. A rule that fails chooses nobody, and says so in `warnings`."""
     rule = team.rules[number]
     try:
-        agent = rule.agent if rule.match is not None and _search(rule.match, text) else _called(work, rule, text) if rule.function else None
+        agent = (
+            rule.agent if rule.match is not None and _search(rule.match, text) else _called(context, rule, text) if rule.function else None
+        )
     except TimeoutError:
         warnings.append(f"rule {number + 1} chooses nobody: its pattern {rule.match!r} searched this text for more than {PATIENCE_S:g} s")
         return None
@@ -44,8 +46,8 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-def _called(work: StepContext, rule: Rule, text: str) -> Any:
-    answer = functions.load(str(rule.function), local_folder(work.definitions.folder))(text)
+def _called(context: StepContext, rule: Rule, text: str) -> Any:
+    answer = functions.load(str(rule.function), local_folder(context.definitions.folder))(text)
     if inspect.iscoroutine(answer):
-        answer = asyncio.run_coroutine_threadsafe(answer, work.process.loop()).result()
+        answer = asyncio.run_coroutine_threadsafe(answer, context.process.loop()).result()
     return rule.agent if answer is True else answer

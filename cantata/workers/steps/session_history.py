@@ -16,24 +16,24 @@ from cantata.state.sessions import conversations
 from cantata.workers.runtime.step_context import StepContext, text_input
 
 
-def shown_to(work: StepContext, settings: History, *, max_tokens: int) -> tuple[list[HistoryEntry], bool]:
+def shown_to(context: StepContext, settings: History, *, max_tokens: int) -> tuple[list[HistoryEntry], bool]:
     """The entries that someone with these settings sees, oldest first, and whether anything was said at all."""
-    if not work.begun.session:
+    if not context.begun.session:
         return [], False
-    entries = conversations.newest_first(work.process.ledger, work.begun.session)
+    entries = conversations.newest_first(context.process.ledger, context.begun.session)
     newest = next(entries, None)
     return ([], False) if newest is None else (history.shown(chain([newest], entries), settings, max_tokens=max_tokens), True)
 
 
-def shown_to_agent(work: StepContext) -> list[HistoryEntry]:
+def shown_to_agent(context: StepContext) -> list[HistoryEntry]:
     """The entries that the agent of this step sees."""
-    if "history" not in work.params:
+    if "history" not in context.params:
         return []
-    settings = work.definitions.agents[work.text_param("agent")].history
-    return shown_to(work, settings, max_tokens=int(cast(int, work.params["history"])))[0]
+    settings = context.definitions.agents[context.text_param("agent")].history
+    return shown_to(context, settings, max_tokens=int(cast(int, context.params["history"])))[0]
 
 
-def history_block(work: StepContext) -> Outcome:
+def history_block(context: StepContext) -> Outcome:
     """Puts what was said before an agent's input."""
-    entries = shown_to_agent(work)
-    return Outcome(output=history.before(entries, text_input(work)), detail={"entries": len(entries)})
+    entries = shown_to_agent(context)
+    return Outcome(output=history.before(entries, text_input(context)), detail={"entries": len(entries)})

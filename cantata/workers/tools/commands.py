@@ -22,11 +22,11 @@ LOGGED_CHARS = 2000  # of what a command wrote to its standard error
 QUOTED_CHARS = 500  # of that in an error
 
 
-def proc_run(work: StepContext) -> Outcome:
+def proc_run(context: StepContext) -> Outcome:
     """Run an allowed command; an exit code other than 0 is an error."""
-    name = work.text_param("command")
-    arguments, stdin = _given(work)
-    done = _run(work.definitions.commands[name], arguments, stdin, local_folder(work.definitions.folder))
+    name = context.text_param("command")
+    arguments, stdin = _given(context)
+    done = _run(context.definitions.commands[name], arguments, stdin, local_folder(context.definitions.folder))
     secrets = secrets_in(os.environ)
     stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not known again
     if stderr.strip():
@@ -37,9 +37,9 @@ def proc_run(work: StepContext) -> Outcome:
     return Outcome(output={"exit_code": done.returncode, "stdout": stdout, "stderr": stderr}, usage=Usage(tool_calls=1))
 
 
-def _given(work: StepContext) -> tuple[list[str], str]:
+def _given(context: StepContext) -> tuple[list[str], str]:
     """The arguments and the standard input that a node gives."""
-    given = work.node_input
+    given = context.node_input
     unknown = sorted(set(given) - {"args", "stdin"})
     if unknown:
         raise StepError(f"a proc node takes 'args' (a list of texts) and 'stdin' (text), not {unknown[0]!r}", code="bad_arguments")

@@ -28,7 +28,7 @@ from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime import resource_limits
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts, schemas
-from cantata.workers.tools.memory_access import Context
+from cantata.workers.tools.memory_access import WorkerToolContext
 from cantata.workers.tools.schemas import CONTEXT as CONTEXT
 from cantata.workers.tools.schemas import Function
 
@@ -39,29 +39,29 @@ _functions: dict[tuple[str, str | None], Function] = {}
 _imported_from: str | None = None  # the configuration's folder that modules come from now
 
 
-def tool_call(work: StepContext) -> Outcome:
+def tool_call(context: StepContext) -> Outcome:
     """Calls a tool or skill with the node's input, or with what a model gave, as keyword arguments."""
-    section, name = work.text_param("section"), work.text_param("tool")
-    tool: Tool = getattr(work.definitions, section)[name]
-    function, called = _function(name, tool, work)
-    by_model = work.params.get("asked_by") == "model"
-    arguments = _with_values(tool, schemas.bind(function, tool, work.node_input) if by_model else work.node_input)
+    section, name = context.text_param("section"), context.text_param("tool")
+    tool: Tool = getattr(context.definitions, section)[name]
+    function, called = _function(name, tool, context)
+    by_model = context.params.get("asked_by") == "model"
+    arguments = _with_values(tool, schemas.bind(function, tool, context.node_input) if by_model else context.node_input)
     if schemas.wants_context(function):
-        arguments = {**arguments, CONTEXT: Context.of(work)}
+        arguments = {**arguments, CONTEXT: WorkerToolContext.of(context)}
     _check_arguments(called, function, arguments)
     fault_points.at("tool-started")
-    output = call(work, called, function, arguments)
+    output = call(context, called, function, arguments)
     fault_points.at("tool-finished")
     return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
 
 
-def _function(name: str, tool: Tool, work: StepContext) -> tuple[Function, str]:
+def _function(name: str, tool: Tool, context: StepContext) -> tuple[Function, str]:
     """The function that a tool is, and its name in messages."""
     if tool.script is not None:
-        return inline_scripts.load(tool.script, work), f"script:{tool.script.function}"
+        return inline_scripts.load(tool.script, context), f"script:{tool.script.function}"
     if tool.function is None:
         raise StepError(f"{name!r} is an MCP server and no function", code="internal")
-    return load(tool.function, local_folder(work.definitions.folder)), tool.function
+    return load(tool.function, local_folder(context.definitions.folder)), tool.function
 
 
 def load(name: str, folder: str | None) -> Function:
@@ -145,13 +145,13 @@ def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]
         raise StepError(f"{error}; the function is {shown}, its input was {given}", code="bad_arguments") from error
 
 
-def call(work: StepContext, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
+def call(context: StepContext, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
     """What the function called `name` answers. Raises StepError with the code tool_error, whatever it raises."""
     try:
         answer = function(**arguments)
         if inspect.iscoroutine(answer):
             coroutine = cast("Coroutine[object, object, JsonValue]", answer)
-            answer = asyncio.run_coroutine_threadsafe(coroutine, work.process.loop()).result()
+            answer = asyncio.run_coroutine_threadsafe(coroutine, context.process.loop()).result()
         return cast(JsonValue, answer)
     except MemoryError as error:
         traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it

@@ -21,10 +21,10 @@ SHOWN_DIGITS = 12  # of a digest in messages
 _functions: dict[tuple[str, str], Function] = {}
 
 
-def refusal(work: StepContext) -> str:
+def refusal(context: StepContext) -> str:
     """Return why this worker cannot call the script of a step; nothing if it can, or the step has none."""
-    script = script_of(work)
-    if script is None or _text(script, work.definitions.folder) is not None:
+    script = script_of(context)
+    if script is None or _text(script, context.definitions.folder) is not None:
         return ""
     return (
         f"this worker has no script {script.function!r} with the digest {script.digest[:SHOWN_DIGITS]} in {script.file!r}: give it the "
@@ -32,28 +32,28 @@ def refusal(work: StepContext) -> str:
     )  # fmt: skip
 
 
-def script_of(work: StepContext) -> Script | None:
+def script_of(context: StepContext) -> Script | None:
     """Return the script that a step calls."""
-    if work.begun.spec.kind != "tool.call":
+    if context.begun.spec.kind != "tool.call":
         return None
-    tool = getattr(work.definitions, work.text_param("section")).get(work.text_param("tool"))
+    tool = getattr(context.definitions, context.text_param("section")).get(context.text_param("tool"))
     return tool.script if tool else None
 
 
-def load(script: Script, work: StepContext) -> Function:
+def load(script: Script, context: StepContext) -> Function:
     """Return the function of a script. Raises StepError."""
-    if work.begun.spec.queue != QUEUE:
+    if context.begun.spec.queue != QUEUE:
         raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
     known = _functions.get((script.digest, script.function))
     if known is None:
-        known = _functions[script.digest, script.function] = _load(script, work)
+        known = _functions[script.digest, script.function] = _load(script, context)
     return known
 
 
-def _load(script: Script, work: StepContext) -> Function:
-    text = _text(script, work.definitions.folder)
+def _load(script: Script, context: StepContext) -> Function:
+    text = _text(script, context.definitions.folder)
     if text is None:
-        raise StepError(refusal(work), code="tool_import")
+        raise StepError(refusal(context), code="tool_import")
     names: dict[str, Any] = {"__name__": "script"}
     try:
         exec(compile(text, f"{script.file} (script)", "exec"), names)

@@ -23,18 +23,18 @@ MEMORY = "memory."
 """What a placeholder begins with that names a memory: `{memory.namespace.key}`."""
 
 
-class Context(ToolContext):
+class WorkerToolContext(ToolContext):
     """The context of a step in a worker, whose run has a memory."""
 
     _bank: MemoryBank = PrivateAttr()
 
     @classmethod
-    def of(cls, work: StepContext) -> Context:
+    def of(cls, context: StepContext) -> WorkerToolContext:
         """What a tool may know of this step."""
-        begun = work.begun
-        context = cls(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt, session=session_of(begun))
-        context._bank = bank_of(work)
-        return context
+        begun = context.begun
+        tool_context = cls(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt, session=session_of(begun))
+        tool_context._bank = bank_of(context)
+        return tool_context
 
     @property
     def memory(self) -> MemoryBank:
@@ -42,9 +42,9 @@ class Context(ToolContext):
         return self._bank
 
 
-def bank_of(work: StepContext) -> MemoryBank:
+def bank_of(context: StepContext) -> MemoryBank:
     """The memories of the run's tenant."""
-    return MemoryBank(work.process.ledger, tenant=work.begun.tenant, limits=work.definitions.limits)
+    return MemoryBank(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits)
 
 
 def session_of(begun: Begun) -> str | None:
@@ -52,15 +52,15 @@ def session_of(begun: Begun) -> str | None:
     return unquote(begun.session.partition("/")[2]) or None
 
 
-def agent_memory(work: StepContext) -> Outcome:
+def agent_memory(context: StepContext) -> Outcome:
     """Does the memory commands in the text before it, in order; each is answered in its place."""
-    bank, namespace = bank_of(work), work.text_param("namespace")
-    lines = memory_commands.parse(text_input(work))
+    bank, namespace = bank_of(context), context.text_param("namespace")
+    lines = memory_commands.parse(text_input(context))
     commands = len(lines) - sum(isinstance(line, str) for line in lines)
     if commands > MAX_COMMANDS:
         message = f"the text has {commands:,} memory commands, each of which asks Redis; {MAX_COMMANDS:,} are allowed"
         raise StepError(message, code="too_many_commands")
-    return Outcome(output="\n".join(_answers(lines, bank, namespace, most=work.definitions.limits.output_bytes)))
+    return Outcome(output="\n".join(_answers(lines, bank, namespace, most=context.definitions.limits.output_bytes)))
 
 
 def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *, most: int) -> Iterator[str]:
@@ -73,13 +73,13 @@ def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *
         yield answer
 
 
-def recall(work: StepContext, texts: Iterable[str]) -> dict[str, str | None]:
+def recall(context: StepContext, texts: Iterable[str]) -> dict[str, str | None]:
     """What the placeholders of templates name, as text; None if it is not there. The session's memories go before the tenant's."""
     names = {name: _place(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
     wanted = {name: place for name, place in names.items() if place}
     if not wanted:
         return {}
-    found = bank_of(work).of(session=session_of(work.begun)).retrieve_each(wanted.values())
+    found = bank_of(context).of(session=session_of(context.begun)).retrieve_each(wanted.values())
     return {name: as_text(found[place]) if place in found else None for name, place in wanted.items()}
 
 

@@ -30,16 +30,16 @@ Result = TypeVar("Result")
 _connections: dict[tuple[str, str | None, str], Connection] = {}
 
 
-async def mcp_call(work: StepContext) -> Outcome:
+async def mcp_call(context: StepContext) -> Outcome:
     """Calls a server's tool with the node's input as its arguments."""
-    name, method = work.text_param("tool"), work.text_param("method")
-    tools: Mapping[str, Tool] = getattr(work.definitions, work.text_param("section") or "tools")
+    name, method = context.text_param("tool"), context.text_param("method")
+    tools: Mapping[str, Tool] = getattr(context.definitions, context.text_param("section") or "tools")
     server = tools[name].mcp
     if server is None:
         raise StepError(f"tool {name!r} is a function and no MCP server", code="internal")
     fault_points.at("tool-started")
     output = await call(
-        name, server, method, work.node_input, folder=local_folder(work.definitions.folder), timeout_s=work.begun.spec.timeout_s
+        name, server, method, context.node_input, folder=local_folder(context.definitions.folder), timeout_s=context.begun.spec.timeout_s
     )
     fault_points.at("tool-finished")
     return Outcome(output=output, usage=Usage(tool_calls=1))
