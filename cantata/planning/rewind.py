@@ -1,8 +1,9 @@
-"""Rewinds a run that is over: which of its steps are done anew, and what its graph was before they were.
+"""Forks of ended runs: the steps that run again, and the graph as it was before they ran.
 
-Done anew is a step that is named, or that a failed run left unfinished; all behind it; and what ends the expansion it stands in. What such
-a step grew is taken back, with the names and edges that it moved: it grows again. All else is taken over, expansion within it too. So of an
-agent with tools its finished rounds stand when its last is done anew, and of a map its finished items.
+These steps run again: the step that is named or that a failed run left unfinished, every step behind it, and the exit of each expansion that
+contains one of them. If such a step expanded, its expansion is undone, with the names and edges that it moved; it expands again. Everything
+else is taken over, finished expansions too: if the last round of an agent with tools runs again, its finished rounds stay, as do the finished
+items of a map.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from cantata.models.values import JsonValue
 
 
 def fork(ended: EndedRun, from_step: str) -> Fork:
-    """A run that does a step anew and all behind it, and what the source left unfinished.
+    """Return the fork that runs a step, all steps behind it, and the unfinished steps again.
 
-    A step is named by its id, by a name it answered to in the end, or by the end of either: 'ask' for 'flow/ask'. Raises ConfigError for
-    one that is not there or was not asked for, and for what may be several.
+    A step is named by its id, by a name that meant it when the run ended, or by the last part of either: 'ask' for 'flow/ask'. Raises
+    ConfigError if there is no such step, if it was never due, or if the name is ambiguous.
     """
     step_id = _named(ended, from_step)
     if _was_never_due(ended.steps[step_id]):
-        raise _refused(f"step {from_step!r} was skipped, since nothing led to it; fork from a step that decides that")
+        raise ConfigError(f"step {from_step!r} was skipped, since nothing led to it; fork from a step that decides that")
     return _rewound(ended, {step_id, *_unfinished(ended)})
 
 
@@ -41,16 +42,16 @@ def _named(ended: EndedRun, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise _refused(f"{name!r} may be any of several steps of run {ended.run_id}: {', '.join(map(repr, found))}")
+        raise ConfigError(f"{name!r} may be any of several steps of run {ended.run_id}: {', '.join(map(repr, found))}")
     near = difflib.get_close_matches(name, [*ended.steps, *ended.names], n=1)
-    raise _refused(f"run {ended.run_id} has no step {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    raise ConfigError(f"run {ended.run_id} has no step {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def retry(ended: EndedRun) -> Fork:
-    """A run that does anew what the source left unfinished. Raises ConfigError if it left nothing."""
+    """Return the fork that runs the unfinished steps again. Raises ConfigError if there are none."""
     left = set(_unfinished(ended))
     if not left:
-        raise _refused(
+        raise ConfigError(
             f"run {ended.run_id} left nothing to retry: its status is {ended.status!r}; fork it from a step to run that step again"
         )
     return _rewound(ended, left)
@@ -61,7 +62,7 @@ def _rewound(ended: EndedRun, seeds: set[str]) -> Fork:
 
 
 def _whole(ended: EndedRun) -> Fork:
-    """A run that is planned anew."""
+    """Return the fork that plans the run again."""
     return Fork(
         source=ended.run_id,
         restarted=(RestartedStep(step_id=START, pending=0, taken=1),),
@@ -77,12 +78,8 @@ def _whole(ended: EndedRun) -> Fork:
     )
 
 
-def _refused(message: str) -> ConfigError:
-    return ConfigError(message)
-
-
 def _unfinished(ended: EndedRun) -> Iterator[str]:
-    """The steps that failed the run, that it stopped or that it never came to. A failure that its graph or a scope bore is an outcome."""
+    """Yield the steps that failed the run, were stopped or never started. A failure that the graph or a scope tolerated is finished."""
     for step_id, step_end in ended.steps.items():
         if not _is_finished(step_end) and not _is_tolerated(ended, step_id):
             yield step_id
@@ -97,7 +94,7 @@ def _was_never_due(step_end: EndedStep) -> bool:
 
 
 def _is_tolerated(ended: EndedRun, step_id: str) -> bool:
-    """Whether the expansion that a step stands in came to its end all the same."""
+    """Return whether an expansion that contains the step finished all the same."""
     scope = ended.specs[step_id].scope
     while scope is not None:
         exit_id = ended.resolve(scope)
@@ -109,7 +106,7 @@ def _is_tolerated(ended: EndedRun, step_id: str) -> bool:
 
 
 class _Rewind:
-    """The graph of a run before some of its steps were done."""
+    """The graph of a run before some of its steps ran."""
 
     def __init__(self, ended: EndedRun, seeds: Iterable[str]) -> None:
         self._ended = ended
@@ -124,7 +121,7 @@ class _Rewind:
         self._restarted = [step_id for step_id in ended.steps if step_id in self._restarted_ids and step_id not in self._removed]
 
     def fork(self) -> Fork:
-        """What is made of the run."""
+        """Return the fork."""
         changed = {step_id: list(edges) for step_id, edges in self._edges.items() if edges != self._ended.edges_of(step_id)}
         expansions = [(step_id, expansion) for step_id, expansion in self._ended.expansions.items() if step_id in self._restarted_ids]
         names: dict[str, str | bool] = {}
@@ -147,35 +144,35 @@ class _Rewind:
         )
 
     def _behind(self, seeds: Iterable[str]) -> set[str]:
-        """The seeds, what lies behind them, what they grew, and what ends the expansion they stand in."""
-        anew: set[str] = set()
+        """Return the seeds, the steps behind them, the steps that they added, and the exits of the expansions that contain them."""
+        found: set[str] = set()
         pending = list(seeds)
         while pending:
             step_id = pending.pop()
-            if step_id in anew or step_id not in self._ended.steps:
+            if step_id in found or step_id not in self._ended.steps:
                 continue
-            anew.add(step_id)
+            found.add(step_id)
             pending += [edge[0] for edge in (*self._ended.edges_of(step_id), *self._counted.get(step_id, ()))]
             if step_id in self._ended.expansions:
                 pending += self._ended.expansions[step_id].steps
             exit_id = self._ended.expansions[self._parent[step_id]].exit if step_id in self._parent else None
             pending += [exit_id] if exit_id else []
-        return anew
+        return found
 
     # --- edges ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _edges(self) -> dict[str, tuple[OutEdge, ...]]:
-        """The out-edges of the steps that stay."""
+        """Return the out-edges of the steps that stay."""
         edges = {step_id: self._edges_before(step_id) for step_id in self._ended.steps if step_id not in self._removed}
         for source, counted in self._counted.items():
             at = self._stays_for(source)
             if at in edges and at in self._restarted_ids:  # its end is to come, so it is not counted any more
-                edges[at] = (*edges[at], *(edge for edge in counted if edge[0] not in self._removed))
+                edges[at] += tuple(edge for edge in counted if edge[0] not in self._removed)
         return edges
 
     def _edges_before(self, step_id: str) -> tuple[OutEdge, ...]:
-        """A step's out-edges to what stays; of one whose expansion is taken back, those that its exit has for it."""
+        """Return a step's out-edges to steps that stay. If its expansion is undone, they are those that its exit has from it."""
         last, own = step_id, Counter[OutEdge]()
         while step_id in self._restarted_ids and (expansion := self._ended.expansions.get(last)) and expansion.exit:
             last = expansion.exit
@@ -189,7 +186,7 @@ class _Rewind:
         return tuple(kept)
 
     def _stays_for(self, step_id: str) -> str:
-        """The step itself, or the one that grew it as the exit and whose expansion is taken back."""
+        """Return the step itself; of the exit of an undone expansion, the parent."""
         while step_id in self._removed and self._ended.expansions[self._parent[step_id]].exit == step_id:
             step_id = self._parent[step_id]
         return step_id
@@ -198,7 +195,7 @@ class _Rewind:
 
     @cached_property
     def _into(self) -> dict[str, list[tuple[str, str, bool]]]:
-        """Of what is done anew, the edges into it: source, label, whether it wakes."""
+        """Return the edges into each restarted step: source, label, whether it wakes."""
         into: dict[str, list[tuple[str, str, bool]]] = defaultdict(list)
         for source, edges in self._edges.items():
             for target, label, wakes in edges:
