@@ -115,15 +115,15 @@ class _Rewind:
         for expansion in ended.expansions.values():
             for source, *edge in expansion.counted:
                 self._counted[source].append(cast(OutEdge, tuple(edge)))
-        self._restarted_ids = self._behind(seeds)
-        expansions = [ended.expansions[step_id] for step_id in self._restarted_ids if step_id in ended.expansions]
+        self._invalidated = self._behind(seeds)
+        expansions = [ended.expansions[step_id] for step_id in self._invalidated if step_id in ended.expansions]
         self._removed = {step_id for expansion in expansions for step_id in expansion.steps}
-        self._restarted = [step_id for step_id in ended.steps if step_id in self._restarted_ids and step_id not in self._removed]
+        self._restarted = [step_id for step_id in ended.steps if step_id in self._invalidated and step_id not in self._removed]
 
     def fork(self) -> Fork:
         """Return the fork."""
         changed = {step_id: list(edges) for step_id, edges in self._edges.items() if edges != self._ended.edges_of(step_id)}
-        expansions = [(step_id, expansion) for step_id, expansion in self._ended.expansions.items() if step_id in self._restarted_ids]
+        expansions = [(step_id, expansion) for step_id, expansion in self._ended.expansions.items() if step_id in self._invalidated]
         names: dict[str, str | bool] = {}
         terminals = self._ended.terminals
         for parent, expansion in reversed(expansions):
@@ -167,14 +167,14 @@ class _Rewind:
         edges = {step_id: self._edges_before(step_id) for step_id in self._ended.steps if step_id not in self._removed}
         for source, counted in self._counted.items():
             at = self._stays_for(source)
-            if at in edges and at in self._restarted_ids:  # its end is to come, so it is not counted any more
+            if at in edges and at in self._invalidated:  # its end is to come, so it is not counted any more
                 edges[at] += tuple(edge for edge in counted if edge[0] not in self._removed)
         return edges
 
     def _edges_before(self, step_id: str) -> tuple[OutEdge, ...]:
         """Return a step's out-edges to steps that stay. If its expansion is undone, they are those that its exit has from it."""
         last, own = step_id, Counter[OutEdge]()
-        while step_id in self._restarted_ids and (expansion := self._ended.expansions.get(last)) and expansion.exit:
+        while step_id in self._invalidated and (expansion := self._ended.expansions.get(last)) and expansion.exit:
             last = expansion.exit
             own += Counter(expansion.own)
         kept = []
@@ -201,21 +201,21 @@ class _Rewind:
             for target, label, wakes in edges:
                 into[target].append((source, label, wakes))
         for source, counted in self._counted.items():
-            if source in self._ended.steps and source not in self._restarted_ids:
+            if source in self._ended.steps and source not in self._invalidated:
                 for target, label, wakes in counted:
                     into[target].append((source, label, wakes))
         return into
 
     def _start_of(self, step_id: str) -> RestartedStep:
         spec, into = self._ended.specs[step_id], self._into[step_id]
-        open_ones = [source for source, _, _ in into if source in self._restarted_ids]
-        over = [(self._ended.steps[source], label, wakes) for source, label, wakes in into if source not in self._restarted_ids]
+        open_sources = [source for source, _, _ in into if source in self._invalidated]
+        over = [(self._ended.steps[source], label, wakes) for source, label, wakes in into if source not in self._invalidated]
         taken = sum(wakes and label in step_end.takes for step_end, label, wakes in over)
-        is_asked = any(wakes for _, _, wakes in into)
+        has_waking = any(wakes for _, _, wakes in into)
         missing = max(0, (spec.quorum or 0) - sum(step_end.state == "done" for step_end, _, _ in over))
-        joins = cast("list[JsonValue]", open_ones) if spec.quorum or spec.deadline_s else None
+        joins = cast("list[JsonValue]", open_sources) if spec.quorum or spec.deadline_s else None
         return RestartedStep(
-            step_id=step_id, pending=len(open_ones), taken=taken if is_asked else 1, quorum=missing,
+            step_id=step_id, pending=len(open_sources), taken=taken if has_waking else 1, quorum=missing,
             is_quorum_met=bool(spec.quorum) and missing == 0, joins=joins, deadline_s=spec.deadline_s,
             waits=spec.kind == "wait",
         )  # fmt: skip
