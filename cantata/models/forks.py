@@ -1,4 +1,4 @@
-"""A run that is over, as far as a fork must know it, and what a fork of it is made of."""
+"""Values of forks: an ended run as a fork reads it, and the new run that a fork makes of it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pydantic import Field, JsonValue
 from cantata.models.values import Value
 
 OutEdge = tuple[str, str, bool]
-"""An edge behind its source: target, label, whether it wakes."""
+"""An edge without its source: target, label, whether it wakes."""
 
 
 class EndedStep(Value):
-    """How a step ended, or was left when its run did."""
+    """The state of a step at the end of its run."""
 
-    word: str
+    state: str
     pending: int = Field(description="in-edges that were not resolved")
     taken: int = Field(description="in-edges that were taken")
-    takes: tuple[str, ...] = Field(default=(), description="the labels that it took, if it is over")
+    takes: tuple[str, ...] = Field(default=(), description="the labels of the out-edges that it took, if it is over")
 
 
 class ForkSpec(Value):
-    """What of a step's spec decides how it starts, and what it is."""
+    """The part of a step's spec that a fork needs."""
 
     kind: str = ""
     work: str = ""
@@ -43,24 +43,28 @@ class MapItems(Value):
 
     @property
     def ids(self) -> list[str]:
-        """The steps."""
+        """Return the ids of the item steps."""
         return [f"{self.prefix}/{index}" for index in range(self.count)]
 
 
 class Expansion(Value):
-    """What a step grew: its steps, and what was there before."""
+    """The steps that a parent step added, and the edges, names and terminals that this replaced."""
 
     ids: tuple[str, ...] = ()
     items: MapItems | None = None
     exit: str | None = None
-    own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that are not the parent's")
-    counted: tuple[tuple[str, str, str, bool], ...] = Field(default=(), description="source, target, label, wakes: the source was over")
-    names: dict[str, str | Literal[False]] = Field(default_factory=dict, description="name → what it meant before; false: itself")
-    terminals: str | None = Field(default=None, description="those before, as JSON")
+    own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that it does not have from its parent")
+    counted: tuple[tuple[str, str, str, bool], ...] = Field(
+        default=(), description="source, target, label, wakes: edges whose source was over already"
+    )
+    names: dict[str, str | Literal[False]] = Field(
+        default_factory=dict, description="name → the step that it meant before; false: the step of that id"
+    )
+    terminals: str | None = Field(default=None, description="the terminals before, as JSON")
 
     @property
     def steps(self) -> list[str]:
-        """All steps, items among them."""
+        """Return the ids of all added steps, map items included."""
         like = self.items.like if self.items else None
         return [*(step_id for step_id in self.ids if step_id != like), *(self.items.ids if self.items else ())]
 
@@ -72,59 +76,59 @@ class EndedRun(Value):
     status: str
     kind: str
     request: JsonValue
-    definitions: str = Field(description="by content")
+    definitions: str = Field(description="their content hash")
     labels: dict[str, str]
     steps: dict[str, EndedStep]
     specs: dict[str, ForkSpec]
-    shared: dict[str, str] = Field(description="item → the step whose spec and edges it shares")
+    shared: dict[str, str] = Field(description="map item → the step whose spec and edges it shares")
     edges: dict[str, tuple[OutEdge, ...]]
     names: dict[str, str]
-    expansions: dict[str, Expansion] = Field(description="by parent, the first first; without the plan")
+    expansions: dict[str, Expansion] = Field(description="by parent step, in the order of the expansions; without the plan")
     terminals: str
 
     def edges_of(self, step_id: str) -> tuple[OutEdge, ...]:
-        """A step's out-edges."""
+        """Return a step's out-edges."""
         own = self.edges.get(step_id)
         return self.edges.get(self.shared.get(step_id, ""), ()) if own is None else own
 
-    def answering(self, name: str) -> str:
-        """The step that answered to a name in the end."""
+    def resolve(self, name: str) -> str:
+        """Return the step that a name meant when the run ended."""
         while name in self.names:
             name = self.names[name]
         return name
 
 
 class RestartedStep(Value):
-    """A step that a fork does anew, as it starts."""
+    """A step that a fork runs again, in its first state."""
 
     step_id: str
     pending: int
     taken: int
     quorum: int = 0
-    is_quorum_met: bool = Field(default=False, description="its quorum is reached by what is taken over")
-    joins: list[JsonValue] | None = Field(default=None, description="whom it waits for, if it has a quorum or a deadline")
+    is_quorum_met: bool = Field(default=False, description="whether the steps that are taken over reach its quorum")
+    joins: list[JsonValue] | None = Field(default=None, description="the steps that it waits for, if it has a quorum or a deadline")
     deadline_s: float | None = None
-    waits: bool = Field(default=False, description="for a signal")
+    waits: bool = Field(default=False, description="whether it waits for a signal")
 
 
 class Window(Value):
-    """A map some of whose items are done anew."""
+    """A map some of whose items run again."""
 
     size: int
-    busy: int = Field(description="of its items that are under way, by what they grew")
+    busy: int = Field(description="items under way: those with steps in their expansions that run again")
     items: tuple[str, ...]
 
 
 class Fork(Value):
-    """A run made of another: what is taken back of its graph, and which steps are done anew. All else is taken over as it ended."""
+    """A run made of an ended one: the steps that run again, and the expansions that are undone. All else is taken over."""
 
     source: str
     restarted: tuple[RestartedStep, ...]
-    removed: tuple[str, ...] = Field(description="steps that were grown by what is done anew")
+    removed: tuple[str, ...] = Field(description="steps that restarted steps had added")
     forgotten: tuple[str, ...] = Field(description="specs that only removed items shared")
-    expand_again: tuple[str, ...] = Field(description="steps that grew, and may again")
-    edges: dict[str, list[OutEdge]] = Field(description="out-edges that are others than in the source")
-    names: dict[str, str | Literal[False]] = Field(description="names that mean something else than in the source")
+    expand_again: tuple[str, ...] = Field(description="steps that expanded, and may expand again")
+    edges: dict[str, list[OutEdge]] = Field(description="out-edges that differ from the source's")
+    names: dict[str, str | Literal[False]] = Field(description="names that mean other steps than in the source; false: removed")
     windows: dict[str, Window]
     terminals: str
     left: int
