@@ -37,7 +37,7 @@ LABELS = (
     "memory-replied",
     "commit-replied",
     "committed",
-    "graph-grown",
+    "graph-expanded",
     "run-closed",
     "canvas-sent",
     "chord-joined",  # the join of a chord is about to be sent by Celery

@@ -140,7 +140,7 @@ class Loop:
         self._count()
         fault_points.at("committed")
         if record.outcome.fragment:
-            fault_points.at("graph-grown")
+            fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
         if committed.word == "stale":

@@ -23,7 +23,7 @@ SHORT = (
     Case("model-answered", "drop", "agent", 2),
     Case("commit-replied", "drop", "fan"),
     Case("committed", "kill", "agent", 2),
-    Case("graph-grown", "kill", "router", 4),  # the second decision is recorded, its agent is not sent
+    Case("graph-expanded", "kill", "router", 4),  # the second decision is recorded, its agent is not sent
     Case("run-closed", "kill", "session"),
     Case("timer-fired", "kill", "retry"),
 )

@@ -97,9 +97,9 @@ class Drawing:
     def edges(self) -> list[EdgeView]:
         """The edges between steps that are shown, and one from each step to what it grew that nothing else leads to."""
         edges = [*self._own(), *self._past_items()]
-        led_to, growers = {START, *(edge.target for edge in edges)}, self._growers()
+        led_to, parents = {START, *(edge.target for edge in edges)}, self._parents()
         for step_id in self.shown:
-            grower = growers.get(step_id, START)
+            grower = parents.get(step_id, START)
             if step_id not in led_to and grower in self.shown:
                 edges.append(EdgeView(source=grower, target=step_id, label=EXPANDED, wakes=True, taken=True))
         return edges
@@ -110,7 +110,7 @@ class Drawing:
             for target, label, wakes in self.parts.edges.get(source, ()):
                 if target in self.shown:
                     yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
-        for growth in self.parts.grown.values():
+        for growth in self.parts.expansions.values():
             for source, target, label, wakes in cast("list[tuple[str, str, str, bool]]", growth.get("counted") or []):
                 if source in self.shown and target in self.shown:
                     yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
@@ -129,12 +129,12 @@ class Drawing:
             return cell.attempt > 0
         return None if items.counts["waiting"] or items.counts["running"] else True
 
-    def _growers(self) -> dict[str, str]:
+    def _parents(self) -> dict[str, str]:
         """Step → the one that grew it; what the plan began with is not in it."""
-        growers = {step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner}
-        for grower, growth in self.parts.grown.items():
-            growers |= dict.fromkeys(cast("list[str]", growth.get("ids") or []), grower)
-        return growers
+        parents = {step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner}
+        for grower, growth in self.parts.expansions.items():
+            parents |= dict.fromkeys(cast("list[str]", growth.get("ids") or []), grower)
+        return parents
 
     def _is_taken(self, source: str, label: str) -> bool | None:
         cell = self.snapshot.cells[source]

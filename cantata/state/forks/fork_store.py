@@ -18,7 +18,7 @@ from cantata.state.runs.encoding import ready_of, states_in, to_json
 from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import Ready
 
-PARTS = (":state", ":steps", ":edges", ":info", ":names", ":grown")
+PARTS = (":state", ":steps", ":edges", ":info", ":names", ":expansions")
 REFUSED = {
     "gone": "no run {source!r} is known here any more",
     "open": "run {source!r} is not over",

@@ -22,7 +22,7 @@ COPIED = {
     ":steps": 200,
     ":edges": 200,
     ":names": 200,
-    ":grown": 200,
+    ":expansions": 200,
     ":info": 200,
     ":state": 200,
     ":given": LARGE_PIECE,
@@ -88,7 +88,7 @@ class Stage:
             self._drop(part, (*fork.removed, *fork.forgotten))
         for part in (":out", ":info"):
             self._drop(part, restarted)
-        self._drop(":grown", fork.expand_again)
+        self._drop(":expansions", fork.expand_again)
         self._drop(":names", [name for name, meant in fork.names.items() if meant is False])
 
     def _states(self) -> dict[str, str]:

@@ -42,7 +42,7 @@
 --   R:info      hash   step -> how it ended (JSON)
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
---   R:grown     hash   grower other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
+--   R:expansions     hash   grower other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
@@ -75,7 +75,7 @@ local MOVES = {
   running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true},
   waiting_signal = {done = true, failed = true, skipped = true},
 }
-local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':grown', ':blobs', ':log', ':logs', ':closed'}
+local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':expansions', ':blobs', ':log', ':logs', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
 local settled = {}    -- steps whose in-edges need no more
@@ -582,10 +582,10 @@ end
 
 -- The steps that a grower added but for its exit, and all that those added; maps among them send no more items. A list, not recursion: an agent may
 -- have had thousands of rounds, each grown by the one before. Nothing of a grower whose steps are not in a scope of its own.
-local function all_grown(root)
+local function all_expanded(root)
   local found, at, grower = {}, 0, root
   repeat
-    local text = redis.call('HGET', R .. ':grown', grower)
+    local text = redis.call('HGET', R .. ':expansions', grower)
     local grown = text and cjson.decode(text)
     if grown and (grower ~= root or grown.scoped) then
       local items = grown.items
@@ -606,7 +606,7 @@ end
 -- Stops what a grower added and is not over, all but its exit.
 local function stop_scope(grower, exit)
   local stopped = {}
-  for _, id in ipairs(all_grown(grower)) do
+  for _, id in ipairs(all_expanded(grower)) do
     local s = id ~= exit and get(id)
     if s and not OVER[s.word] then
       forget(s); s.word, s.owner = 'skipped', '-'; put(s)

@@ -1,7 +1,7 @@
 -- ARGV = a random number. Of the runs and of the sessions of a shard: how many there are, and the bytes that one of them takes.
 -- Nothing, if MEMORY USAGE is not permitted.
 
-local RUN = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':grown', ':blobs', ':log', ':logs', ':closed', ':joins', ':window', ':signals'}
+local RUN = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':expansions', ':blobs', ':log', ':logs', ':closed', ':joins', ':window', ':signals'}
 local SAMPLES = 100 -- fields that are looked at of a hash with many; a run's own has fewer, of very different sizes
 
 local function bytes_of_one(list, kind, parts)

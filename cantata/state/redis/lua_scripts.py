@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError
 
 TEXTS = {file.name.removesuffix(".lua"): file.read_text() for file in (files("cantata.state") / "lua").iterdir()}
 """Each file of `lua/` by its name."""
-PRELUDES = {"commit": ("lib", "grow")}
+PRELUDES = {"commit": ("lib", "expand")}
 """Of a script without a family, if it is not `lib` alone."""
 
 

@@ -53,7 +53,7 @@ def storable(text: str) -> str:
 
 
 def fragment_text(graph: Graph) -> str:
-    """A graph, as `lua/grow.lua` takes it in."""
+    """A graph, as `lua/expand.lua` takes it in."""
     like = graph.items.like if graph.items else None
     rows = [[s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
     fragment: dict[str, JsonValue] = {

@@ -154,7 +154,7 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
 
     def fetch() -> list[list[str | None]]:
         with ledger.redis.pipeline(transaction=False) as pipe:
-            for part in (":steps", ":edges", ":info", ":grown"):
+            for part in (":steps", ":edges", ":info", ":expansions"):
                 pipe.hmget(f"{key}{part}", ids)
             return cast("list[list[str | None]]", pipe.execute())
 

@@ -85,7 +85,7 @@ def said(client: Client, session: str) -> list[tuple[str, str]]:
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize(
     ("where", "asked"),
-    [("model-answered:1:kill", 2), ("committed:1:kill", 1), ("graph-grown:1:kill", 1)],
+    [("model-answered:1:kill", 2), ("committed:1:kill", 1), ("graph-expanded:1:kill", 1)],
     ids=["before its reply is recorded", "before its reply is read", "before the agent that it chose runs"],
 )
 def test_a_router_whose_worker_is_killed_is_asked_again_only_if_its_reply_is_lost(victim: Victim, where: str, asked: int) -> None:

@@ -97,6 +97,6 @@ def _behind(run: Reference, step_ids: Iterable[str]) -> set[str]:
 
 
 def _movable(run: Reference) -> list[str]:
-    """Steps whose name a loop may move: over, and neither growers nor sources of a join that may still fire."""
+    """Steps whose name a loop may move: over, and neither parents nor sources of a join that may still fire."""
     fixed = {*run.members, *run.names, *(way.drawn_from for way in run.ways if run.cells[way.target].is_open)}
     return [step_id for step_id, cell in run.cells.items() if cell.is_over and step_id not in fixed]

@@ -62,8 +62,8 @@ def test_a_folded_map_leads_to_its_gather() -> None:
     expanded = {"m": {"ids": ["m/*", "m/@gather"], "items": {"like": "m/*", "prefix": "m", "count": 2}}}
     out = {"m/0": [("m/@gather", "done", False)], "m/1": [("m/@gather", "done", False)]}
 
-    folded = drawing(snapshot(words), grown=expanded, edges=out)
-    opened = drawing(snapshot(words), grown=expanded, edges=out, opened=["m"])
+    folded = drawing(snapshot(words), expansions=expanded, edges=out)
+    opened = drawing(snapshot(words), expansions=expanded, edges=out, opened=["m"])
 
     assert edges_of(folded) == {("@start", "m", "expanded", True), ("m", "m/@gather", "done", None)}
     assert edges_of(opened) == {

@@ -1,0 +1,203 @@
+-- Put between lib.lua and commit.lua: adds a fragment behind the step that grew it.
+-- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes], ...], items?: {like, prefix, given: [...], window},
+--              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
+
+local function hset_all(key, flat)
+  for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
+end
+
+-- The labels that a step which is over took.
+local function takes_of(s)
+  if s.word == 'skipped' then return {} end
+  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
+  if s.word == 'failed' then
+    local _, _, spec = spec_of(s.id)
+    if spec.on_error == 'skip' or info.error.code == 'missed_deadline' then return {done = true} end
+    return spec.on_error == 'jump' and {failed = true} or {}
+  end
+  local takes = {}
+  for _, label in ipairs(info.takes or {'done'}) do takes[label] = true end
+  return takes
+end
+
+-- The new steps, waiting, by id and in order; the common spec of items is stored but is no step.
+local function new_steps(fragment)
+  local rows, given, added, order = {}, {}, {}, {}
+  for _, row in ipairs(fragment.steps) do
+    local id, text = row[1], row[2]
+    rows[#rows + 1] = id; rows[#rows + 1] = text
+    if row[3] then given[#given + 1] = id; given[#given + 1] = row[3] end
+    if not (fragment.items and id == fragment.items.like) then
+      local spec = specs[text] or cjson.decode(text)
+      specs[text] = spec
+      local step = {id = id, new = true, word = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
+      if spec.quorum or spec.deadline_s then step.sources = {} end
+      if spec.deadline_s then redis.call('ZADD', S .. ':due', now + spec.deadline_s * 1000, 'join|' .. run .. '|' .. id) end
+      added[id] = step
+      order[#order + 1] = step
+    end
+  end
+  hset_all(R .. ':steps', rows)
+  if #given > 0 then hset_all(R .. ':given', given) end
+  return added, order
+end
+
+-- Whether new in-edges of a step still count: it has never been ready.
+local function is_open(s) return s.word == 'waiting' and s.attempt == 0 end
+
+-- An older step that a new edge leads to.
+local function older_target(id)
+  local s = get(id)
+  local sources = redis.call('HGET', R .. ':joins', id)
+  if sources then s.sources = cjson.decode(sources) end
+  return s
+end
+
+-- An in-edge whose source is over.
+local function count_over(source, target, edge)
+  if takes_of(source)[edge[3]] and edge[4] then target.taken = target.taken + 1 end
+  if target.quorum > 0 and source.word == 'done' then
+    target.quorum = target.quorum - 1
+    target.enough = target.quorum == 0
+  end
+end
+
+-- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the grower.
+-- Adds to `order` the older steps that got new in-edges. An edge from an older step comes from what answers for it now.
+-- Replies the edges whose source is over, which are not kept as edges.
+local function add_edges(grower, fragment, added, order)
+  local counted = {}
+  local out, sources, targets = {}, {}, {}
+  local items = fragment.items
+  for _, edge in ipairs(fragment.edges) do
+    local source, target = edge[1], added[edge[2]] or targets[edge[2]]
+    if not target then
+      target = older_target(edge[2])
+      targets[edge[2]] = target
+      order[#order + 1] = target
+    end
+    local from_items = items and source == items.like
+    local weight = from_items and #items.given or 1
+    if is_open(target) and weight > 0 then
+      if edge[4] then target.asked = true end
+      local older = nil
+      if not from_items and not added[source] then
+        if source ~= grower then source = answering(source) end
+        older = get(source)
+      end
+      if target.sources then
+        table.insert(target.sources, from_items and {map = grower, prefix = items.prefix, count = weight} or source)
+      end
+      if older and OVER[older.word] then
+        count_over(older, target, edge)
+        counted[#counted + 1] = {source, edge[2], edge[3], edge[4]}
+      else
+        if not out[source] then
+          out[source] = older and edges_of(source) or {}
+          sources[#sources + 1] = source
+        end
+        table.insert(out[source], {edge[2], edge[3], edge[4]})
+        target.pending = target.pending + weight
+      end
+    end
+  end
+  for _, source in ipairs(sources) do redis.call('HSET', R .. ':edges', source, cjson.encode(out[source])) end
+  for _, step in ipairs(order) do
+    if step.new and not step.asked then step.taken = 1 end
+  end
+  return counted
+end
+
+-- The exit takes the grower's place: its out-edges and its name.
+local function hand_over(grower, exit)
+  local mine, moved = edges_of(exit), edges_of(grower)
+  for _, edge in ipairs(moved) do table.insert(mine, edge) end
+  if #moved > 0 then
+    redis.call('HSET', R .. ':edges', exit, cjson.encode(mine))
+    redis.call('HSET', R .. ':edges', grower, '[]')
+  end
+  redis.call('HSET', R .. ':names', grower, exit)
+end
+
+-- Writes down what a grower adds and moves, before it moves it. The plan itself is never stopped as a scope, nor taken back.
+local function record_expansion(grower, fragment, counted)
+  if grower == '@start' then return end
+  local items, own, names = fragment.items, {}, {}
+  local ids = {}
+  for _, row in ipairs(fragment.steps) do ids[#ids + 1] = row[1] end
+  for _, edge in ipairs(fragment.edges) do
+    if edge[1] == fragment.exit then own[#own + 1] = {edge[2], edge[3], edge[4]} end
+  end
+  for name in pairs(fragment.names) do names[name] = redis.call('HGET', R .. ':names', name) end
+  local function unless_empty(list) return next(list) and list or nil end
+  local grown = {ids = ids, exit = fragment.exit, scoped = fragment.scoped or nil, own = unless_empty(own), counted = unless_empty(counted),
+    names = unless_empty(names),
+    items = items and {like = items.like, prefix = items.prefix, count = #items.given, window = items.window},
+    terminals = #fragment.terminals > 0 and meta('terminals') or nil}
+  redis.call('HSET', R .. ':expansions', grower, cjson.encode(grown))
+end
+
+-- Items share one spec: the first of them go into the window, the rest into the backlog.
+local function add_items(grower, items)
+  local rows, given, states, backlog = {}, {}, {}, {}
+  local first = math.min(items.window, #items.given)
+  for i, value in ipairs(items.given) do
+    local id = items.prefix .. '/' .. (i - 1)
+    rows[#rows + 1] = id; rows[#rows + 1] = '=' .. items.like
+    given[#given + 1] = id; given[#given + 1] = value
+    states[#states + 1] = id; states[#states + 1] = (i <= first and 'waiting' or 'ready') .. ' 0 0 1 0 0 0 -'
+    if i > first then backlog[#backlog + 1] = id end
+  end
+  hset_all(R .. ':steps', rows)
+  hset_all(R .. ':given', given)
+  hset_all(R .. ':state', states)
+  for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. grower, unpack(backlog, i, math.min(i + 999, #backlog))) end
+  redis.call('HSET', R .. ':window', grower, items.window .. ' ' .. first)
+  for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
+end
+
+-- A step of the fragment whose name a step of the run has already.
+local function taken_name(fragment)
+  for _, row in ipairs(fragment.steps) do
+    if redis.call('HEXISTS', R .. ':steps', row[1]) == 1 then return row[1] end
+  end
+end
+
+local function grow(s, output, takes, fragment)
+  local _, _, spec = spec_of(s.id)
+  local taken = taken_name(fragment)
+  if taken then
+    return fail(s, 'failed', cjson.encode({error = {code = 'name_taken', step = s.id,
+      message = 'step ' .. s.id .. ' would grow a step ' .. taken .. ', and there is one of that name; name one of the two differently'}}))
+  end
+  local items = fragment.items
+  local count = #fragment.steps + (items and #items.given - 1 or 0)
+  local limit = tonumber(meta('max_steps'))
+  if tonumber(meta('count')) + count > limit then
+    return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
+      message = 'step ' .. s.id .. ' would grow the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
+  end
+  redis.call('HINCRBY', R, 'count', count)
+  redis.call('HINCRBY', R, 'left', count)
+  local added, order = new_steps(fragment)
+  record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
+  if fragment.exit then hand_over(s.id, fragment.exit) end
+  for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
+  if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
+
+  finish(s, 'done', output)
+  event('expanded', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
+  for _, step in ipairs(order) do
+    if is_open(step) then
+      put(step)
+      if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
+    end
+  end
+  if items then add_items(s.id, items) end
+  if fragment.exit then count_down(1) else follow(s, takes) end
+  for _, step in ipairs(order) do
+    if is_open(step) and not settled[step.id] and not ended[step.id] then
+      if step.pending == 0 then settle(step) elseif step.enough then force(step) end
+    end
+  end
+end
