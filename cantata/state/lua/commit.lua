@@ -76,7 +76,7 @@ else
   local takes = {}
   for label in string.gmatch(ARGV[9], '[^,]+') do takes[label] = true end
   if ARGV[13] ~= '' then
-    grow(s, ARGV[6], takes, cjson.decode(ARGV[13]))
+    expand(s, ARGV[6], takes, cjson.decode(ARGV[13]))
   else
     event('done', s.id, attempt)
     resolve(s, 'done', takes, ARGV[6])

@@ -62,10 +62,10 @@ local function count_over(source, target, edge)
   end
 end
 
--- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the grower.
+-- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the parent.
 -- Adds to `order` the older steps that got new in-edges. An edge from an older step comes from what answers for it now.
 -- Replies the edges whose source is over, which are not kept as edges.
-local function add_edges(grower, fragment, added, order)
+local function add_edges(parent, fragment, added, order)
   local counted = {}
   local out, sources, targets = {}, {}, {}
   local items = fragment.items
@@ -82,11 +82,11 @@ local function add_edges(grower, fragment, added, order)
       if edge[4] then target.asked = true end
       local older = nil
       if not from_items and not added[source] then
-        if source ~= grower then source = answering(source) end
+        if source ~= parent then source = answering(source) end
         older = get(source)
       end
       if target.sources then
-        table.insert(target.sources, from_items and {map = grower, prefix = items.prefix, count = weight} or source)
+        table.insert(target.sources, from_items and {map = parent, prefix = items.prefix, count = weight} or source)
       end
       if older and OVER[older.word] then
         count_over(older, target, edge)
@@ -108,20 +108,20 @@ local function add_edges(grower, fragment, added, order)
   return counted
 end
 
--- The exit takes the grower's place: its out-edges and its name.
-local function hand_over(grower, exit)
-  local mine, moved = edges_of(exit), edges_of(grower)
+-- The exit takes the parent's place: its out-edges and its name.
+local function hand_over(parent, exit)
+  local mine, moved = edges_of(exit), edges_of(parent)
   for _, edge in ipairs(moved) do table.insert(mine, edge) end
   if #moved > 0 then
     redis.call('HSET', R .. ':edges', exit, cjson.encode(mine))
-    redis.call('HSET', R .. ':edges', grower, '[]')
+    redis.call('HSET', R .. ':edges', parent, '[]')
   end
-  redis.call('HSET', R .. ':names', grower, exit)
+  redis.call('HSET', R .. ':names', parent, exit)
 end
 
--- Writes down what a grower adds and moves, before it moves it. The plan itself is never stopped as a scope, nor taken back.
-local function record_expansion(grower, fragment, counted)
-  if grower == '@start' then return end
+-- Writes down what a parent adds and moves, before it moves it. The plan itself is never stopped as a scope, nor taken back.
+local function record_expansion(parent, fragment, counted)
+  if parent == '@start' then return end
   local items, own, names = fragment.items, {}, {}
   local ids = {}
   for _, row in ipairs(fragment.steps) do ids[#ids + 1] = row[1] end
@@ -130,15 +130,15 @@ local function record_expansion(grower, fragment, counted)
   end
   for name in pairs(fragment.names) do names[name] = redis.call('HGET', R .. ':names', name) end
   local function unless_empty(list) return next(list) and list or nil end
-  local grown = {ids = ids, exit = fragment.exit, scoped = fragment.scoped or nil, own = unless_empty(own), counted = unless_empty(counted),
+  local expansion = {ids = ids, exit = fragment.exit, scoped = fragment.scoped or nil, own = unless_empty(own), counted = unless_empty(counted),
     names = unless_empty(names),
     items = items and {like = items.like, prefix = items.prefix, count = #items.given, window = items.window},
     terminals = #fragment.terminals > 0 and meta('terminals') or nil}
-  redis.call('HSET', R .. ':expansions', grower, cjson.encode(grown))
+  redis.call('HSET', R .. ':expansions', parent, cjson.encode(expansion))
 end
 
 -- Items share one spec: the first of them go into the window, the rest into the backlog.
-local function add_items(grower, items)
+local function add_items(parent, items)
   local rows, given, states, backlog = {}, {}, {}, {}
   local first = math.min(items.window, #items.given)
   for i, value in ipairs(items.given) do
@@ -151,8 +151,8 @@ local function add_items(grower, items)
   hset_all(R .. ':steps', rows)
   hset_all(R .. ':given', given)
   hset_all(R .. ':state', states)
-  for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. grower, unpack(backlog, i, math.min(i + 999, #backlog))) end
-  redis.call('HSET', R .. ':window', grower, items.window .. ' ' .. first)
+  for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. parent, unpack(backlog, i, math.min(i + 999, #backlog))) end
+  redis.call('HSET', R .. ':window', parent, items.window .. ' ' .. first)
   for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
 end
 
@@ -163,19 +163,19 @@ local function taken_name(fragment)
   end
 end
 
-local function grow(s, output, takes, fragment)
+local function expand(s, output, takes, fragment)
   local _, _, spec = spec_of(s.id)
   local taken = taken_name(fragment)
   if taken then
     return fail(s, 'failed', cjson.encode({error = {code = 'name_taken', step = s.id,
-      message = 'step ' .. s.id .. ' would grow a step ' .. taken .. ', and there is one of that name; name one of the two differently'}}))
+      message = 'step ' .. s.id .. ' would add a step ' .. taken .. ', and there is one of that name; name one of the two differently'}}))
   end
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
   local limit = tonumber(meta('max_steps'))
   if tonumber(meta('count')) + count > limit then
     return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
-      message = 'step ' .. s.id .. ' would grow the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
+      message = 'step ' .. s.id .. ' would expand the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
   end
   redis.call('HINCRBY', R, 'count', count)
   redis.call('HINCRBY', R, 'left', count)

@@ -42,7 +42,7 @@
 --   R:info      hash   step -> how it ended (JSON)
 --   R:given     hash   step -> the value it was given (JSON text)
 --   R:names     hash   name -> the step that answers to it now
---   R:expansions     hash   grower other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
+--   R:expansions     hash   parent other than @start -> what it grew, and what a fork takes back: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
 --   R:joins     hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window    hash   map -> "size inflight"
 --   R:backlog:* list   of a map, the items not yet sent
@@ -580,33 +580,33 @@ refill = function(map)
   redis.call('HSET', R .. ':window', map, size .. ' ' .. inflight)
 end
 
--- The steps that a grower added but for its exit, and all that those added; maps among them send no more items. A list, not recursion: an agent may
--- have had thousands of rounds, each grown by the one before. Nothing of a grower whose steps are not in a scope of its own.
+-- The steps that a parent added but for its exit, and all that those added; maps among them send no more items. A list, not recursion: an agent may
+-- have had thousands of rounds, each expanded by the one before. Nothing of a parent whose steps are not in a scope of its own.
 local function all_expanded(root)
-  local found, at, grower = {}, 0, root
+  local found, at, parent = {}, 0, root
   repeat
-    local text = redis.call('HGET', R .. ':expansions', grower)
-    local grown = text and cjson.decode(text)
-    if grown and (grower ~= root or grown.scoped) then
-      local items = grown.items
-      for _, id in ipairs(grown.ids) do
-        if not (items and id == items.like) and not (grower == root and id == grown.exit) then found[#found + 1] = id end
+    local text = redis.call('HGET', R .. ':expansions', parent)
+    local expansion = text and cjson.decode(text)
+    if expansion and (parent ~= root or expansion.scoped) then
+      local items = expansion.items
+      for _, id in ipairs(expansion.ids) do
+        if not (items and id == items.like) and not (parent == root and id == expansion.exit) then found[#found + 1] = id end
       end
       if items then
-        redis.call('DEL', R .. ':backlog:' .. grower)
+        redis.call('DEL', R .. ':backlog:' .. parent)
         for i = 0, items.count - 1 do found[#found + 1] = items.prefix .. '/' .. i end
       end
     end
     at = at + 1
-    grower = found[at]
-  until not grower
+    parent = found[at]
+  until not parent
   return found
 end
 
--- Stops what a grower added and is not over, all but its exit.
-local function stop_scope(grower, exit)
+-- Stops what a parent added and is not over, all but its exit.
+local function stop_scope(parent, exit)
   local stopped = {}
-  for _, id in ipairs(all_expanded(grower)) do
+  for _, id in ipairs(all_expanded(parent)) do
     local s = id ~= exit and get(id)
     if s and not OVER[s.word] then
       forget(s); s.word, s.owner = 'skipped', '-'; put(s)

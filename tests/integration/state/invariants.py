@@ -199,13 +199,13 @@ def _check_edges(run: Picture) -> None:
 
 def _check_windows(run: Picture) -> None:
     """No more of a map's items are on the way than its window holds."""
-    for grower, packed in run.windows.items():
+    for parent, packed in run.windows.items():
         size, inflight = map(int, packed.split())
-        members = [cell.word for step, cell in run.cells.items() if run.spec(step).get("window") == grower]
+        members = [cell.word for step, cell in run.cells.items() if run.spec(step).get("window") == parent]
         on_the_way = sum(word not in STEP_OVER and word != "ready" for word in members)
-        assert on_the_way <= size, f"the window of {grower} holds"
+        assert on_the_way <= size, f"the window of {parent} holds"
         if "ready" in members:
-            assert inflight == on_the_way > 0, f"the items of {grower} that wait will be sent"
+            assert inflight == on_the_way > 0, f"the items of {parent} that wait will be sent"
 
 
 def _cells(run: Picture, word: str) -> Iterable[tuple[str, Cell]]:

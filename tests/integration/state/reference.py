@@ -24,7 +24,7 @@ class Cell:
     owner: str = "-"
     takes: frozenset[str] = frozenset()
     woken: bool = False
-    """No edge wakes it: its grower did."""
+    """No edge wakes it: its parent did."""
     may_start: bool = False
     """Whatever its in-edges say: its timer rang, its window has room, or its join waits no longer."""
 
@@ -233,8 +233,8 @@ class Reference:
             name = self.names[name]
         return exit
 
-    def _grown(self, grower: str) -> Iterator[str]:
-        for step_id in self.members.get(grower, ()):
+    def _grown(self, parent: str) -> Iterator[str]:
+        for step_id in self.members.get(parent, ()):
             yield step_id
             yield from self._grown(step_id)
 
@@ -249,19 +249,19 @@ class Reference:
             if not cell.is_over:
                 self._skip(step_id)
 
-    def _grow(self, grower: str, takes: frozenset[str], graph: Graph) -> None:
+    def _grow(self, parent: str, takes: frozenset[str], graph: Graph) -> None:
         items = graph.items
         steps = [step for step in graph.steps if items is None or step.id != items.like]
         item_ids = _item_ids(graph)
         if len(self.cells) + len(steps) + len(item_ids) > self.max_steps:
-            return self._fail(grower)
+            return self._fail(parent)
 
         new = {step.id for step in steps}
         woken = set(new)
         for edge in graph.edges:
             if items is not None and edge.source == items.like:
                 sources = item_ids
-            elif edge.source in new or edge.source == grower:
+            elif edge.source in new or edge.source == parent:
                 sources = [edge.source]
             else:
                 sources = [self.answering(edge.source)]
@@ -275,20 +275,20 @@ class Reference:
             like = next(step for step in graph.steps if step.id == items.like)
             for n, step_id in enumerate(item_ids):
                 self.cells[step_id] = Cell(like, "waiting" if n < items.window else "ready", may_start=n < items.window)
-            self.windows[grower] = Window(items.window, min(items.window, len(item_ids)), deque(item_ids[items.window :]))
+            self.windows[parent] = Window(items.window, min(items.window, len(item_ids)), deque(item_ids[items.window :]))
 
-        scope = self.cells[grower].spec.scope
-        inside = grower if graph.scoped else scope
+        scope = self.cells[parent].spec.scope
+        inside = parent if graph.scoped else scope
         self._note(inside, [*(step.id for step in steps if step.id != graph.exit), *item_ids])
         if graph.exit is None:
             self.names |= graph.names
-            return self._end(grower, "done", takes)
+            return self._end(parent, "done", takes)
         self._note(scope, [graph.exit])
         for way in self.ways:
-            if way.source == grower:
+            if way.source == parent:
                 way.source = graph.exit
-        self.names |= {grower: graph.exit, **graph.names}
-        cell = self.cells[grower]
+        self.names |= {parent: graph.exit, **graph.names}
+        cell = self.cells[parent]
         cell.word, cell.owner = "done", "-"
         return None
 

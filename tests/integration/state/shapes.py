@@ -21,11 +21,11 @@ rarely = st.integers(0, 19).map(lambda n: n == 19)
 
 
 @st.composite
-def fragments(draw: st.DrawFn, run: Reference, grower: str, number: int) -> Graph:
+def fragments(draw: st.DrawFn, run: Reference, parent: str, number: int) -> Graph:
     """A fragment for a step that runs; `number` makes its ids unique."""
     ids = [f"{number}{letter}" for letter in ascii_lowercase[: draw(st.integers(1, 6))]]
-    exit = draw(st.sampled_from(ids)) if grower != START and draw(st.booleans()) else None
-    edges = [*draw(_inner(ids)), *draw(_outer(run, grower, ids, exit))]
+    exit = draw(st.sampled_from(ids)) if parent != START and draw(st.booleans()) else None
+    edges = [*draw(_inner(ids)), *draw(_outer(run, parent, ids, exit))]
     steps = [draw(_step(step_id, sum(edge.target == step_id for edge in edges))) for step_id in ids]
     items = None
     if draw(seldom):
@@ -38,7 +38,7 @@ def fragments(draw: st.DrawFn, run: Reference, grower: str, number: int) -> Grap
     movable = _movable(run)
     names = {draw(st.sampled_from(movable)): ids[0]} if movable and not scoped and draw(seldom) else {}
     graph = Graph(steps=tuple(steps), edges=tuple(edges), items=items, exit=exit, names=names, scoped=scoped)
-    return adopt(graph, grower, run.cells[grower].spec)
+    return adopt(graph, parent, run.cells[parent].spec)
 
 
 @st.composite
@@ -68,17 +68,17 @@ def _inner(draw: st.DrawFn, ids: list[str]) -> list[Edge]:
 
 
 @st.composite
-def _outer(draw: st.DrawFn, run: Reference, grower: str, ids: list[str], exit: str | None) -> list[Edge]:
+def _outer(draw: st.DrawFn, run: Reference, parent: str, ids: list[str], exit: str | None) -> list[Edge]:
     """Edges between new steps and older ones, such that no circle arises; nor one through a window, where steps wait in line."""
     edges: list[Edge] = []
     if exit is None and draw(seldom):
-        edges.append(Edge(source=grower, target=draw(st.sampled_from(ids)), label=draw(labels)))
+        edges.append(Edge(source=parent, target=draw(st.sampled_from(ids)), label=draw(labels)))
     older = [step_id for step_id, cell in run.cells.items() if cell.is_open]
     targets = [draw(st.sampled_from(older))] if draw(seldom) and older else []
     edges += [Edge(source=draw(st.sampled_from(ids)), target=target, label=draw(labels)) for target in targets]
     queued = [step_id for step_id, cell in run.cells.items() if cell.word == "ready"]
-    behind = _behind(run, [*targets, *queued, *(way.target for way in run.ways if way.source == grower)])
-    before = [step_id for step_id in run.cells if step_id != grower and run.answering(step_id) not in {*behind, grower}]
+    behind = _behind(run, [*targets, *queued, *(way.target for way in run.ways if way.source == parent)])
+    before = [step_id for step_id in run.cells if step_id != parent and run.answering(step_id) not in {*behind, parent}]
     if draw(seldom) and before:
         source, target = draw(st.sampled_from(before)), draw(st.sampled_from(ids))
         edges.append(Edge(source=source, target=target, label=draw(labels), wakes=draw(st.booleans())))

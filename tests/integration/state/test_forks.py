@@ -456,7 +456,7 @@ def test_one_item_may_be_done_anew_and_a_map_grows_anew(ledger: Ledger) -> None:
 
 
 def loop(ledger: Ledger, most: int) -> Play:
-    """body and branch go round and round, each round grown by the branch before; out is behind."""
+    """body and branch go round and round, each round expanded by the branch before; out is behind."""
     play = Play(ledger)
     edges = (Edge(source="body#1", target="branch#1"), Edge(source="branch#1", target="out", label="false"))
     names = {"body": "body#1", "branch": "branch#1"}
@@ -501,9 +501,9 @@ def test_a_loop_is_named_by_its_last_round_or_done_from_its_first(ledger: Ledger
 
 def test_a_scope_that_failed_is_tried_again_inside(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("grower"), work("after"), edges=row("grower", "after"))
-    inside = work("x", scope="grower"), work("y", scope="grower"), work("end")
-    play.do("grower", fragment=Graph(steps=inside, edges=(Edge(source="x", target="end", wakes=False), *row("y", "end")), exit="end"))
+    play.plan(work("parent"), work("after"), edges=row("parent", "after"))
+    inside = work("x", scope="parent"), work("y", scope="parent"), work("end")
+    play.do("parent", fragment=Graph(steps=inside, edges=(Edge(source="x", target="end", wakes=False), *row("y", "end")), exit="end"))
     play.fail("x")
     assert play.words("x", "y", "end", "after") == "failed skipped failed skipped"
 
@@ -517,9 +517,9 @@ def test_a_scope_that_failed_is_tried_again_inside(ledger: Ledger) -> None:
 
 def test_a_scope_whose_failure_was_borne_stands(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("grower"), work("after"), edges=row("grower", "after"))
-    inside = work("x", scope="grower"), work("y", scope="grower"), work("end", on_error="skip")
-    play.do("grower", fragment=Graph(steps=inside, edges=fan_in(("x", "y"), "end"), exit="end"))
+    play.plan(work("parent"), work("after"), edges=row("parent", "after"))
+    inside = work("x", scope="parent"), work("y", scope="parent"), work("end", on_error="skip")
+    play.do("parent", fragment=Graph(steps=inside, edges=fan_in(("x", "y"), "end"), exit="end"))
     play.fail("x")
     play.fail("after")
 
@@ -531,15 +531,15 @@ def test_a_scope_whose_failure_was_borne_stands(ledger: Ledger) -> None:
 
 def test_growth_behind_what_was_over_waits_for_it_again(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("early"), work("grower"))
+    play.plan(work("early"), work("parent"))
     play.do("early", "first")
-    play.do("grower", fragment=Graph(steps=(work("x", reads={"early": "early"}),), edges=row("early", "x")))
+    play.do("parent", fragment=Graph(steps=(work("x", reads={"early": "early"}),), edges=row("early", "x")))
     play.do("x")
 
     anew = Anew(play, "early")
 
     assert anew.sends == ["early"]
-    assert anew.kept() == ["grower"]
+    assert anew.kept() == ["parent"]
     assert sent(anew.do("early", "second")) == ["x"]
     assert anew.begin("x").inputs == {"early": "second"}
 

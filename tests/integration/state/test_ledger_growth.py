@@ -17,16 +17,16 @@ def fragment(*steps: Step, edges: tuple[Edge, ...] = (), exit: str | None = None
     return Graph(steps=steps, edges=edges, exit=exit)
 
 
-def mapped(grower: str, given: tuple[JsonValue, ...], *, window: int = 2, gather: dict[str, object] | None = None, **spec: object) -> Graph:
+def mapped(parent: str, given: tuple[JsonValue, ...], *, window: int = 2, gather: dict[str, object] | None = None, **spec: object) -> Graph:
     """A map as the chains grow it: a step an item, and a gather that takes the map's place."""
     return Graph(
         steps=(
-            work(f"{grower}/item", **{"window": grower, "scope": grower, **spec}),
-            work(f"{grower}/gather", reads={"first": f"{grower}/0"}, **(gather or {})),
+            work(f"{parent}/item", **{"window": parent, "scope": parent, **spec}),
+            work(f"{parent}/gather", reads={"first": f"{parent}/0"}, **(gather or {})),
         ),
-        edges=row(f"{grower}/item", f"{grower}/gather"),
-        items=Items(like=f"{grower}/item", prefix=grower, given=given, window=window),
-        exit=f"{grower}/gather",
+        edges=row(f"{parent}/item", f"{parent}/gather"),
+        items=Items(like=f"{parent}/item", prefix=parent, given=given, window=window),
+        exit=f"{parent}/gather",
     )
 
 
@@ -37,9 +37,9 @@ def test_what_a_step_grows_comes_between_it_and_its_successors(ledger: Ledger) -
     play = Play(ledger)
     play.plan(work("a"), work("b", reads={"a": "a", "raw": "=a"}), edges=row("a", "b"))
 
-    grown = play.do("a", "asked", fragment=fragment(work("x"), work("y"), edges=row("x", "y"), exit="y"))
+    expanded = play.do("a", "asked", fragment=fragment(work("x"), work("y"), edges=row("x", "y"), exit="y"))
 
-    assert sent(grown) == ["x"]
+    assert sent(expanded) == ["x"]
     assert play.words("a", "x", "y", "b") == "done sent waiting waiting"
     assert sent(play.do("x")) == ["y"]
     assert sent(play.do("y", "answered")) == ["b"]
@@ -68,9 +68,9 @@ def test_growth_without_an_exit_stands_beside_its_grower(ledger: Ledger) -> None
     play = Play(ledger)
     play.plan(work("a"), work("b", reads={"a": "a"}), edges=row("a", "b"))
 
-    grown = play.do("a", 1, fragment=fragment(work("x"), work("y"), edges=(*row("a", "x"), *row("x", "y"))))
+    expanded = play.do("a", 1, fragment=fragment(work("x"), work("y"), edges=(*row("a", "x"), *row("x", "y"))))
 
-    assert sorted(sent(grown)) == ["b", "x"]
+    assert sorted(sent(expanded)) == ["b", "x"]
     assert play.begin("b").inputs == {"a": 1}
     assert play.words("y") == "waiting"
 
@@ -80,9 +80,9 @@ def test_growth_without_an_exit_takes_the_edges_its_outcome_takes(ledger: Ledger
     sides = Edge(source="a", target="b", label="left"), Edge(source="a", target="c", label="right")
     play.plan(work("a"), work("b"), work("c"), edges=sides)
 
-    grown = play.do("a", takes=("right",), fragment=fragment(work("x")))
+    expanded = play.do("a", takes=("right",), fragment=fragment(work("x")))
 
-    assert sorted(sent(grown)) == ["c", "x"]
+    assert sorted(sent(expanded)) == ["c", "x"]
     assert play.words("b") == "skipped"
 
 
@@ -108,7 +108,7 @@ def test_an_edge_from_a_step_that_is_over_is_resolved_at_once(ledger: Ledger) ->
     play.fail("failed")
     play.do("left", takes=("left",))
 
-    grown = play.do(
+    expanded = play.do(
         "g",
         fragment=fragment(
             *(work(f"x{n}") for n in range(5)),
@@ -122,7 +122,7 @@ def test_an_edge_from_a_step_that_is_over_is_resolved_at_once(ledger: Ledger) ->
         ),
     )
 
-    assert sorted(sent(grown)) == ["x0", "x2", "x4"]
+    assert sorted(sent(expanded)) == ["x0", "x2", "x4"]
     assert play.words("x1", "x3") == "skipped skipped"
 
 
@@ -141,9 +141,9 @@ def test_an_edge_from_a_step_that_grew_waits_for_what_answers_for_it(ledger: Led
     play.plan(work("a"), work("g"))
     play.do("a", fragment=fragment(work("exit"), exit="exit"))
 
-    grown = play.do("g", fragment=fragment(work("x", reads={"a": "a"}), edges=row("a", "x")))
+    expanded = play.do("g", fragment=fragment(work("x", reads={"a": "a"}), edges=row("a", "x")))
 
-    assert (sent(grown), play.words("x")) == ([], "waiting")
+    assert (sent(expanded), play.words("x")) == ([], "waiting")
     assert sent(play.do("exit", "answer")) == ["x"]
     assert play.begin("x").inputs == {"a": "answer"}
 
@@ -166,9 +166,9 @@ def test_a_new_edge_to_a_step_that_has_begun_is_too_late(ledger: Ledger) -> None
     play.begin("running")
     play.do("done")
 
-    grown = play.do("g", fragment=fragment(work("x"), edges=(*row("done", "retrying"), *row("x", "retrying"), *row("x", "running"))))
+    expanded = play.do("g", fragment=fragment(work("x"), edges=(*row("done", "retrying"), *row("x", "retrying"), *row("x", "running"))))
 
-    assert sent(grown) == ["x"]
+    assert sent(expanded) == ["x"]
     assert play.words("retrying") == "waiting"
     assert sent(play.do("x")) == []
     assert sent(play.come_due("retry", "retrying")) == ["retrying"]
@@ -320,9 +320,9 @@ def test_two_unscoped_maps_in_one_scope_are_both_stopped(ledger: Ledger) -> None
     play.plan(work("a", on_error="skip"), work("b"), edges=row("a", "b"))
     team = (work("m", scope="a"), work("n", scope="a"), work("bad", scope="a"), work("exit", on_error="skip"))
     play.do("a", fragment=fragment(*team, edges=fan_in(("m", "n", "bad"), "exit"), exit="exit"))
-    for grower in ("m", "n"):
-        graph = mapped(grower, (1, 2, 3), scope="a", gather={"scope": "a"})
-        play.do(grower, fragment=graph.model_copy(update={"scoped": False}))
+    for parent in ("m", "n"):
+        graph = mapped(parent, (1, 2, 3), scope="a", gather={"scope": "a"})
+        play.do(parent, fragment=graph.model_copy(update={"scoped": False}))
 
     assert sent(play.fail("bad")) == ["b"]
     assert play.words("m/0", "m/1", "m/2", "n/0", "n/1", "n/2") == " ".join(["skipped"] * 6)
@@ -505,9 +505,9 @@ def test_an_item_that_grows_keeps_its_place_in_the_window(ledger: Ledger) -> Non
     play.do("map", fragment=mapped("map", (0, 1, 2), window=1))
 
     turn = work("x", scope="map/0"), work("y", scope="map", window="map")
-    grown = play.do("map/0", fragment=fragment(*turn, edges=row("x", "y"), exit="y"))
+    expanded = play.do("map/0", fragment=fragment(*turn, edges=row("x", "y"), exit="y"))
 
-    assert sent(grown) == ["x"]
+    assert sent(expanded) == ["x"]
     assert sent(play.do("x")) == ["y"]
     assert sent(play.do("y")) == ["map/1"]
     assert sorted(sent(play.do("map/1", fragment=fragment(work("beside"))))) == ["beside", "map/2"]
@@ -546,9 +546,9 @@ def test_a_wide_map_whose_signals_came_first_ends_at_once(ledger: Ledger) -> Non
     for n in range(2000):
         assert ledger.signal("run", f"map/{n}", n) == ("kept", ())
 
-    grown = play.do("map", fragment=mapped("map", (None,) * 2000, window=100, kind="wait"))
+    expanded = play.do("map", fragment=mapped("map", (None,) * 2000, window=100, kind="wait"))
 
-    assert sent(grown) == ["map/gather"]
+    assert sent(expanded) == ["map/gather"]
 
 
 def test_steps_of_a_map_share_one_spec(ledger: Ledger) -> None:

@@ -155,12 +155,12 @@ def test_a_quorum_counts_those_who_are_done_already(ledger: Ledger) -> None:
     play.plan(work("a"), work("g"))
     play.do("a")
 
-    grown = play.do("g", fragment=Graph(
+    expanded = play.do("g", fragment=Graph(
         steps=(work("b"), work("c"), work("join1", quorum=1), work("join2", quorum=2)),
         edges=(*fan_in(("a", "b"), "join1"), *fan_in(("a", "b", "c"), "join2")),
     ))  # fmt: skip
 
-    assert sorted(sent(grown)) == ["c", "join1"]
+    assert sorted(sent(expanded)) == ["c", "join1"]
     assert play.words("b", "join2") == "failed waiting"
 
 
@@ -279,9 +279,11 @@ def test_an_edge_from_one_who_was_late_goes_on_with_null(ledger: Ledger) -> None
     play.plan(work("a"), work("b"), work("g"), work("join", quorum=1), edges=fan_in(("a", "b"), "join"))
     play.do("a")
 
-    grown = play.do("g", fragment=Graph(steps=(work("x"), work("y")), edges=(*row("b", "x"), Edge(source="b", target="y", label="failed"))))
+    expanded = play.do(
+        "g", fragment=Graph(steps=(work("x"), work("y")), edges=(*row("b", "x"), Edge(source="b", target="y", label="failed")))
+    )
 
-    assert sent(grown) == ["x"]
+    assert sent(expanded) == ["x"]
     assert play.words("b", "y") == "failed skipped"
 
 

@@ -60,7 +60,7 @@ class Runs(RuleBasedStateMachine):
         self.handed_back: set[str] = set()
         self.told: dict[str, Outcome] = {}
         self.outcomes: dict[str, tuple[str | None, str | None]] = {}
-        self.grown = self.outputs = 0
+        self.expanded = self.outputs = 0
         assert Play(self.ledger, RUN, timeout_s=LATER_S, max_attempts=self.model.max_attempts, max_steps=self.model.max_steps).new
 
     # --- what may happen --------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Runs(RuleBasedStateMachine):
     def signal(self, data: Data) -> None:
         """A signal comes for any step, even one that does not exist yet."""
         waits = [step_id for step_id, cell in self.model.cells.items() if cell.spec.kind == "wait"]
-        self.give(data.draw(st.sampled_from([*waits, f"{self.grown + 1}a", START])))
+        self.give(data.draw(st.sampled_from([*waits, f"{self.expanded + 1}a", START])))
 
     def hand_back(self, data: Data) -> None:
         """A worker that stops hands a step back, or thinks it does."""
@@ -345,9 +345,9 @@ class Runs(RuleBasedStateMachine):
             return Outcome(takes=takes, fragment=self.draw_fragment(data, step_id))
         return Outcome(takes=takes)
 
-    def draw_fragment(self, data: Data, grower: str) -> Graph:
-        self.grown += 1
-        return data.draw(fragments(self.model, grower, self.grown))
+    def draw_fragment(self, data: Data, parent: str) -> Graph:
+        self.expanded += 1
+        return data.draw(fragments(self.model, parent, self.expanded))
 
 
 def ids(ready: Iterable[Ready]) -> set[str]:
