@@ -33,7 +33,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     meta = cast("dict[str, str]", ledger.with_retries(lambda: ledger.redis.hgetall(key)))
     if meta and meta["status"] not in RUN_OVER:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
-    steps, spec_texts, edges, infos, names, grown = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in PARTS)
+    steps, spec_texts, edges, infos, names, expansions = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in PARTS)
     order = [
         entry["s"]
         for entry in events(ledger.redis, ledger.with_retries, f"{key}:log")
@@ -45,7 +45,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in spec_texts.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in spec_texts.items() if text.startswith("=")}
     specs = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
-    if not grown.keys() >= set(order):
+    if not expansions.keys() >= set(order):
         raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
     return EndedRun.model_validate({
         "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
@@ -53,7 +53,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
         "labels": json.loads(meta["labels"]), "specs": specs, "shared": shared, "names": names,
         "steps": {step_id: _ended_step(packed, specs[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in steps.items()},
         "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
-        "expansions": {parent: _expansion(json.loads(grown[parent])) for parent in order}, "terminals": meta.get("terminals", "[]"),
+        "expansions": {parent: _expansion(json.loads(expansions[parent])) for parent in order}, "terminals": meta.get("terminals", "[]"),
     })  # fmt: skip
 
 
@@ -106,9 +106,9 @@ def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[s
     return ("done",) if on_error == "skip" or code == "missed_deadline" else ("failed",) if on_error == "jump" else ()
 
 
-def _expansion(grown: Mapping[str, JsonValue]) -> Expansion:
-    lists = {part: _list_of(grown.get(part)) for part in ("ids", "own", "counted")}
-    return Expansion.model_validate({**grown, **lists, "names": grown.get("names") or {}}, extra="ignore")
+def _expansion(stored: Mapping[str, JsonValue]) -> Expansion:
+    lists = {part: _list_of(stored.get(part)) for part in ("ids", "own", "counted")}
+    return Expansion.model_validate({**stored, **lists, "names": stored.get("names") or {}}, extra="ignore")
 
 
 def _list_of(value: JsonValue) -> list[JsonValue]:

@@ -91,7 +91,7 @@ class Parts:
     edges: Mapping[str, Sequence[tuple[str, str, bool]]]
     """Step → the edges that lead from it: target, label, whether it wakes."""
     infos: Mapping[str, Mapping[str, JsonValue]]
-    grown: Mapping[str, Mapping[str, JsonValue]]
+    expansions: Mapping[str, Mapping[str, JsonValue]]
 
 
 def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
@@ -158,7 +158,7 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
                 pipe.hmget(f"{key}{part}", ids)
             return cast("list[list[str | None]]", pipe.execute())
 
-    specs, edges, infos, grown = (_known(ids, column) for column in ledger.with_retries(fetch))
+    specs, edges, infos, expansions = (_known(ids, column) for column in ledger.with_retries(fetch))
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
     if shared:
         likes = sorted(set(shared.values()))
@@ -172,7 +172,9 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
         like_specs, like_edges = (_known(likes, column) for column in ledger.with_retries(fetch_likes))
         specs |= {step_id: like_specs[like] for step_id, like in shared.items()}
         edges = {step_id: like_edges[like] for step_id, like in shared.items() if like in like_edges} | edges
-    return Parts(_decoded(specs), {step_id: _edges(json.loads(text)) for step_id, text in edges.items()}, _decoded(infos), _decoded(grown))
+    return Parts(
+        _decoded(specs), {step_id: _edges(json.loads(text)) for step_id, text in edges.items()}, _decoded(infos), _decoded(expansions)
+    )
 
 
 def _known(ids: Sequence[str], column: Sequence[str | None]) -> dict[str, str]:

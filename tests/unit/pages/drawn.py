@@ -30,13 +30,13 @@ def snapshot(
 
 def drawing(
     run: Snapshot, *, edges: Mapping[str, list[tuple[str, str, bool]]] | None = None, infos: Facts = None,
-    grown: Facts = None, at: Mapping[str, Moments] | None = None,
+    expansions: Facts = None, at: Mapping[str, Moments] | None = None,
     specs: Facts = None, opened: Iterable[str] = (),
 ) -> Drawing:  # fmt: skip
     """What is drawn of it."""
     known: dict[str, Mapping[str, JsonValue]] = {step_id: {"kind": "tool.call"} for step_id in run.cells}
     folded = fold(run, set(opened))
-    parts = Parts({**known, **(specs or {})}, edges or {}, infos or {}, grown or {})
+    parts = Parts({**known, **(specs or {})}, edges or {}, infos or {}, expansions or {})
     return Drawing(run, folded, parts, at or {}, dict.fromkeys(folded.shown).keys())
 
 

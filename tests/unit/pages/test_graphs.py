@@ -42,7 +42,7 @@ def test_a_step_leads_to_what_it_grew_if_nothing_else_does() -> None:
     run = snapshot({"@start": "done", "a": "done", "a/t0": "done", "a/t1": "done", "a/r1": "running"}, names={"a": "a/r1"})
     edges = {"a/t0": [("a/r1", "done", True)], "a/t1": [("a/r1", "done", True)]}
 
-    drawn = drawing(run, edges=edges, grown={"a": {"ids": ["a/t0", "a/t1", "a/r1"], "exit": "a/r1"}})
+    drawn = drawing(run, edges=edges, expansions={"a": {"ids": ["a/t0", "a/t1", "a/r1"], "exit": "a/r1"}})
 
     expanded = {(source, target) for source, target, label, _ in edges_of(drawn) if label == "expanded"}
     assert expanded == {("@start", "a"), ("a", "a/t0"), ("a", "a/t1")}
@@ -51,7 +51,7 @@ def test_a_step_leads_to_what_it_grew_if_nothing_else_does() -> None:
 def test_edges_that_were_resolved_when_they_were_added_are_drawn_too() -> None:
     run = snapshot({"@start": "done", "a": "done", "loop": "done", "b#2": "running"})
 
-    drawn = drawing(run, grown={"loop": {"ids": ["b#2"], "counted": [["a", "b#2", "done", False], ["gone", "b#2", "done", True]]}})
+    drawn = drawing(run, expansions={"loop": {"ids": ["b#2"], "counted": [["a", "b#2", "done", False], ["gone", "b#2", "done", True]]}})
 
     assert ("a", "b#2", "done", True) in edges_of(drawn)
     assert not any("gone" in (edge.source, edge.target) for edge in drawn.edges)
