@@ -7,7 +7,7 @@ import pytest
 from cantata.models.graph import START, Edge, Graph, Outcome
 from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
-from tests.integration.state.test_ledger_growth import mapped
+from tests.integration.state.test_ledger_expansion import mapped
 
 LONG = 10_000
 
