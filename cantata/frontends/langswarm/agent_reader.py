@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from cantata.config.faults import did_you_mean, shown
 from cantata.config.texts import file_of, lies_in
-from cantata.frontends.langswarm.config_part import Part
-from cantata.frontends.langswarm.symbol_table import Book
+from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
@@ -25,17 +25,17 @@ _STAND_IN = Tool(asks=True, parameters={"type": "object"})
 """In the place of a tool with a fault, so that only the fault is told, and not that its name is unknown."""
 
 
-class Crew:
+class AgentReader:
     """Reads one part after the other into a book."""
 
-    def __init__(self, book: Book, environment: Mapping[str, str], *, memory: bool | None) -> None:
-        self._book = book
+    def __init__(self, symbols: SymbolTable, environment: Mapping[str, str], *, memory: bool | None) -> None:
+        self._symbols = symbols
         self._environment = environment
         self._memory = memory
 
     # --- agents -------------------------------------------------------------------------------------------------------
 
-    def agent(self, name: str, part: Part) -> None:
+    def agent(self, name: str, part: ConfigPart) -> None:
         """Read an agent."""
         if not isinstance(part.value, dict | None) and part.value != name:
             part.fault(f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}")
@@ -59,9 +59,9 @@ class Crew:
                 known[field] = count
         if part.has("timeout") and (seconds := part.at("timeout").number(least=0.001)):
             known["timeout_s"] = seconds
-        self._book.agents[name] = self._made(Agent, known, part) or Agent()
+        self._symbols.agents[name] = self._made(Agent, known, part) or Agent()
 
-    def _model(self, part: Part) -> str | None:
+    def _model(self, part: ConfigPart) -> str | None:
         model = self._text(part, "model")
         kind = part.first("agent_type", "provider")
         if part.has("agent_type") and part.has("provider"):
@@ -74,7 +74,7 @@ class Crew:
             return model or None
         return f"{PROVIDERS[provider]}/{model}" if model and provider and "/" not in model else model or None
 
-    def _system(self, part: Part) -> str | None:
+    def _system(self, part: ConfigPart) -> str | None:
         texts = []
         behavior = self._text(part, "behavior")
         if behavior:
@@ -83,13 +83,13 @@ class Crew:
         texts += [self._prompt(item) for item in prompts.items()]
         return ("\n\n---\n\n" if isinstance(prompts.value, list) else "\n\n").join(filter(None, texts)) or None
 
-    def _prompt(self, part: Part) -> str:
+    def _prompt(self, part: ConfigPart) -> str:
         """A text, or what the file says that it names."""
         text = self._resolved(part)
-        file = file_of(text, self._book.folder)
+        file = file_of(text, self._symbols.folder)
         if file is None:
             return text
-        if self._book.folder and not lies_in(self._book.folder, file):
+        if self._symbols.folder and not lies_in(self._symbols.folder, file):
             part.fault(f"{text!r} leaves the configuration's folder; only files in it are read")
             return ""
         try:
@@ -98,19 +98,19 @@ class Crew:
             part.fault(f"the file {str(file)!r} cannot be read: {error}")
             return ""
 
-    def _memory_of(self, part: Part) -> dict[str, object]:
+    def _memory_of(self, part: ConfigPart) -> dict[str, object]:
         memory = part.at("memory")
-        shown = self._memory if memory.value is None else memory_is_on(memory, self._book)
+        shown = self._memory if memory.value is None else memory_is_on(memory, self._symbols)
         return {} if shown is None else {"history": History(enabled=shown)}
 
-    def _tools(self, part: Part) -> dict[str, object]:
+    def _tools(self, part: ConfigPart) -> dict[str, object]:
         """What a list of tools says of an agent."""
-        names, most = tools_listed(part, self._book)
+        names, most = tools_listed(part, self._symbols)
         return {"tools": names, **({"max_tool_rounds": most} if most else {})}
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
-    def tool(self, name: str, part: Part) -> None:
+    def tool(self, name: str, part: ConfigPart) -> None:
         """Read a tool: a function, some methods of a module, or an MCP server."""
         part.known_keys(TOOL)
         settings = part.at("settings")
@@ -127,7 +127,7 @@ class Crew:
             part.at("local_mode").fault("does not fit: a tool with a 'url' is not local, and any other is")
         if sum(each is not None for each in (function, command or url, part.first("module"))) != 1:
             part.fault(_no_tool(part))
-            self._book.tools[name] = _STAND_IN
+            self._symbols.tools[name] = _STAND_IN
         elif function is not None:
             part.known_keys(TOOL - _OF_SERVERS - {"methods"}, TOOL, "a tool that is a function")
             part.at("metadata").known_keys(("function", "description", "parameters"))
@@ -139,15 +139,15 @@ class Crew:
             part.known_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
             self._methods(name, part)
 
-    def _function(self, name: str, function: Part, part: Part) -> None:
-        found, known = self._book.resolved(function), self._common(part)
+    def _function(self, name: str, function: ConfigPart, part: ConfigPart) -> None:
+        found, known = self._symbols.resolved(function), self._common(part)
         description = _in((part, part.at("metadata")), "description")
         parameters = _in((part, part.at("metadata")), "parameters")
         known |= {"function": found, "description": description.text() if description else ""}
         known |= {"parameters": _schema(parameters.value)} if parameters else {}
-        self._book.tools[name] = (self._made(Tool, known, part) if found else None) or _STAND_IN
+        self._symbols.tools[name] = (self._made(Tool, known, part) if found else None) or _STAND_IN
 
-    def _methods(self, name: str, part: Part) -> None:
+    def _methods(self, name: str, part: ConfigPart) -> None:
         """A tool whose methods are functions of one module."""
         module = part.at("module").text()
         found = []
@@ -155,17 +155,19 @@ class Crew:
             entries = list(item.entries()) if isinstance(item.value, dict) and "name" not in item.value else []
             methods = entries or [(item.at("name").text() if isinstance(item.value, dict) else item.text(), item.at("description"))]
             for method, described in methods:
-                function = self._book.resolved(item.saying(f"{module}:{method}"))
+                function = self._symbols.resolved(item.saying(f"{module}:{method}"))
                 if function:
                     text = described.value if isinstance(described.value, str) else ""
                     known = {**self._common(part), "function": function, "description": text}
-                    self._book.tools[f"{name}.{method}"] = self._made(Tool, known, part) or _STAND_IN
+                    self._symbols.tools[f"{name}.{method}"] = self._made(Tool, known, part) or _STAND_IN
                     found.append(f"{name}.{method}")
         if not part.has("methods"):
             part.fault("a tool with a 'module' needs 'methods': the names of its functions")
-        self._book.methods[name] = found
+        self._symbols.methods[name] = found
 
-    def _server(self, name: str, command: Part | None, url: Part | None, places: Sequence[Part], part: Part) -> None:
+    def _server(
+        self, name: str, command: ConfigPart | None, url: ConfigPart | None, places: Sequence[ConfigPart], part: ConfigPart
+    ) -> None:
         known: dict[str, object] = {}
         if url:
             known["url"] = self._resolved(url)
@@ -183,9 +185,9 @@ class Crew:
         settings.known_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
         server = self._made(McpServer, known, part)
         description = part.at("description").text() if part.has("description") else ""
-        self._book.tools[name] = Tool(mcp=server, description=description) if server else _STAND_IN
+        self._symbols.tools[name] = Tool(mcp=server, description=description) if server else _STAND_IN
 
-    def _variable(self, key: str, part: Part) -> str:
+    def _variable(self, key: str, part: ConfigPart) -> str:
         """The variable of the workers' environment that a server is given; no value is kept."""
         text = part.text()
         found = _ENV.fullmatch(text)
@@ -193,7 +195,7 @@ class Crew:
             part.fault(f"a value {_KEPT}: write 'env:{key.upper().replace('-', '_')}'")
         return found[1] if found else text
 
-    def _common(self, part: Part) -> dict[str, object]:
+    def _common(self, part: ConfigPart) -> dict[str, object]:
         """What a function's tool is given besides: settings, as arguments that no model sees."""
         values: dict[str, JsonValue] = {}
         settings = part.at("settings")
@@ -211,10 +213,10 @@ class Crew:
 
     # --- values -------------------------------------------------------------------------------------------------------
 
-    def _text(self, part: Part, key: str) -> str:
+    def _text(self, part: ConfigPart, key: str) -> str:
         return self._resolved(part.at(key)) if part.has(key) else ""
 
-    def _resolved(self, part: Part) -> str:
+    def _resolved(self, part: ConfigPart) -> str:
         """A text, or the value of the variable that `env:VAR` names. It is kept with each run, so it must be no secret."""
         text = part.text()
         variable = _ENV.fullmatch(text)
@@ -224,7 +226,7 @@ class Crew:
             part.fault(f"the environment has no variable {variable[1]!r}")
         return self._environment.get(variable[1], "")
 
-    def _made(self, model: type[_Model], known: dict[str, object], part: Part) -> _Model | None:
+    def _made(self, model: type[_Model], known: dict[str, object], part: ConfigPart) -> _Model | None:
         """The model of what is known; None with a fault."""
         try:
             return model.model_validate(known)
@@ -235,7 +237,7 @@ class Crew:
         return None
 
 
-def tools_listed(part: Part, book: Book) -> tuple[list[str], int | None]:
+def tools_listed(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], int | None]:
     """The tools that a list names, and how many rounds of calls its options allow."""
     names: list[str] = []
     limits: list[int] = []
@@ -245,7 +247,7 @@ def tools_listed(part: Part, book: Book) -> tuple[list[str], int | None]:
             name, options = next(item.entries())
         else:
             name = item.at("name").text() if isinstance(item.value, dict) else item.text()
-        names += book.tools_called(item, name) if name else []
+        names += symbols.tools_called(item, name) if name else []
         options.known_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
         for key in ("repeatable", "return_to_agent"):
             if options.has(key) and not options.at(key).truth():
@@ -255,13 +257,13 @@ def tools_listed(part: Part, book: Book) -> tuple[list[str], int | None]:
     return list(dict.fromkeys(names)), max(limits, default=None)
 
 
-def _params(part: Part) -> dict[str, JsonValue]:
+def _params(part: ConfigPart) -> dict[str, JsonValue]:
     """What an agent's model is asked with."""
     found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p") if part.has(key)}
     return found | ({"max_tokens": part.at("max_tokens").count(least=1)} if part.has("max_tokens") else {})
 
 
-def _refuse_variables(part: Part) -> None:
+def _refuse_variables(part: ConfigPart) -> None:
     """Fault each `env:VAR` within: it would stay as it is written, or be kept."""
     if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
         part.fault(f"the value of {variable[1]!r} {_KEPT}")
@@ -269,19 +271,19 @@ def _refuse_variables(part: Part) -> None:
         _refuse_variables(part.at(key))
 
 
-def _in(places: Sequence[Part], *keys: str) -> Part | None:
+def _in(places: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
     return next((found for place in places if (found := place.first(*keys))), None)
 
 
-def memory_is_on(part: Part, book: Book) -> bool:
+def memory_is_on(part: ConfigPart, symbols: SymbolTable) -> bool:
     """`memory: true`, or `memory: {enabled: true}`; what says where it is kept means nothing here."""
     if isinstance(part.value, dict):
-        book.left_aside += [f"memory.{key}" for key in part.value if key != "enabled"]
+        symbols.left_aside += [f"memory.{key}" for key in part.value if key != "enabled"]
         return part.at("enabled").truth() if part.has("enabled") else True
     return part.truth()
 
 
-def _named(part: Part) -> list[tuple[str, Part]]:
+def _named(part: ConfigPart) -> list[tuple[str, ConfigPart]]:
     return list(part.entries()) if isinstance(part.value, dict) else [(item.text(), item) for item in part.items()]
 
 
@@ -295,7 +297,7 @@ def _schema(value: JsonValue) -> JsonValue:
     return {"type": "object", "properties": properties}
 
 
-def _no_tool(part: Part) -> str:
+def _no_tool(part: ConfigPart) -> str:
     kind = part.at("type").value
     own = f"the type {kind!r} is a program of LangSwarm's own, which is not here; " if isinstance(kind, str) and kind != "function" else ""
     return f"{own}say what is called: one of 'function', 'module' with 'methods', 'command', or 'url'"

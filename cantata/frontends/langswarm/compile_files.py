@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cantata.config.faults import in_order
 from cantata.errors import ConfigError, Fault
-from cantata.frontends.langswarm.agent_reader import Crew, memory_is_on
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.agent_reader import AgentReader, memory_is_on
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.files import Read, Sources, gather
-from cantata.frontends.langswarm.symbol_table import Book
+from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.workflows import arrows
 from cantata.frontends.langswarm.workflows.inputs import read_inputs
 from cantata.frontends.langswarm.workflows.workflow import compile_workflow
@@ -27,7 +27,7 @@ class Loaded:
     definitions: Definitions
     left_aside: Sequence[str] = ()
     """Blocks of the files that mean nothing here."""
-    _places: Mapping[str, Mapping[str, Part]] = field(default_factory=dict, repr=False)
+    _places: Mapping[str, Mapping[str, ConfigPart]] = field(default_factory=dict, repr=False)
 
     def in_files(self, faults: Sequence[Fault]) -> list[Fault]:
         """The faults that planning found in chains, with the places of the steps in the files."""
@@ -41,7 +41,7 @@ class Loaded:
                 found.append(part.faults.pop())
         return in_order(dict.fromkeys(found))
 
-    def _place(self, fault: Fault) -> tuple[str, Part | None]:
+    def _place(self, fault: Fault) -> tuple[str, ConfigPart | None]:
         for chain, nodes in self._places.items():
             for node, part in nodes.items():
                 if f"chains.{chain}." in fault.where and (f" '{node}'" in fault.where or f" '{node}." in fault.where):
@@ -62,52 +62,52 @@ def _of_steps(message: str) -> str:
 def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mapping[str, str]) -> Loaded:
     """What these files say; functions are in `folder`. Raises ConfigError with every fault."""
     sources = gather(paths, folder, read)
-    book = Book(folder)
-    crew = Crew(book, environment, memory=_memory(sources, book))
+    symbols = SymbolTable(folder)
+    reader = AgentReader(symbols, environment, memory=_memory(sources, symbols))
     for name, part in sources.named("tools"):
-        crew.tool(name, part)
+        reader.tool(name, part)
     for name, part in sources.named("agents"):
-        crew.agent(name, part)
+        reader.agent(name, part)
     workflows = list(_workflows(sources))
-    book.workflows |= {name: read_inputs(part) for name, part in workflows}
+    symbols.workflows |= {name: read_inputs(part) for name, part in workflows}
     chains: dict[str, Chain] = {}
-    places: dict[str, Mapping[str, Part]] = {}
+    places: dict[str, Mapping[str, ConfigPart]] = {}
     for name, part in workflows:
-        unfolded = _unfolded(part, book)
-        chain, places[name] = compile_workflow(name, unfolded, book) if unfolded else (None, {})
+        unfolded = _unfolded(part, symbols)
+        chain, places[name] = compile_workflow(name, unfolded, symbols) if unfolded else (None, {})
         if chain is not None:
             chains[name] = chain
-    _check_names(book, workflows)
+    _check_names(symbols, workflows)
     if sources.faults:
         raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
-    definitions = Definitions(folder=str(folder), agents=book.agents, tools=book.tools, chains=chains)
-    return Loaded(definitions, tuple(dict.fromkeys([*sources.left_aside, *book.left_aside])), places)
+    definitions = Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools, chains=chains)
+    return Loaded(definitions, tuple(dict.fromkeys([*sources.left_aside, *symbols.left_aside])), places)
 
 
-def _unfolded(part: Part, book: Book) -> Part | None:
+def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
     """A workflow as a mapping or list of steps, whether it is written so or as arrows; None with faults."""
     if not arrows.is_arrow(part.value):
         return part
     before = len(part.faults)
-    steps = arrows.unfold(part, arrows.Names(book.agents, book.tool_names, book.workflows))
+    steps = arrows.unfold(part, arrows.Names(symbols.agents, symbols.tool_names, symbols.workflows))
     return part.saying({"steps": steps}) if len(part.faults) == before else None
 
 
-def _memory(sources: Sources, book: Book) -> bool | None:
+def _memory(sources: Sources, symbols: SymbolTable) -> bool | None:
     """Whether agents see their conversations, where they do not say."""
-    said = [memory_is_on(part, book) for part in sources.parts["memory"]]
+    said = [memory_is_on(part, symbols) for part in sources.parts["memory"]]
     return said[0] if said else None
 
 
-def _check_names(book: Book, workflows: Sequence[tuple[str, Part]]) -> None:
+def _check_names(symbols: SymbolTable, workflows: Sequence[tuple[str, ConfigPart]]) -> None:
     for name, part in workflows:
-        if name in book.agents:
+        if name in symbols.agents:
             part.fault(f"{name!r} is an agent too; give the workflow another name")
 
 
-def _workflows(sources: Sources) -> Iterator[tuple[str, Part]]:
+def _workflows(sources: Sources) -> Iterator[tuple[str, ConfigPart]]:
     """The workflows of all files, whatever their shape, each a mapping with steps or a text of arrows."""
-    taken: dict[str, Part] = {}
+    taken: dict[str, ConfigPart] = {}
     for part in sources.parts["workflows"]:
         for name, each in _shaped(part):
             if name in taken:
@@ -116,7 +116,7 @@ def _workflows(sources: Sources) -> Iterator[tuple[str, Part]]:
             yield name, each
 
 
-def _shaped(part: Part) -> Iterator[tuple[str, Part]]:
+def _shaped(part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
     if arrows.is_arrow(part.value):
         yield "workflow_1", part
     elif isinstance(part.value, dict):
@@ -129,7 +129,7 @@ def _shaped(part: Part) -> Iterator[tuple[str, Part]]:
         part.fault("expected workflows: a mapping, a list, or arrows such as 'analyst -> writer -> user'")
 
 
-def _under(name: str, part: Part) -> Iterator[tuple[str, Part]]:
+def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
     """What is under a workflow's name: its steps, arrows, or workflows with names of their own, the first of which is meant by it."""
     if arrows.is_arrow(part.value) or (isinstance(part.value, dict) and "steps" in part.value):
         yield name, part
@@ -144,7 +144,7 @@ def _under(name: str, part: Part) -> Iterator[tuple[str, Part]]:
         part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
 
 
-def _listed(part: Part, number: int) -> Iterator[tuple[str, Part]]:
+def _listed(part: ConfigPart, number: int) -> Iterator[tuple[str, ConfigPart]]:
     """A workflow of a list: with its own id, or arrows."""
     if arrows.is_arrow(part.value):
         yield f"workflow_{number}", part

@@ -14,7 +14,7 @@ from cantata.models.values import JsonValue
 
 
 @dataclass(frozen=True)
-class Part:
+class ConfigPart:
     """A value, where it stands, and where its faults go."""
 
     document: Document
@@ -24,14 +24,14 @@ class Part:
     file: str = ""
     """The name of its file, where a configuration has several."""
 
-    def at(self, *keys: str | int) -> Part:
+    def at(self, *keys: str | int) -> ConfigPart:
         """The part under these keys; its value is null if nothing is there."""
         value = self.value
         for key in keys:
             value = step(value, key)
         return replace(self, value=value, path=(*self.path, *keys))
 
-    def saying(self, value: JsonValue) -> Part:
+    def saying(self, value: JsonValue) -> ConfigPart:
         """A part in this place that says something else, which this one is short for."""
         return replace(self, value=value)
 
@@ -39,24 +39,24 @@ class Part:
         """Whether it is a mapping with something under this key."""
         return isinstance(self.value, dict) and self.value.get(key) is not None
 
-    def first(self, *keys: str) -> Part | None:
+    def first(self, *keys: str) -> ConfigPart | None:
         """The part under the first of these keys that is there."""
         return next((self.at(key) for key in keys if self.has(key)), None)
 
-    def items(self) -> list[Part]:
+    def items(self) -> list[ConfigPart]:
         """The parts of a list; a value that is no list stands for a list of itself, and null for an empty one."""
         if isinstance(self.value, list):
             return [self.at(i) for i in range(len(self.value))]
         return [] if self.value is None else [self]
 
-    def entries(self) -> Iterator[tuple[str, Part]]:
+    def entries(self) -> Iterator[tuple[str, ConfigPart]]:
         """The parts of a mapping, by key."""
         if isinstance(self.value, dict):
             yield from ((key, self.at(key)) for key in self.value)
         elif self.value is not None:
             self.fault(f"expected a mapping, found {shown(self.value)}")
 
-    def seen_from(self, other: Part) -> str:
+    def seen_from(self, other: ConfigPart) -> str:
         """Where it stands: its line, and its file if the other is in another."""
         line = f"on line {self.document.line(self.path)}"
         return line if self.file == other.file else f"{line} of {self.file}"
@@ -72,7 +72,7 @@ class Part:
         self.fault(f"expected a text, found {shown(self.value)}")
         return ""
 
-    def texts(self) -> list[tuple[Part, str]]:
+    def texts(self) -> list[tuple[ConfigPart, str]]:
         """The texts of a list, or the one that it is."""
         return [(item, text) for item in self.items() if (text := item.text())]
 

@@ -11,7 +11,7 @@ from cantata.config.faults import in_order
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import name_of
 from cantata.errors import ConfigError, Fault
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.vocabulary import FILES, LEFT_ASIDE, SECTIONS, TOP
 from cantata.models.values import JsonValue
 
@@ -23,7 +23,7 @@ class Sources:
     """What the files of a configuration hold, by section."""
 
     folder: Path
-    parts: dict[str, list[Part]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
+    parts: dict[str, list[ConfigPart]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
     faults: list[Fault] = field(default_factory=list)
     left_aside: list[str] = field(default_factory=list)
     """Blocks that mean nothing here."""
@@ -35,9 +35,9 @@ class Sources:
         faults = in_order(dict.fromkeys(self.faults))
         return sorted(faults, key=lambda fault: fault.where.partition(" ")[0]) if self.several else faults
 
-    def named(self, section: str) -> Iterator[tuple[str, Part]]:
+    def named(self, section: str) -> Iterator[tuple[str, ConfigPart]]:
         """The agents or tools of all files: a list with ids, or a mapping."""
-        taken: dict[str, Part] = {}
+        taken: dict[str, ConfigPart] = {}
         for part in self.parts[section]:
             for name, each in _named(part):
                 if name in taken:
@@ -72,7 +72,7 @@ def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
         document = _document(path, read, sources)
         if document is not None:
             file = name_of(path, folder) if sources.several else ""
-            included = _included(Part(document, document.data, sources.faults, file=file), path.parent, folder)
+            included = _included(ConfigPart(document, document.data, sources.faults, file=file), path.parent, folder)
             sources.several = sources.several or bool(included)
             todo += included
             _take(document, name_of(path, folder) if sources.several else "", sources)
@@ -87,7 +87,7 @@ def _document(path: Path, read: Read, sources: Sources) -> Document | None:
         return None
 
 
-def _included(part: Part, beside: Path, folder: Path) -> list[Path]:
+def _included(part: ConfigPart, beside: Path, folder: Path) -> list[Path]:
     """The files that a file includes, by their place beside it; none is outside the configuration's folder."""
     found: list[Path] = []
     for item, name in part.at("include").texts():
@@ -103,7 +103,7 @@ def _included(part: Part, beside: Path, folder: Path) -> list[Path]:
 
 
 def _take(document: Document, file: str, sources: Sources) -> None:
-    part = Part(document, document.data, sources.faults, file=file)
+    part = ConfigPart(document, document.data, sources.faults, file=file)
     if not isinstance(document.data, dict):
         part.fault("expected a mapping with 'agents', 'tools' and 'workflows'")
         return
@@ -114,7 +114,7 @@ def _take(document: Document, file: str, sources: Sources) -> None:
             parts.append(part.at(section))
 
 
-def _named(part: Part) -> Iterable[tuple[str, Part]]:
+def _named(part: ConfigPart) -> Iterable[tuple[str, ConfigPart]]:
     if isinstance(part.value, dict):
         yield from part.entries()
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.inputs import Inputs
 from cantata.models.definitions import Agent, Script, Tool
 from cantata.models.values import JsonValue
@@ -39,7 +39,7 @@ def defined_in(script: str) -> Mapping[str, ast.AST]:
 
 
 @dataclass
-class Book:
+class SymbolTable:
     """Grows while files are read: agents and tools first, then what steps need besides."""
 
     folder: Path | None
@@ -59,7 +59,7 @@ class Book:
         """What an agent or a step may name as its tool."""
         return [*dict.fromkeys([*self.methods, *self.tools, CLARIFY])]
 
-    def tools_called(self, part: Part, name: str) -> list[str]:
+    def tools_called(self, part: ConfigPart, name: str) -> list[str]:
         """The tools that a name in a list of tools stands for."""
         if name == CLARIFY and name not in self.tools:
             description = "Asks a person for what is missing or not clear, and waits for the answer."
@@ -92,14 +92,14 @@ class Book:
         self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Holds an input against its schema.", cheap=True)
         return CHECK
 
-    def script(self, name: str, part: Part, place: str) -> str:
+    def script(self, name: str, part: ConfigPart, place: str) -> str:
         """The tool that a function written in the file is: its text stays there, and workers read it there too."""
         tool, text, folder = f"{name}@{place}", part.text(), self.folder or Path()
         self.tools[tool] = Tool(script=Script(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text)))
         self.scripts[tool] = text
         return tool
 
-    def function(self, part: Part) -> str | None:
+    def function(self, part: ConfigPart) -> str | None:
         """The tool that a step's `function` means: `module.name`, `module:name`, the name of a tool, or of one function beside the file."""
         name = part.text().strip()
         if name in self.tools:
@@ -110,7 +110,7 @@ class Book:
         self.tools.setdefault(name, Tool(function=found))
         return name
 
-    def resolved(self, part: Part) -> str | None:
+    def resolved(self, part: ConfigPart) -> str | None:
         """The `module:name` that a function of the file means; None with a fault."""
         return self._found(part, part.text().strip())
 
@@ -127,7 +127,7 @@ class Book:
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
         return next((name for name in names if name != "context"), None)
 
-    def _found(self, part: Part, name: str) -> str | None:
+    def _found(self, part: ConfigPart, name: str) -> str | None:
         module, _, last = name.rpartition(":") if ":" in name else name.rpartition(".")
         if not module:
             return self._beside(part, name)
@@ -137,7 +137,7 @@ class Book:
             return None
         return f"{module}:{last}"
 
-    def _beside(self, part: Part, name: str) -> str | None:
+    def _beside(self, part: ConfigPart, name: str) -> str | None:
         """A function that is named without its module."""
         modules = sorted(file.stem for file in self.folder.glob("*.py")) if self.folder else []
         found = [module for module in modules if fault_of(f"{module}:{name}", folder=self.folder) is None]
