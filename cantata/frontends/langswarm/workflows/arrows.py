@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.models.values import JsonValue
 
 _NAME = re.compile(r"[\w.-]+")
@@ -46,7 +46,7 @@ def is_arrow(value: JsonValue) -> bool:
     return isinstance(value, str) and "->" in value
 
 
-def unfold(part: Part, names: Names) -> list[JsonValue]:
+def unfold(part: ConfigPart, names: Names) -> list[JsonValue]:
     """The steps that an arrow text is short for."""
     taken: Counter[str] = Counter()
     stages = [stage for text in part.text().split("->") if (stage := _stage(part, text.strip(), taken))]
@@ -69,7 +69,7 @@ def unfold(part: Part, names: Names) -> list[JsonValue]:
     return steps
 
 
-def _stage(part: Part, text: str, taken: Counter[str]) -> _Stage | None:
+def _stage(part: ConfigPart, text: str, taken: Counter[str]) -> _Stage | None:
     inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     names = tuple(name.strip() for name in re.split(r"[|,]", inner))
     if not all(map(_NAME.fullmatch, names)) or ("|" in inner and "," in inner):
@@ -82,7 +82,7 @@ def _stage(part: Part, text: str, taken: Counter[str]) -> _Stage | None:
     return _Stage(names, tuple(ids), "|" in inner)
 
 
-def _key(part: Part, name: str, names: Names) -> str:
+def _key(part: ConfigPart, name: str, names: Names) -> str:
     key = names.key(name)
     if key is None and name == "user":
         part.fault("'user' stands at the end only, behind the last arrow")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from cantata.config.faults import did_you_mean, shown
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.references import USER_INPUT
 from cantata.models.values import JsonValue
 
@@ -26,7 +26,7 @@ class Inputs:
     schema: Schema | None = None
     """JSON schema of all of them: the workflow's `input_schema`, in which what has a default need not be given."""
 
-    def check(self, given: Mapping[str, Part], known: Mapping[str, JsonValue], place: Part) -> None:
+    def check(self, given: Mapping[str, ConfigPart], known: Mapping[str, JsonValue], place: ConfigPart) -> None:
         """Fault what a step gives by name: what is not declared, is missing, or does not fit, as far as its value is `known`."""
         for name, part in given.items():
             if self.defaults and name not in (*self.defaults, *USER_INPUT):
@@ -42,7 +42,7 @@ class Inputs:
                 given[name].fault(said[0])
 
 
-def read_inputs(part: Part) -> Inputs:
+def read_inputs(part: ConfigPart) -> Inputs:
     """The inputs of a workflow, whatever its shape."""
     defaults = dict(_declared(part))
     schema = read_schema(part.at("input_schema"))
@@ -52,7 +52,7 @@ def read_inputs(part: Part) -> Inputs:
     return Inputs(defaults, schema)
 
 
-def read_schema(part: Part) -> Schema | None:
+def read_schema(part: ConfigPart) -> Schema | None:
     """The JSON schema that a part is; None with a fault if it is none."""
     from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # only workflows with a schema need it
 
@@ -76,7 +76,7 @@ def faults_in(value: JsonValue, schema: JsonValue) -> list[str]:
     return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in errors_in(value, schema)]
 
 
-def _declared(part: Part) -> Iterator[tuple[str, JsonValue]]:
+def _declared(part: ConfigPart) -> Iterator[tuple[str, JsonValue]]:
     """The inputs that a workflow names, with their defaults."""
     for key in ("inputs", "variables"):
         inputs = part.at(key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, ToStep
 from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, parts_of
@@ -108,7 +108,7 @@ def read_navigation(step: Step, steps: Mapping[str, Step], value: str) -> Naviga
     )  # fmt: skip
 
 
-def _options(part: Part, steps: Mapping[str, Step]) -> list[tuple[str, str]]:
+def _options(part: ConfigPart, steps: Mapping[str, Step]) -> list[tuple[str, str]]:
     found = []
     for item in part.items():
         name = item.at("id").text() if isinstance(item.value, dict) else item.text()
@@ -122,7 +122,7 @@ def _options(part: Part, steps: Mapping[str, Step]) -> list[tuple[str, str]]:
     return found
 
 
-def _rules(part: Part, steps: Mapping[str, Step], value: str) -> list[tuple[str, str]]:
+def _rules(part: ConfigPart, steps: Mapping[str, Step], value: str) -> list[tuple[str, str]]:
     found: list[tuple[float, str, str]] = []
     for item in part.items():
         item.known_keys(("conditions", "target_step", "priority", "description"))
@@ -136,7 +136,7 @@ def _rules(part: Part, steps: Mapping[str, Step], value: str) -> list[tuple[str,
     return [(test, target) for _, test, target in sorted(found, key=lambda rule: -rule[0])]
 
 
-def _test(part: Part, value: str) -> str | None:
+def _test(part: ConfigPart, value: str) -> str | None:
     part.known_keys(("field", "operator", "value", "description"))
     operator = part.at("operator").text() if part.has("operator") else "eq"
     if operator not in _OPERATORS:

@@ -27,7 +27,7 @@ Fields = dict[str, JsonValue]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class StepNode:
     """A step that is a node of its own, with all that is said of it but what comes next."""
 
     id: str
@@ -47,10 +47,10 @@ class Drawn:
 
 
 @dataclass
-class Drawing:
+class NodeEmitter:
     """Nodes in the making, in order."""
 
-    steps: Mapping[str, Drawn]
+    steps: Mapping[str, StepNode]
     order: Order
     bodies: Sequence[Fields] = ()
     """The nodes that maps run."""
@@ -79,7 +79,7 @@ class Drawing:
         self._nodes[node] = {"node_id": node, **self.check, "next_node": first}
         return node
 
-    def _last(self) -> Iterator[tuple[Drawn, tuple[str, ...]]]:
+    def _last(self) -> Iterator[tuple[StepNode, tuple[str, ...]]]:
         """The steps that no other comes after, with the conditions under which that is so; for a condition, those before it."""
         leading = {needed for needs in self.order.waits_for.values() for needed in needs}
         for step in self.steps.values():
@@ -89,7 +89,7 @@ class Drawing:
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def _draw(self, step: Drawn) -> None:
+    def _draw(self, step: StepNode) -> None:
         fields: Fields = {"node_id": step.node, **step.fields}
         waits = [self.steps[needed] for needed in self.order.waits_for[step.id]]
         deps: list[JsonValue] = [needed.node for needed in waits if needed.when is None]
@@ -111,7 +111,7 @@ class Drawing:
                 self._nodes[self._enter(step.id)]["false_node"] = _one(ways)
         self._on_error(step, fields, _many(fields.get("next_node")))
 
-    def _behind(self, step: Drawn) -> list[str]:
+    def _behind(self, step: StepNode) -> list[str]:
         """What follows a step unasked: by the list, as a fan's gatherer, and for one that may not be done, what depends on it."""
         found = [self._enter(each) for each in self.order.after[step.id]]
         if step.when is not None:
@@ -123,7 +123,7 @@ class Drawing:
         step = self.steps[step_id]
         return step.node if step.when is None else f"{step.node}.when"
 
-    def _sides(self, step: Drawn, fields: Fields) -> None:
+    def _sides(self, step: StepNode, fields: Fields) -> None:
         """Of a step that is a condition itself."""
         for route in step.routes:
             if isinstance(route, Choice):
@@ -131,7 +131,7 @@ class Drawing:
                     targets = self._targets(step, inner, (test,)) or [self._enter(each) for each in self.order.passed[step.id]]
                     fields[side] = _one(targets)
 
-    def _on_error(self, step: Drawn, fields: Fields, ways: Sequence[str]) -> None:
+    def _on_error(self, step: StepNode, fields: Fields, ways: Sequence[str]) -> None:
         jump = self._enter(step.jumps_to) if step.jumps_to else fields.get("on_error")
         if step.rollback_to is not None:
             if jump == "skip" and ways:  # what is skipped is the step, not the way back
@@ -147,7 +147,7 @@ class Drawing:
 
     # --- where its output goes ------------------------------------------------------------------------------------------
 
-    def _targets(self, step: Drawn, routes: Sequence[Route], held: tuple[str, ...]) -> list[str]:
+    def _targets(self, step: StepNode, routes: Sequence[Route], held: tuple[str, ...]) -> list[str]:
         """The nodes that routes lead to, made where they are not there; `held` are the conditions that hold on the way to them."""
         found: list[str] = []
         for route in routes:
@@ -162,7 +162,7 @@ class Drawing:
                     found += self._choice(step, route, held)
         return list(dict.fromkeys(found))
 
-    def _choice(self, step: Drawn, choice: Choice, held: tuple[str, ...]) -> list[str]:
+    def _choice(self, step: StepNode, choice: Choice, held: tuple[str, ...]) -> list[str]:
         """The first of the branches that ask for one case after the other."""
         made: list[tuple[str, list[str]]] = []
         for held_too, routes in choice.ways[:-1]:
@@ -180,7 +180,7 @@ class Drawing:
                 del self._nodes[node]
         return entry
 
-    def _invoked(self, step: Drawn, route: Invoke) -> str:
+    def _invoked(self, step: StepNode, route: Invoke) -> str:
         node = self._free(f"{step.node}.{route.workflow}")
         given: Fields = dict.fromkeys(USER_INPUT, step.value)
         self._nodes[node] = {"node_id": node, "kind": "chain", "name": route.workflow, "input_map": given}

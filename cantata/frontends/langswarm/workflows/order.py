@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, ToStep
 from cantata.frontends.langswarm.workflows.steps import Step
 
@@ -89,7 +89,7 @@ class _Ordering:
         targets = [*led_to(self._routes.get(step.id, ())), *filter(None, [self._jumps.get(step.id)])]
         return (target for target in targets if target in self._place)
 
-    def _named(self, names: Sequence[tuple[Part, str]], own: str) -> list[str]:
+    def _named(self, names: Sequence[tuple[ConfigPart, str]], own: str) -> list[str]:
         """The steps of these names, without those that are not there."""
         for part, name in names:
             if name == own:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import any_of, condition, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, render
 
@@ -63,17 +63,17 @@ class Targets:
     """Agent → the first step that asks it."""
     workflows: Collection[str]
 
-    def read(self, part: Part, scope: Scope) -> tuple[Route, ...]:
+    def read(self, part: ConfigPart, scope: Scope) -> tuple[Route, ...]:
         """The ways on from a step; `scope.before` is its output."""
         return tuple(route for item in part.items() for route in self._route(item, scope))
 
-    def _route(self, part: Part, scope: Scope) -> Iterator[Route]:
+    def _route(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
         if isinstance(part.value, dict):
             yield from self._mapping(part, scope)
         elif target := part.text():
             yield from self._named(part, target)
 
-    def _named(self, part: Part, target: str) -> Iterator[Route]:
+    def _named(self, part: ConfigPart, target: str) -> Iterator[Route]:
         if target == USER:
             yield ToUser()
         elif target in self.steps:
@@ -83,7 +83,7 @@ class Targets:
         else:
             part.fault(f"there is no step {target!r}{did_you_mean(target, [*self.steps, *self.agents, USER])}")
 
-    def _mapping(self, part: Part, scope: Scope) -> Iterator[Route]:
+    def _mapping(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
         form = next((form for form in _FORMS if part.has(form)), None)
         if form is None:
             part.fault(f"expected one of the keys {', '.join(map(repr, _FORMS))}")
@@ -113,14 +113,14 @@ class Targets:
                 if test is not None:
                     yield Choice(((test, self.read(part.at("then"), scope)),), self.read(part.at("else"), scope))
 
-    def _invoked(self, part: Part) -> Iterator[Route]:
+    def _invoked(self, part: ConfigPart) -> Iterator[Route]:
         name = part.at("invoke").text()
         if name in self.workflows:
             yield Invoke(name, part.has("await") and part.at("await").truth())
         elif name:
             part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
 
-    def _switch(self, part: Part, scope: Scope) -> Iterator[Route]:
+    def _switch(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
         """The case that the value says; none says what another does, so each is asked for alone."""
         value = _expression(part.at("switch"), scope, _value)
         cases: dict[str, tuple[Route, ...]] = {}
@@ -148,7 +148,7 @@ _FORMS: Mapping[str, Collection[str]] = {
 }
 
 
-def _expression(part: Part, scope: Scope, read: Callable[[str, Scope], str]) -> str | None:
+def _expression(part: ConfigPart, scope: Scope, read: Callable[[str, Scope], str]) -> str | None:
     try:
         return read(part.text(), scope)
     except Unreadable as error:

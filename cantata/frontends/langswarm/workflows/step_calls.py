@@ -8,8 +8,8 @@ from typing import cast
 
 from cantata.config.faults import did_you_mean, shown
 from cantata.frontends.langswarm.agent_reader import tools_listed
-from cantata.frontends.langswarm.config_part import Part
-from cantata.frontends.langswarm.symbol_table import Book, defined_in
+from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.symbol_table import SymbolTable, defined_in
 from cantata.frontends.langswarm.workflows.conditions import condition
 from cantata.frontends.langswarm.workflows.inputs import Schema
 from cantata.frontends.langswarm.workflows.navigation import Navigation
@@ -33,7 +33,7 @@ from cantata.models.values import JsonValue
 class Caller:
     """Makes the nodes of one workflow's steps."""
 
-    book: Book
+    symbols: SymbolTable
     workflow: str
     retry: int = 0
     """Tries after the first, where a step says nothing."""
@@ -60,15 +60,15 @@ class Caller:
         """The agent that a step asks, or a variant of it."""
         part = step.at("agent")
         name = part.text()
-        if name not in self.book.agents:
-            part.fault(f"there is no agent {name!r}{did_you_mean(name, self.book.agents)}")
+        if name not in self.symbols.agents:
+            part.fault(f"there is no agent {name!r}{did_you_mean(name, self.symbols.agents)}")
             return name
-        agent = self.book.agents[name]
+        agent = self.symbols.agents[name]
         changes: dict[str, object] = dict(self.changes)
         if step.has("no_mcp"):
             inner = step.at("no_mcp")
             inner.known_keys(("tools",))
-            tools, most = tools_listed(inner.at("tools"), self.book)
+            tools, most = tools_listed(inner.at("tools"), self.symbols)
             changes |= {"tools": tools, **({"max_tool_rounds": most} if most else {})}
             if not inner.has("tools"):
                 inner.fault("'no_mcp' needs 'tools', the tools that its agent may call in this step")
@@ -76,7 +76,7 @@ class Caller:
             changes |= navigation.changes(agent)
         elif isinstance(schema, dict):
             changes["output"] = OutputSchema.model_validate({"schema": schema})
-        return self.book.variant(name, f"{self.workflow}.{step.id}", changes)
+        return self.symbols.variant(name, f"{self.workflow}.{step.id}", changes)
 
     def _asked(self, step: Step, scope: Scope) -> Fields:
         for name, each in step.at("args").entries():
@@ -99,14 +99,14 @@ class Caller:
         name = part.text()
         if step.has("method"):
             name = f"{name}.{step.at('method').text()}"
-        names = self.book.tools_called(part, name) if name else []
+        names = self.symbols.tools_called(part, name) if name else []
         if len(names) > 1:
             part.fault(f"{name!r} has several methods; write which in 'method': {', '.join(each.partition('.')[2] for each in names)}")
         return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
 
     def _function(self, step: Step, scope: Scope) -> Fields:
         part = step.at("function")
-        tool = self._script(part.text(), step) if step.has("script") else self.book.function(part)
+        tool = self._script(part.text(), step) if step.has("script") else self.symbols.function(part)
         return {"kind": "tool", "name": tool or part.text(), **self._arguments(step, scope, tool or "")}
 
     def _script(self, name: str, step: Step) -> str | None:
@@ -115,7 +115,7 @@ class Caller:
         text = part.text()
         try:
             if name in defined_in(text):
-                return self.book.script(name, part, f"{self.workflow}.{step.id}")
+                return self.symbols.script(name, part, f"{self.workflow}.{step.id}")
         except (SyntaxError, ValueError) as error:
             part.fault(f"the script is no Python: {error}")
             return None
@@ -133,21 +133,21 @@ class Caller:
                 step.part.fault("a transform needs a 'function', or a value with references")
             if step.has("input"):
                 step.at("input").fault("'input' has no effect on a transform that is a value; write it as a reference there")
-            return {"kind": "tool", "name": self.book.value_tool(), **_given({"value": part}, scope)}
+            return {"kind": "tool", "name": self.symbols.value_tool(), **_given({"value": part}, scope)}
         if part.has("function"):
             part.known_keys(("function",))
-        tool = self.book.function(function)
+        tool = self.symbols.function(function)
         return {"kind": "tool", "name": tool or "", **self._arguments(step, scope, tool or "", default=True)}
 
     def _arguments(self, step: Step, scope: Scope, tool: str, *, default: bool = False) -> Fields:
         """What a function or tool is given: mappings by name, anything else as its first argument."""
-        given: dict[str, Part] = {}
+        given: dict[str, ConfigPart] = {}
         for key in ("input", "args"):
             part = step.at(key)
             if isinstance(part.value, dict):
                 given |= {name: each for name, each in part.entries() if not (name == "steps" and step.says("is_fan_in"))}
             elif part.value is not None or (default and key == "input"):
-                name = (self.book.first_parameter(tool) if tool in self.book.tools else None) or "input"
+                name = (self.symbols.first_parameter(tool) if tool in self.symbols.tools else None) or "input"
                 given[name] = part if part.value is not None else part.saying("${previous_output}")
         return _given(given, scope)
 
@@ -156,27 +156,27 @@ class Caller:
     def _invoke(self, step: Step, scope: Scope) -> Fields:
         part = step.at("invoke_workflow")
         name = part.text()
-        if name not in self.book.workflows:
-            part.fault(f"there is no workflow {name!r}{did_you_mean(name, self.book.workflows)}")
+        if name not in self.symbols.workflows:
+            part.fault(f"there is no workflow {name!r}{did_you_mean(name, self.symbols.workflows)}")
         given = step.at("input")
         fields: Fields = {"kind": "chain", "name": name}
         said = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
         if isinstance(given.value, dict):
             named = _given(dict(given.entries()), scope)
             static = cast(Fields, named.get("input", {}))
-            if name in self.book.workflows:
-                self.book.workflows[name].check(dict(given.entries()), static, given)
+            if name in self.symbols.workflows:
+                self.symbols.workflows[name].check(dict(given.entries()), static, given)
             mapped = {key: text for key, text in said.items() if key not in static}
             own = named.get("input_map", {})
             return {**fields, "input": static, "input_map": {**mapped, **(own if isinstance(own, dict) else {})}}
-        if name in self.book.workflows:
-            self.book.workflows[name].check({}, {}, step.part)
+        if name in self.symbols.workflows:
+            self.symbols.workflows[name].check({}, {}, step.part)
         text = scope.before if given.value is None else _rendered(given, scope).text
         return {**fields, "input_map": dict.fromkeys(USER_INPUT, text)}
 
     def check(self, schema: Schema) -> Fields:
         """The fields of the node that holds the workflow's input against its schema."""
-        return {"kind": "tool", "name": self.book.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
+        return {"kind": "tool", "name": self.symbols.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
 
     def _loop(self, step: Step, scope: Scope) -> Fields:
         part = step.at("loop")
@@ -222,7 +222,7 @@ _KINDS: Mapping[str, Callable[[Caller, Step, Scope], Fields]] = {
 }
 
 
-def read_condition(part: Part, scope: Scope) -> str:
+def read_condition(part: ConfigPart, scope: Scope) -> str:
     """The expression of a condition; one that never holds, with a fault, if it cannot be read."""
     if isinstance(part.value, bool):
         return literal(part.value)
@@ -233,7 +233,7 @@ def read_condition(part: Part, scope: Scope) -> str:
         return literal(False)
 
 
-def _given(parts: Mapping[str, Part], scope: Scope) -> Fields:
+def _given(parts: Mapping[str, ConfigPart], scope: Scope) -> Fields:
     """Values by name: what stands as it is, and what has references."""
     for name, part in parts.items():
         try:
@@ -246,7 +246,7 @@ def _given(parts: Mapping[str, Part], scope: Scope) -> Fields:
     return {**({"input": static} if static else {}), **({"input_map": mapped} if mapped else {})}
 
 
-def _rendered(part: Part, scope: Scope) -> Rendered:
+def _rendered(part: ConfigPart, scope: Scope) -> Rendered:
     try:
         return render(part.value, scope)
     except Unreadable as error:
@@ -254,7 +254,7 @@ def _rendered(part: Part, scope: Scope) -> Rendered:
         return Rendered()
 
 
-def _blamed(part: Part, scope: Scope) -> Part:
+def _blamed(part: ConfigPart, scope: Scope) -> ConfigPart:
     """The innermost part that cannot be read."""
     children = [part.at(key) for key in part.value] if isinstance(part.value, dict) else []
     children = part.items() if isinstance(part.value, list) else children

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.langswarm.config_part import Part
+from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
 
 _FORBIDDEN = "/#@|=,*"  # the ids of a run's steps are made with them
@@ -27,9 +27,9 @@ class Step:
     """The node that it becomes."""
     kind: str
     """agent, function, tool, transform, invoke_workflow, loop, condition, approval"""
-    part: Part
+    part: ConfigPart
 
-    def at(self, key: str) -> Part:
+    def at(self, key: str) -> ConfigPart:
         """The part under a key, whatever it is called."""
         return self.part.first(*ALIASES.get(key, (key,))) or self.part.at(key)
 
@@ -41,7 +41,7 @@ class Step:
         """Whether a key says true."""
         return self.has(key) and self.at(key).truth()
 
-    def names(self, key: str) -> list[tuple[Part, str]]:
+    def names(self, key: str) -> list[tuple[ConfigPart, str]]:
         """The texts of a list under a key."""
         return self.at(key).texts() if self.has(key) else []
 
@@ -57,10 +57,10 @@ class Step:
         return self.kind == "agent" and self.has("navigation")
 
 
-def read_steps(part: Part) -> list[Step]:
+def read_steps(part: ConfigPart) -> list[Step]:
     """The steps of a list."""
     found: list[Step] = []
-    taken: dict[str, Part] = {}
+    taken: dict[str, ConfigPart] = {}
     given = {str(item.value.get("id", item.value.get("step"))) for item in part.items() if isinstance(item.value, dict)}
     for item in part.items():
         if not isinstance(item.value, dict):
@@ -81,7 +81,7 @@ def read_steps(part: Part) -> list[Step]:
     return found
 
 
-def _kind(part: Part) -> str | None:
+def _kind(part: ConfigPart) -> str | None:
     """What a step does; None with a fault."""
     said = part.at("type").value
     if said is not None and str(said) not in TYPES:
@@ -109,7 +109,7 @@ def _kind(part: Part) -> str | None:
     return kinds[0]
 
 
-def _near_kind(part: Part) -> str:
+def _near_kind(part: ConfigPart) -> str:
     keys = part.value if isinstance(part.value, dict) else {}
     unknown = [key for key in keys if key not in _KEYS]
     hints = [f"{key!r}{hint}" for key in unknown if (hint := did_you_mean(key, _KEYS)).startswith("; did")]
@@ -133,7 +133,7 @@ def _what(kind: str) -> str:
     return words.get(kind, f"a {kind}")
 
 
-def _id(part: Part, kind: str | None, taken: dict[str, Part], given: set[str]) -> str:
+def _id(part: ConfigPart, kind: str | None, taken: dict[str, ConfigPart], given: set[str]) -> str:
     """The id a step has, or one that it gets: what it names, with a number if that is taken."""
     own = part.first(*ALIASES["id"])
     if own is not None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.langswarm.config_part import Part
-from cantata.frontends.langswarm.symbol_table import Book
+from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
 from cantata.frontends.langswarm.workflows.inputs import read_schema
 from cantata.frontends.langswarm.workflows.navigation import read_navigation
-from cantata.frontends.langswarm.workflows.node_emitter import Drawing, Drawn, Fields
+from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode
 from cantata.frontends.langswarm.workflows.order import Order, order
 from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, Targets, ToStep, ToUser
 from cantata.frontends.langswarm.workflows.references import Scope, reads, step_value
@@ -32,20 +32,20 @@ _BEFORE = 'not_null($."output", $."input"."input")'
 """The output of the step before; the input of the workflow where it begins."""
 
 
-def compile_workflow(name: str, part: Part, book: Book) -> tuple[Chain | None, Mapping[str, Part]]:
+def compile_workflow(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple[Chain | None, Mapping[str, ConfigPart]]:
     """The chain that a workflow is, and where its nodes are in the file. Faults go to the part."""
-    compiler = _Compiler(name, part, book)
+    compiler = _Compiler(name, part, symbols)
     before = len(part.faults)
     chain = compiler.compile()
     return (chain if len(part.faults) == before else None), compiler.places
 
 
 class _Compiler:
-    def __init__(self, name: str, part: Part, book: Book) -> None:
+    def __init__(self, name: str, part: ConfigPart, symbols: SymbolTable) -> None:
         self._part = part
-        self._book = book
+        self._symbols = symbols
         part.known_keys(WORKFLOW)
-        self._inputs = book.workflows[name]
+        self._inputs = symbols.workflows[name]
         self._variables = self._inputs.defaults
         self._mode = self._read_mode()
         self._steps = {step.id: step for step in read_steps(part if isinstance(part.value, list) else part.at("steps"))}
@@ -59,10 +59,10 @@ class _Compiler:
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").truth())
-        self._caller = Caller(book, name, self._count("retry"), changes, at_once)
+        self._caller = Caller(symbols, name, self._count("retry"), changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
-            book.left_aside.append("settings")
+            symbols.left_aside.append("settings")
         self.places = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:
@@ -73,18 +73,18 @@ class _Compiler:
         listed = [step for step in self._steps.values() if step.id not in self._bodies and step.kind != FAULTY]
         routes = {step.id: self._routes(step) for step in listed}
         jumps = {step.id: jump for step in listed if (jump := self._jump(step)) is not None}
-        drawn = {step.id: self._draw(step, routes[step.id], jumps.get(step.id), {}) for step in listed}
+        step_nodes = {step.id: self._draw(step, routes[step.id], jumps.get(step.id), {}) for step in listed}
         bodies = [self._body(step, owner) for step, owner in self._body_steps()]
-        reading = {step_id for step_id, each in drawn.items() if self._reads_others(each)}
+        reading = {step_id for step_id, each in step_nodes.items() if self._reads_others(each)}
         found = order(listed, routes, jumps, reading, parallel=self._mode == "parallel")
         self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
-        drawn |= {step_id: self._gathering(drawn[step_id], members) for step_id, members in found.gathered.items()}
+        step_nodes |= {step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()}
         description, timeout_s = self._described(), self._seconds()
         if self._part.faults:
             return None
         check = self._caller.check(self._inputs.schema) if self._inputs.schema else None
-        return Drawing(drawn, found, bodies, check).chain(description=description, timeout_s=timeout_s)
+        return NodeEmitter(step_nodes, found, bodies, check).chain(description=description, timeout_s=timeout_s)
 
     # --- the workflow as a whole ----------------------------------------------------------------------------------------
 
@@ -168,15 +168,15 @@ class _Compiler:
         values = [self._values[each] for each in reversed(above or owners[:1])]
         return values[0] if len(values) == 1 else f"not_null({', '.join(values)})"
 
-    def _reads_others(self, drawn: Drawn) -> bool:
+    def _reads_others(self, step_nodes: StepNode) -> bool:
         """Whether a step reads the output of another, and so may begin when that is over."""
-        texts = [drawn.when or "", *_expressions(drawn.fields)]
-        nodes = {step.node for step in self._steps.values()} - {drawn.node}
+        texts = [step_nodes.when or "", *_expressions(step_nodes.fields)]
+        nodes = {step.node for step in self._steps.values()} - {step_nodes.node}
         return bool(set().union(*map(reads, texts)) & nodes)
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
-    def _draw(self, step: Step, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> Drawn:
+    def _draw(self, step: Step, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> StepNode:
         scope = self._scope(step, items)
         navigation = self._navigations.get(step.id)
         fields = self._caller.fields(step, scope, navigation, self._answer_schema(step, routes))
@@ -186,18 +186,18 @@ class _Compiler:
             routes = navigation.routes(self._values[step.id])
         if step.kind != "condition" and (word := self._on_error(step)) is not None:
             fields["on_error"] = word
-        drawn = Drawn(step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition")
+        step_nodes = StepNode(step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition")
         when = step.at("condition") if step.kind != "condition" and step.has("condition") else None
         rollback = self._rollback(step)
         return replace(
-            drawn, when=read_condition(when, scope) if when is not None else None, jumps_to=jump,
+            step_nodes, when=read_condition(when, scope) if when is not None else None, jumps_to=jump,
             rollback_to=rollback[0] if rollback else None, rollbacks=rollback[1] if rollback else 1,
         )  # fmt: skip
 
     def _routes(self, step: Step) -> tuple[Route, ...]:
         scope = self._scope(step, {}, behind=True)
         steps = [step_id for step_id in self._steps if step_id not in self._bodies]
-        targets = Targets(steps, agents_of([*self._steps.values()]), self._book.workflows)
+        targets = Targets(steps, agents_of([*self._steps.values()]), self._symbols.workflows)
         if step.kind == "condition":
             test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
             sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
@@ -258,13 +258,13 @@ class _Compiler:
         """What an answer must be, for the agents whose output goes to the user."""
         return self._output_schema if any(isinstance(route, ToUser) for route in _all(routes)) else None
 
-    def _gathering(self, drawn: Drawn, members: Sequence[str]) -> Drawn:
+    def _gathering(self, step_nodes: StepNode, members: Sequence[str]) -> StepNode:
         """A step that gathers a fan, and says nothing of its input, is given what all of it gave."""
-        step = self._steps[drawn.id]
+        step = self._steps[step_nodes.id]
         if step.has("input") or step.kind != "agent":
-            return drawn
+            return step_nodes
         given: JsonValue = {member: self._values[member] for member in members}
-        return replace(drawn, fields={**drawn.fields, "input_map": given})
+        return replace(step_nodes, fields={**step_nodes.fields, "input_map": given})
 
     # --- loops ----------------------------------------------------------------------------------------------------------
 
@@ -304,11 +304,11 @@ class _Compiler:
         name = var.text() if var.value is not None else "item"
         if step.has("on_error") and step.at("on_error").text() not in _ON_ERROR:
             step.at("on_error").fault(f"expected one of {', '.join(map(repr, _ON_ERROR))}; a step to go to belongs on {loop.id!r}")
-        drawn = self._draw(step, (), None, {name: _ITEM})
-        return {"node_id": step.node, **drawn.fields}
+        step_nodes = self._draw(step, (), None, {name: _ITEM})
+        return {"node_id": step.node, **step_nodes.fields}
 
 
-def _aliases(step: Step) -> Iterator[tuple[Part, str]]:
+def _aliases(step: Step) -> Iterator[tuple[ConfigPart, str]]:
     """What a step's output is called besides."""
     yield from step.at("output_key").texts()
     output = step.at("output")
