@@ -17,11 +17,13 @@ from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
 
 _ENV = re.compile(r"env:(\w+)")
-_KEPT = "would be kept with each run; let the function read its worker's environment, or give it to an MCP server by 'env' or 'headers'"
+_STORED_SECRET = (
+    "would be kept with each run; let the function read its worker's environment, or give it to an MCP server by 'env' or 'headers'"
+)
 _Model = TypeVar("_Model", bound=BaseModel)
 _OF_SERVERS = frozenset({"args", "env", "headers"})
 _OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "retry", "metadata"})
-_STAND_IN = Tool(asks=True, parameters={"type": "object"})
+_PLACEHOLDER = Tool(asks=True, parameters={"type": "object"})
 """In the place of a tool with a fault, so that only the fault is told, and not that its name is unknown."""
 
 
@@ -39,7 +41,7 @@ class AgentReader:
         """Read an agent."""
         if not isinstance(part.value, dict | None) and part.value != name:
             part.fault(f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}")
-        part.known_keys(AGENT)
+        part.check_keys(AGENT)
         known: dict[str, object] = {
             "description": self._text(part, "description") or self._text(part, "name"),
             "model": self._model(part),
@@ -51,7 +53,7 @@ class AgentReader:
         known |= self._tools(part.at("tools"))
         known |= self._memory_of(part)
         if part.has("streaming"):
-            known["stream"] = part.at("streaming").truth()
+            known["stream"] = part.at("streaming").boolean()
         if part.has("response_mode"):
             known["response_mode"] = part.at("response_mode").text()
         for key, field in (("max_tool_iterations", "max_tool_rounds"), ("retry", "retries")):
@@ -100,19 +102,19 @@ class AgentReader:
 
     def _memory_of(self, part: ConfigPart) -> dict[str, object]:
         memory = part.at("memory")
-        shown = self._memory if memory.value is None else memory_is_on(memory, self._symbols)
+        shown = self._memory if memory.value is None else read_memory_flag(memory, self._symbols)
         return {} if shown is None else {"history": History(enabled=shown)}
 
     def _tools(self, part: ConfigPart) -> dict[str, object]:
         """What a list of tools says of an agent."""
-        names, most = tools_listed(part, self._symbols)
+        names, most = read_tool_list(part, self._symbols)
         return {"tools": names, **({"max_tool_rounds": most} if most else {})}
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, part: ConfigPart) -> None:
         """Read a tool: a function, some methods of a module, or an MCP server."""
-        part.known_keys(TOOL)
+        part.check_keys(TOOL)
         settings = part.at("settings")
         if settings.value is not None and not isinstance(settings.value, dict):
             settings.fault("expected a mapping")
@@ -123,20 +125,20 @@ class AgentReader:
             part.at("pattern").fault(
                 "expected 'direct' or 'hybrid'; a tool has no workflow of its own here, so it is called by its methods"
             )
-        if part.has("local_mode") and part.at("local_mode").truth() != (url is None):
+        if part.has("local_mode") and part.at("local_mode").boolean() != (url is None):
             part.at("local_mode").fault("does not fit: a tool with a 'url' is not local, and any other is")
         if sum(each is not None for each in (function, command or url, part.first("module"))) != 1:
-            part.fault(_no_tool(part))
-            self._symbols.tools[name] = _STAND_IN
+            part.fault(_missing_target(part))
+            self._symbols.tools[name] = _PLACEHOLDER
         elif function is not None:
-            part.known_keys(TOOL - _OF_SERVERS - {"methods"}, TOOL, "a tool that is a function")
-            part.at("metadata").known_keys(("function", "description", "parameters"))
+            part.check_keys(TOOL - _OF_SERVERS - {"methods"}, TOOL, "a tool that is a function")
+            part.at("metadata").check_keys(("function", "description", "parameters"))
             self._function(name, function, part)
         elif command or url:
-            part.known_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which says itself what tools it has")
+            part.check_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which says itself what tools it has")
             self._server(name, command, url, places, part)
         else:
-            part.known_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
+            part.check_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
             self._methods(name, part)
 
     def _function(self, name: str, function: ConfigPart, part: ConfigPart) -> None:
@@ -145,7 +147,7 @@ class AgentReader:
         parameters = _in((part, part.at("metadata")), "parameters")
         known |= {"function": found, "description": description.text() if description else ""}
         known |= {"parameters": _schema(parameters.value)} if parameters else {}
-        self._symbols.tools[name] = (self._made(Tool, known, part) if found else None) or _STAND_IN
+        self._symbols.tools[name] = (self._made(Tool, known, part) if found else None) or _PLACEHOLDER
 
     def _methods(self, name: str, part: ConfigPart) -> None:
         """A tool whose methods are functions of one module."""
@@ -155,11 +157,11 @@ class AgentReader:
             entries = list(item.entries()) if isinstance(item.value, dict) and "name" not in item.value else []
             methods = entries or [(item.at("name").text() if isinstance(item.value, dict) else item.text(), item.at("description"))]
             for method, described in methods:
-                function = self._symbols.resolved(item.saying(f"{module}:{method}"))
+                function = self._symbols.resolved(item.with_value(f"{module}:{method}"))
                 if function:
                     text = described.value if isinstance(described.value, str) else ""
                     known = {**self._common(part), "function": function, "description": text}
-                    self._symbols.tools[f"{name}.{method}"] = self._made(Tool, known, part) or _STAND_IN
+                    self._symbols.tools[f"{name}.{method}"] = self._made(Tool, known, part) or _PLACEHOLDER
                     found.append(f"{name}.{method}")
         if not part.has("methods"):
             part.fault("a tool with a 'module' needs 'methods': the names of its functions")
@@ -182,17 +184,17 @@ class AgentReader:
         if timeout and (seconds := timeout.number(least=0.001)):
             known["timeout_s"] = seconds
         settings = part.at("settings")
-        settings.known_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
+        settings.check_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
         server = self._made(McpServer, known, part)
         description = part.at("description").text() if part.has("description") else ""
-        self._symbols.tools[name] = Tool(mcp=server, description=description) if server else _STAND_IN
+        self._symbols.tools[name] = Tool(mcp=server, description=description) if server else _PLACEHOLDER
 
     def _variable(self, key: str, part: ConfigPart) -> str:
         """The variable of the workers' environment that a server is given; no value is kept."""
         text = part.text()
         found = _ENV.fullmatch(text)
         if found is None and not (part.path and isinstance(part.path[-1], int)):
-            part.fault(f"a value {_KEPT}: write 'env:{key.upper().replace('-', '_')}'")
+            part.fault(f"a value {_STORED_SECRET}: write 'env:{key.upper().replace('-', '_')}'")
         return found[1] if found else text
 
     def _common(self, part: ConfigPart) -> dict[str, object]:
@@ -237,7 +239,7 @@ class AgentReader:
         return None
 
 
-def tools_listed(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], int | None]:
+def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], int | None]:
     """The tools that a list names, and how many rounds of calls its options allow."""
     names: list[str] = []
     limits: list[int] = []
@@ -247,10 +249,10 @@ def tools_listed(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], int
             name, options = next(item.entries())
         else:
             name = item.at("name").text() if isinstance(item.value, dict) else item.text()
-        names += symbols.tools_called(item, name) if name else []
-        options.known_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
+        names += symbols.resolve_tool(item, name) if name else []
+        options.check_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
         for key in ("repeatable", "return_to_agent"):
-            if options.has(key) and not options.at(key).truth():
+            if options.has(key) and not options.at(key).boolean():
                 options.at(key).fault("every tool may be called again, and its result goes back to the agent")
         if options.has("retry_limit") and (most := options.at("retry_limit").count(least=1)):
             limits.append(most)
@@ -266,7 +268,7 @@ def _params(part: ConfigPart) -> dict[str, JsonValue]:
 def _refuse_variables(part: ConfigPart) -> None:
     """Fault each `env:VAR` within: it would stay as it is written, or be kept."""
     if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
-        part.fault(f"the value of {variable[1]!r} {_KEPT}")
+        part.fault(f"the value of {variable[1]!r} {_STORED_SECRET}")
     for key in part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ():
         _refuse_variables(part.at(key))
 
@@ -275,12 +277,12 @@ def _in(places: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
     return next((found for place in places if (found := place.first(*keys))), None)
 
 
-def memory_is_on(part: ConfigPart, symbols: SymbolTable) -> bool:
+def read_memory_flag(part: ConfigPart, symbols: SymbolTable) -> bool:
     """`memory: true`, or `memory: {enabled: true}`; what says where it is kept means nothing here."""
     if isinstance(part.value, dict):
-        symbols.left_aside += [f"memory.{key}" for key in part.value if key != "enabled"]
-        return part.at("enabled").truth() if part.has("enabled") else True
-    return part.truth()
+        symbols.ignored_blocks += [f"memory.{key}" for key in part.value if key != "enabled"]
+        return part.at("enabled").boolean() if part.has("enabled") else True
+    return part.boolean()
 
 
 def _named(part: ConfigPart) -> list[tuple[str, ConfigPart]]:
@@ -297,7 +299,7 @@ def _schema(value: JsonValue) -> JsonValue:
     return {"type": "object", "properties": properties}
 
 
-def _no_tool(part: ConfigPart) -> str:
+def _missing_target(part: ConfigPart) -> str:
     kind = part.at("type").value
     own = f"the type {kind!r} is a program of LangSwarm's own, which is not here; " if isinstance(kind, str) and kind != "function" else ""
     return f"{own}say what is called: one of 'function', 'module' with 'methods', 'command', or 'url'"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from cantata.config.faults import in_order
 from cantata.errors import ConfigError, Fault
-from cantata.frontends.langswarm.agent_reader import AgentReader, memory_is_on
+from cantata.frontends.langswarm.agent_reader import AgentReader, read_memory_flag
 from cantata.frontends.langswarm.config_part import ConfigPart
-from cantata.frontends.langswarm.files import Read, Sources, gather
+from cantata.frontends.langswarm.files import ConfigSources, ReadDocument, gather
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.workflows import arrows
 from cantata.frontends.langswarm.workflows.inputs import read_inputs
@@ -21,13 +21,13 @@ from cantata.models.values import JsonValue
 
 
 @dataclass(frozen=True)
-class Loaded:
+class CompiledFiles:
     """Definitions, and where their chains are in the files."""
 
     definitions: Definitions
-    left_aside: Sequence[str] = ()
+    ignored_blocks: Sequence[str] = ()
     """Blocks of the files that mean nothing here."""
-    _places: Mapping[str, Mapping[str, ConfigPart]] = field(default_factory=dict, repr=False)
+    _locations: Mapping[str, Mapping[str, ConfigPart]] = field(default_factory=dict, repr=False)
 
     def in_files(self, faults: Sequence[Fault]) -> list[Fault]:
         """The faults that planning found in chains, with the places of the steps in the files."""
@@ -42,7 +42,7 @@ class Loaded:
         return in_order(dict.fromkeys(found))
 
     def _place(self, fault: Fault) -> tuple[str, ConfigPart | None]:
-        for chain, nodes in self._places.items():
+        for chain, nodes in self._locations.items():
             for node, part in nodes.items():
                 if f"chains.{chain}." in fault.where and (f" '{node}'" in fault.where or f" '{node}." in fault.where):
                     return node, part
@@ -59,7 +59,7 @@ def _of_steps(message: str) -> str:
     return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", said))
 
 
-def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mapping[str, str]) -> Loaded:
+def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment: Mapping[str, str]) -> CompiledFiles:
     """What these files say; functions are in `folder`. Raises ConfigError with every fault."""
     sources = gather(paths, folder, read)
     symbols = SymbolTable(folder)
@@ -81,7 +81,7 @@ def load(paths: Sequence[Path], *, folder: Path, read: Read, environment: Mappin
     if sources.faults:
         raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
     definitions = Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools, chains=chains)
-    return Loaded(definitions, tuple(dict.fromkeys([*sources.left_aside, *symbols.left_aside])), places)
+    return CompiledFiles(definitions, tuple(dict.fromkeys([*sources.ignored_blocks, *symbols.ignored_blocks])), places)
 
 
 def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
@@ -89,13 +89,13 @@ def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
     if not arrows.is_arrow(part.value):
         return part
     before = len(part.faults)
-    steps = arrows.unfold(part, arrows.Names(symbols.agents, symbols.tool_names, symbols.workflows))
-    return part.saying({"steps": steps}) if len(part.faults) == before else None
+    steps = arrows.unfold(part, arrows.ArrowNames(symbols.agents, symbols.tool_names, symbols.workflows))
+    return part.with_value({"steps": steps}) if len(part.faults) == before else None
 
 
-def _memory(sources: Sources, symbols: SymbolTable) -> bool | None:
+def _memory(sources: ConfigSources, symbols: SymbolTable) -> bool | None:
     """Whether agents see their conversations, where they do not say."""
-    said = [memory_is_on(part, symbols) for part in sources.parts["memory"]]
+    said = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
     return said[0] if said else None
 
 
@@ -105,13 +105,13 @@ def _check_names(symbols: SymbolTable, workflows: Sequence[tuple[str, ConfigPart
             part.fault(f"{name!r} is an agent too; give the workflow another name")
 
 
-def _workflows(sources: Sources) -> Iterator[tuple[str, ConfigPart]]:
+def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
     """The workflows of all files, whatever their shape, each a mapping with steps or a text of arrows."""
     taken: dict[str, ConfigPart] = {}
     for part in sources.parts["workflows"]:
         for name, each in _shaped(part):
             if name in taken:
-                each.fault(f"the workflow {name!r} is here twice; it is {taken[name].seen_from(each)} too")
+                each.fault(f"the workflow {name!r} is here twice; it is {taken[name].location_from(each)} too")
             taken[name] = each
             yield name, each
 
@@ -139,7 +139,7 @@ def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
         if found and name not in [own for own, _ in found]:
             yield name, found[0][1]
     elif isinstance(part.value, list):
-        yield name, part.saying(" -> ".join(map(str, part.value))) if _is_names(part.value) else part
+        yield name, part.with_value(" -> ".join(map(str, part.value))) if _is_names(part.value) else part
     else:
         part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
 

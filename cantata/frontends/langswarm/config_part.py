@@ -31,7 +31,7 @@ class ConfigPart:
             value = step(value, key)
         return replace(self, value=value, path=(*self.path, *keys))
 
-    def saying(self, value: JsonValue) -> ConfigPart:
+    def with_value(self, value: JsonValue) -> ConfigPart:
         """A part in this place that says something else, which this one is short for."""
         return replace(self, value=value)
 
@@ -56,7 +56,7 @@ class ConfigPart:
         elif self.value is not None:
             self.fault(f"expected a mapping, found {shown(self.value)}")
 
-    def seen_from(self, other: ConfigPart) -> str:
+    def location_from(self, other: ConfigPart) -> str:
         """Where it stands: its line, and its file if the other is in another."""
         line = f"on line {self.document.line(self.path)}"
         return line if self.file == other.file else f"{line} of {self.file}"
@@ -76,7 +76,7 @@ class ConfigPart:
         """The texts of a list, or the one that it is."""
         return [(item, text) for item in self.items() if (text := item.text())]
 
-    def truth(self) -> bool:
+    def boolean(self) -> bool:
         """Whether it is true."""
         if isinstance(self.value, bool):
             return self.value
@@ -109,7 +109,7 @@ class ConfigPart:
         found = self.document.fault(self.path, message)
         self.faults.append(replace(found, where=f"{self.file} {found.where}".strip()))
 
-    def known_keys(self, known: Collection[str], needless: Collection[str] = (), what: str = "") -> None:
+    def check_keys(self, known: Collection[str], needless: Collection[str] = (), what: str = "") -> None:
         """Fault each key of a mapping that is not known; of those that only belong elsewhere, say so."""
         if not isinstance(self.value, dict):
             return

@@ -12,20 +12,20 @@ from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import name_of
 from cantata.errors import ConfigError, Fault
 from cantata.frontends.langswarm.config_part import ConfigPart
-from cantata.frontends.langswarm.vocabulary import FILES, LEFT_ASIDE, SECTIONS, TOP
+from cantata.frontends.langswarm.vocabulary import FILES, IGNORED_BLOCKS, SECTIONS, TOP
 from cantata.models.values import JsonValue
 
-Read = Callable[[Path], Document]
+ReadDocument = Callable[[Path], Document]
 
 
 @dataclass
-class Sources:
+class ConfigSources:
     """What the files of a configuration hold, by section."""
 
     folder: Path
     parts: dict[str, list[ConfigPart]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
     faults: list[Fault] = field(default_factory=list)
-    left_aside: list[str] = field(default_factory=list)
+    ignored_blocks: list[str] = field(default_factory=list)
     """Blocks that mean nothing here."""
     several: bool = False
     """Whether places name their file."""
@@ -41,7 +41,7 @@ class Sources:
         for part in self.parts[section]:
             for name, each in _named(part):
                 if name in taken:
-                    each.fault(f"{name!r} is here twice; it is {taken[name].seen_from(each)} too")
+                    each.fault(f"{name!r} is here twice; it is {taken[name].location_from(each)} too")
                 taken[name] = each
                 yield name, each
 
@@ -59,9 +59,9 @@ def files_in(folder: Path) -> list[Path]:
     return [folder / name for name in FILES if (folder / name).is_file()]
 
 
-def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
+def gather(paths: Sequence[Path], folder: Path, read: ReadDocument) -> ConfigSources:
     """What files hold, and those that they include. Raises ConfigError if one cannot be read at all."""
-    sources = Sources(folder, several=len(paths) > 1)
+    sources = ConfigSources(folder, several=len(paths) > 1)
     seen: set[Path] = set()
     todo = list(paths)
     while todo:
@@ -79,7 +79,7 @@ def gather(paths: Sequence[Path], folder: Path, read: Read) -> Sources:
     return sources
 
 
-def _document(path: Path, read: Read, sources: Sources) -> Document | None:
+def _document(path: Path, read: ReadDocument, sources: ConfigSources) -> Document | None:
     try:
         return read(path)
     except ConfigError as error:
@@ -102,13 +102,13 @@ def _included(part: ConfigPart, beside: Path, folder: Path) -> list[Path]:
     return found
 
 
-def _take(document: Document, file: str, sources: Sources) -> None:
+def _take(document: Document, file: str, sources: ConfigSources) -> None:
     part = ConfigPart(document, document.data, sources.faults, file=file)
     if not isinstance(document.data, dict):
         part.fault("expected a mapping with 'agents', 'tools' and 'workflows'")
         return
-    part.known_keys(TOP | LEFT_ASIDE)
-    sources.left_aside += [key for key in document.data if key in LEFT_ASIDE]
+    part.check_keys(TOP | IGNORED_BLOCKS)
+    sources.ignored_blocks += [key for key in document.data if key in IGNORED_BLOCKS]
     for section, parts in sources.parts.items():
         if part.has(section):
             parts.append(part.at(section))

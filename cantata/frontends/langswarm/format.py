@@ -25,5 +25,5 @@ def load(path: Path, document: Document | None, *, read: Callable[[Path], Docume
     beside = files_in(folder)
     paths = beside if document is None or path in beside else [path]
     loaded = compile_files(paths, folder=folder.absolute(), read=read, environment=environment)
-    ignored = f"; of no effect here: {', '.join(loaded.left_aside)}" if loaded.left_aside else ""
+    ignored = f"; of no effect here: {', '.join(loaded.ignored_blocks)}" if loaded.ignored_blocks else ""
     return Configuration(loaded.definitions, loaded.in_files, f"of LangSwarm's files{ignored}")

@@ -11,7 +11,7 @@ from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
 from cantata.frontends.langswarm.config_part import ConfigPart
-from cantata.frontends.langswarm.workflows.inputs import Inputs
+from cantata.frontends.langswarm.workflows.inputs import WorkflowInputs
 from cantata.models.definitions import Agent, Script, Tool
 from cantata.models.values import JsonValue
 
@@ -49,9 +49,9 @@ class SymbolTable:
     """Tool with methods of its own → the tools that they are."""
     scripts: dict[str, str] = field(default_factory=dict)
     """Tool whose function is written in the file → the text."""
-    workflows: dict[str, Inputs] = field(default_factory=dict)
+    workflows: dict[str, WorkflowInputs] = field(default_factory=dict)
     """Workflow → what it says it is given."""
-    left_aside: list[str] = field(default_factory=list)
+    ignored_blocks: list[str] = field(default_factory=list)
     """Blocks of workflows that mean nothing here."""
 
     @property
@@ -59,7 +59,7 @@ class SymbolTable:
         """What an agent or a step may name as its tool."""
         return [*dict.fromkeys([*self.methods, *self.tools, CLARIFY])]
 
-    def tools_called(self, part: ConfigPart, name: str) -> list[str]:
+    def resolve_tool(self, part: ConfigPart, name: str) -> list[str]:
         """The tools that a name in a list of tools stands for."""
         if name == CLARIFY and name not in self.tools:
             description = "Asks a person for what is missing or not clear, and waits for the answer."

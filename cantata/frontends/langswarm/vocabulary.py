@@ -8,7 +8,7 @@ SECTIONS = ("agents", "tools", "workflows")
 
 TOP = frozenset({*SECTIONS, "version", "project_name", "name", "description", "include", "memory"})
 
-LEFT_ASIDE = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers"})
+IGNORED_BLOCKS = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers"})
 """Blocks about LangSwarm's own process. They are read over: what they are for is settings of the fleet here."""
 
 SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in ("yaml", "yml"))

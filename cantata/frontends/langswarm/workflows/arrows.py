@@ -19,7 +19,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
-class Names:
+class ArrowNames:
     """What a name between arrows may mean."""
 
     agents: Collection[str]
@@ -46,7 +46,7 @@ def is_arrow(value: JsonValue) -> bool:
     return isinstance(value, str) and "->" in value
 
 
-def unfold(part: ConfigPart, names: Names) -> list[JsonValue]:
+def unfold(part: ConfigPart, names: ArrowNames) -> list[JsonValue]:
     """The steps that an arrow text is short for."""
     taken: Counter[str] = Counter()
     stages = [stage for text in part.text().split("->") if (stage := _stage(part, text.strip(), taken))]
@@ -82,7 +82,7 @@ def _stage(part: ConfigPart, text: str, taken: Counter[str]) -> _Stage | None:
     return _Stage(names, tuple(ids), "|" in inner)
 
 
-def _key(part: ConfigPart, name: str, names: Names) -> str:
+def _key(part: ConfigPart, name: str, names: ArrowNames) -> str:
     key = names.key(name)
     if key is None and name == "user":
         part.fault("'user' stands at the end only, behind the last arrow")

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, parts_of, render
+from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, parts_of, render
 from cantata.models.values import JsonValue
 
 _TOKEN = re.compile(
@@ -44,7 +44,7 @@ _WORDS = frozenset({"and", "or", "not", "in", "contains", "exists"})
 _COMPARISONS = ("==", "!=", ">=", "<=", ">", "<")
 _FALSE: list[JsonValue] = ["false", "False", "None", "null", "0", "0.0"]
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,15})(\.\d{1,15})?")
-_DEEPEST = 40  # levels of parentheses, lists and negations
+_MAX_DEPTH = 40  # levels of parentheses, lists and negations
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def equals(left: str, constant: JsonValue) -> str:
     if isinstance(constant, int | float):
         return f"to_number({left}) == {literal(constant)}"
     same = f"{left} == {literal(constant)}"
-    said = _said(constant)
+    said = _parsed_constant(constant)
     return same if said is None else f"({same} || {left} == {literal(said)})"
 
 
@@ -117,7 +117,7 @@ class _Parser:
 
     def read(self) -> str:
         if not self._tokens:
-            raise Unreadable("the condition is empty")
+            raise UnreadableError("the condition is empty")
         expression = self._truth(self._or())
         if self._at < len(self._tokens):
             raise self._unexpected()
@@ -130,7 +130,7 @@ class _Parser:
         while position < len(self._text):
             found = _TOKEN.match(self._text, position)
             if found is None:
-                raise Unreadable(f"the condition {self._text!r} cannot be read at {self._text[position:][:20]!r}")
+                raise UnreadableError(f"the condition {self._text!r} cannot be read at {self._text[position:][:20]!r}")
             if found.lastgroup != "space":
                 tokens.append(_Token(str(found.lastgroup), found[0], position))
             position = found.end()
@@ -152,15 +152,15 @@ class _Parser:
     @contextmanager
     def _deeper(self) -> Iterator[None]:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise Unreadable(f"the condition is nested more than {_DEEPEST} deep; split it over several steps")
+        if self._depth > _MAX_DEPTH:
+            raise UnreadableError(f"the condition is nested more than {_MAX_DEPTH} deep; split it over several steps")
         yield
         self._depth -= 1
 
-    def _unexpected(self) -> Unreadable:
+    def _unexpected(self) -> UnreadableError:
         token = self._peek()
         what = f"{token.text!r} is not expected there" if token.kind != "end" else "it ends too early"
-        return Unreadable(f"the condition {self._text!r} cannot be read at column {token.column + 1}: {what}")
+        return UnreadableError(f"the condition {self._text!r} cannot be read at column {token.column + 1}: {what}")
 
     # --- grammar ------------------------------------------------------------------------------------------------------
 
@@ -258,8 +258,8 @@ class _Parser:
     def _truth(self, value: _Value) -> str:
         """Whether a value holds, where nothing is said of it: what is not there, empty, 0 or says false does not."""
         if value.is_constant:
-            if isinstance(value.constant, str) and _said(value.constant) is None and value.constant not in ("", *_FALSE):
-                raise Unreadable(f"{value.constant!r} is only a text, which always holds; {_meant(value.constant)}")
+            if isinstance(value.constant, str) and _parsed_constant(value.constant) is None and value.constant not in ("", *_FALSE):
+                raise UnreadableError(f"{value.constant!r} is only a text, which always holds; {_reference_hint(value.constant)}")
             return literal(bool(value.constant) and str(value.constant) not in _FALSE)
         if value.is_condition:
             return value.expression
@@ -269,7 +269,7 @@ class _Parser:
 def _compared(left: _Value, operator: str, right: _Value) -> str:
     if left.is_constant and right.is_constant:
         words = [each.constant for each in (left, right) if isinstance(each.constant, str)]
-        raise Unreadable(f"both sides of {operator!r} are the same in every run; {_meant(words[0] if words else '')}")
+        raise UnreadableError(f"both sides of {operator!r} are the same in every run; {_reference_hint(words[0] if words else '')}")
     if operator in ("==", "!="):
         same = _same(left, right)
         return f"({same})" if operator == "==" else negated(same)
@@ -304,13 +304,13 @@ def _as_text(value: _Value, other: _Value) -> _Value:
 def _ordered(value: _Value, other: _Value) -> str:
     """A side of `<` and the like: a number, unless a text that is none is on the other."""
     if value.is_constant:
-        said = _said(value.constant)
+        said = _parsed_constant(value.constant)
         return value.expression if said is None or isinstance(said, bool) else literal(said)
     is_text = other.is_constant and isinstance(other.constant, str) and _NUMBER.fullmatch(other.constant) is None
     return value.expression if is_text else f"to_number({value.expression})"
 
 
-def _said(constant: JsonValue) -> JsonValue:
+def _parsed_constant(constant: JsonValue) -> JsonValue:
     """The number, or the true or false, that a text says; None if it says none."""
     if not isinstance(constant, str):
         return None
@@ -327,7 +327,7 @@ def _balanced(row: Sequence[str], operator: str) -> str:
     return f"({_balanced(row[:half], operator)} {operator} {_balanced(row[half:], operator)})"
 
 
-def _meant(text: str) -> str:
+def _reference_hint(text: str) -> str:
     return f"write ${{{text}}} for what a step gave" if text.isidentifier() else "write ${...} for what a step gave"
 
 

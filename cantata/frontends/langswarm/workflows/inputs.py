@@ -18,7 +18,7 @@ _DESCRIBES = frozenset({"default", "type", "description", "required"})
 
 
 @dataclass(frozen=True)
-class Inputs:
+class WorkflowInputs:
     """The inputs that a workflow declares."""
 
     defaults: Mapping[str, JsonValue]
@@ -42,14 +42,14 @@ class Inputs:
                 given[name].fault(said[0])
 
 
-def read_inputs(part: ConfigPart) -> Inputs:
+def read_inputs(part: ConfigPart) -> WorkflowInputs:
     """The inputs of a workflow, whatever its shape."""
     defaults = dict(_declared(part))
     schema = read_schema(part.at("input_schema"))
     if schema is not None and isinstance(required := schema.get("required", []), list):
         defaults = {**dict.fromkeys(map(str, required)), **defaults}
         schema = {**schema, "required": [name for name in required if defaults[str(name)] is None]}
-    return Inputs(defaults, schema)
+    return WorkflowInputs(defaults, schema)
 
 
 def read_schema(part: ConfigPart) -> Schema | None:

@@ -9,9 +9,9 @@ from math import inf
 from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
-from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, ToStep
-from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, parts_of
-from cantata.frontends.langswarm.workflows.steps import Step
+from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
+from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, parts_of
+from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import Agent, OutputSchema
 from cantata.models.values import JsonValue
 
@@ -72,16 +72,16 @@ class Navigation:
             if not routes:  # the answer is one of them, so the last needs no question
                 routes = (ToStep(options.pop()),)
             cases = tuple((f'{value}."step" == {literal(option)}', (ToStep(option),)) for option in options)
-            routes = (Choice(cases, routes),) if cases else routes
+            routes = (ChoiceRoute(cases, routes),) if cases else routes
         for test, target in reversed(self.rules):
-            routes = (Choice(((test, (ToStep(target),)),), routes),)
+            routes = (ChoiceRoute(((test, (ToStep(target),)),), routes),)
         return routes
 
 
-def read_navigation(step: Step, steps: Mapping[str, Step], value: str) -> Navigation | None:
+def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value: str) -> Navigation | None:
     """What a step says of its navigation; `value` is the expression of its output. None with a fault."""
     part = step.at("navigation")
-    part.known_keys(_KEYS)
+    part.check_keys(_KEYS)
     mode = part.at("mode").text() if part.has("mode") else "manual"
     if mode not in _MODES:
         why = "; by chance is not chosen here" if mode == "weighted" else did_you_mean(mode, _MODES)
@@ -108,11 +108,11 @@ def read_navigation(step: Step, steps: Mapping[str, Step], value: str) -> Naviga
     )  # fmt: skip
 
 
-def _options(part: ConfigPart, steps: Mapping[str, Step]) -> list[tuple[str, str]]:
+def _options(part: ConfigPart, steps: Mapping[str, WorkflowStep]) -> list[tuple[str, str]]:
     found = []
     for item in part.items():
         name = item.at("id").text() if isinstance(item.value, dict) else item.text()
-        item.known_keys(("id", "name", "description"))
+        item.check_keys(("id", "name", "description"))
         if name in steps:
             own = steps[name].part
             described = item.first("description", "name") or own.first("description", "name")
@@ -122,10 +122,10 @@ def _options(part: ConfigPart, steps: Mapping[str, Step]) -> list[tuple[str, str
     return found
 
 
-def _rules(part: ConfigPart, steps: Mapping[str, Step], value: str) -> list[tuple[str, str]]:
+def _rules(part: ConfigPart, steps: Mapping[str, WorkflowStep], value: str) -> list[tuple[str, str]]:
     found: list[tuple[float, str, str]] = []
     for item in part.items():
-        item.known_keys(("conditions", "target_step", "priority", "description"))
+        item.check_keys(("conditions", "target_step", "priority", "description"))
         target = item.at("target_step").text()
         if target not in steps:
             item.at("target_step").fault(f"there is no step {target!r}{did_you_mean(target, steps)}")
@@ -137,7 +137,7 @@ def _rules(part: ConfigPart, steps: Mapping[str, Step], value: str) -> list[tupl
 
 
 def _test(part: ConfigPart, value: str) -> str | None:
-    part.known_keys(("field", "operator", "value", "description"))
+    part.check_keys(("field", "operator", "value", "description"))
     operator = part.at("operator").text() if part.has("operator") else "eq"
     if operator not in _OPERATORS:
         part.at("operator").fault(f"there is no operator {operator!r}{did_you_mean(operator, _OPERATORS)}")
@@ -147,7 +147,7 @@ def _test(part: ConfigPart, value: str) -> str | None:
     constant = part.at("value").number(least=-inf) if operator in _ORDERS else part.at("value").value
     try:
         path = parts_of(part.at("field").text())
-    except Unreadable as error:
+    except UnreadableError as error:
         part.at("field").fault(str(error))
         return None
     scope = Scope(steps={"output": value, "response": value})

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from cantata.frontends.langswarm.workflows.order import Order
-from cantata.frontends.langswarm.workflows.output_routes import Choice, Invoke, Route, ToStep, ToUser
+from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
 from cantata.frontends.langswarm.workflows.references import USER_INPUT, literal, step_value
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
@@ -126,7 +126,7 @@ class NodeEmitter:
     def _sides(self, step: StepNode, fields: Fields) -> None:
         """Of a step that is a condition itself."""
         for route in step.routes:
-            if isinstance(route, Choice):
+            if isinstance(route, ChoiceRoute):
                 for side, (test, inner) in zip(("true_node", "false_node"), route.ways, strict=True):
                     targets = self._targets(step, inner, (test,)) or [self._enter(each) for each in self.order.passed[step.id]]
                     fields[side] = _one(targets)
@@ -158,11 +158,11 @@ class NodeEmitter:
                     found.append(self._enter(target))
                 case Invoke():
                     found.append(self._invoked(step, route))
-                case Choice():
+                case ChoiceRoute():
                     found += self._choice(step, route, held)
         return list(dict.fromkeys(found))
 
-    def _choice(self, step: StepNode, choice: Choice, held: tuple[str, ...]) -> list[str]:
+    def _choice(self, step: StepNode, choice: ChoiceRoute, held: tuple[str, ...]) -> list[str]:
         """The first of the branches that ask for one case after the other."""
         made: list[tuple[str, list[str]]] = []
         for held_too, routes in choice.ways[:-1]:
@@ -216,7 +216,7 @@ def _ends(routes: Sequence[Route], held: tuple[str, ...]) -> Iterator[tuple[str,
     match routes:
         case ():
             yield held
-        case (Choice() as choice,):
+        case (ChoiceRoute() as choice,):
             for test, inner in choice.ways:
                 yield from _ends(inner, (*held, test))
 

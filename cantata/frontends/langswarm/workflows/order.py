@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
-from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, ToStep
-from cantata.frontends.langswarm.workflows.steps import Step
+from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
+from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,36 @@ class Order:
     """The steps that a workflow begins with."""
 
 
-def led_to(routes: Sequence[Route]) -> Iterator[str]:
+def targets_of(routes: Sequence[Route]) -> Iterator[str]:
     """The steps that routes may lead to."""
     for route in routes:
         if isinstance(route, ToStep):
             yield route.step
-        elif isinstance(route, Choice):
+        elif isinstance(route, ChoiceRoute):
             for _, inner in route.ways:
-                yield from led_to(inner)
+                yield from targets_of(inner)
 
 
 def order(
-    steps: Sequence[Step], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
+    steps: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
 ) -> Order:
     """The order of steps; `jumps` are where errors lead, `reading` the steps that read others, and so may begin when those are over."""
     return _Ordering(steps, routes, jumps, parallel=parallel).order(reading)
 
 
 class _Ordering:
-    def __init__(self, steps: Sequence[Step], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], *, parallel: bool) -> None:
+    def __init__(
+        self, steps: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], *, parallel: bool
+    ) -> None:
         self._steps = steps
         self._routes = routes
         self._jumps = jumps
         self._parallel = parallel
         self._place = {step.id: place for place, step in enumerate(steps)}
-        self._fans = {step.id: step.at("fan_key").text() for step in steps if step.has("fan_key") and not step.says("is_fan_in")}
+        self._fans = {step.id: step.at("fan_key").text() for step in steps if step.has("fan_key") and not step.is_true("is_fan_in")}
         self._needs = {step.id: self._named(step.names("depends_on"), step.id) for step in steps}
         self._gatherers = {step.id: named for step in steps for named in self._named(step.names("fan_in_id"), step.id)}
-        gathering = [step for step in steps if step.says("is_fan_in") or step.id in self._gatherers.values()]
+        gathering = [step for step in steps if step.is_true("is_fan_in") or step.id in self._gatherers.values()]
         self._gathered = {step.id: self._gathers(step) for step in gathering}
         self._entered = {target for step in steps for target in self._leads(step) if self._place[target] > self._place[step.id]}
 
@@ -78,15 +80,15 @@ class _Ordering:
         follow.update(*passed.values())
         return Order(after, self._needs, self._gathered, passed, self._first(follow, reading))
 
-    def _past(self, step: Step) -> list[str]:
+    def _past(self, step: WorkflowStep) -> list[str]:
         """The steps that a condition goes on with where it names none."""
         named = [self._steps[self._place[target]] for target in self._leads(step) if self._place[target] > self._place[step.id]]
         below = ([each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one] for one in (step, *named))
         return next(filter(None, below), [])
 
-    def _leads(self, step: Step) -> Iterator[str]:
+    def _leads(self, step: WorkflowStep) -> Iterator[str]:
         """The steps that a step says it leads to."""
-        targets = [*led_to(self._routes.get(step.id, ())), *filter(None, [self._jumps.get(step.id)])]
+        targets = [*targets_of(self._routes.get(step.id, ())), *filter(None, [self._jumps.get(step.id)])]
         return (target for target in targets if target in self._place)
 
     def _named(self, names: Sequence[tuple[ConfigPart, str]], own: str) -> list[str]:
@@ -98,7 +100,7 @@ class _Ordering:
                 part.fault(f"there is no step {name!r}{did_you_mean(name, self._place)}")
         return list(dict.fromkeys(name for _, name in names if name in self._place and name != own))
 
-    def _gathers(self, step: Step) -> list[str]:
+    def _gathers(self, step: WorkflowStep) -> list[str]:
         """The steps that a fan-in waits for: those of its key, those that name it, and those that its `args.steps` names."""
         key = step.at("fan_key").text() if step.has("fan_key") else None
         found = [member for member, name in self._fans.items() if name == key]
@@ -110,10 +112,10 @@ class _Ordering:
 
     # --- list order ---------------------------------------------------------------------------------------------------
 
-    def _follows_the_list(self, step: Step) -> bool:
+    def _follows_the_list(self, step: WorkflowStep) -> bool:
         return not (self._parallel or step.has("depends_on") or step.id in self._entered or step.id in self._gathered)
 
-    def _before(self, step: Step) -> list[str]:
+    def _before(self, step: WorkflowStep) -> list[str]:
         """The steps that a step follows by its place in the list: the one above, or all of its fan; not those that say where they go."""
         above = self._above(step)
         if above is None:
@@ -122,11 +124,11 @@ class _Ordering:
         members = [self._steps[self._place[each]] for each, name in self._fans.items() if name == fan] if fan is not None else [above]
         return [member.id for member in members if not self._routes.get(member.id)]
 
-    def _above(self, step: Step) -> Step | None:
+    def _above(self, step: WorkflowStep) -> WorkflowStep | None:
         """The step above, past those that a step begins together with."""
         fan = self._fans.get(step.id)
         for above in reversed(self._steps[: self._place[step.id]]):
-            if not (_goes_on_at_once(above) or (fan is not None and self._fans.get(above.id) == fan)):
+            if not (_starts_next_at_once(above) or (fan is not None and self._fans.get(above.id) == fan)):
                 return above
         return None
 
@@ -140,5 +142,5 @@ class _Ordering:
         return first or [step.id for step in self._steps[:1]]
 
 
-def _goes_on_at_once(step: Step) -> bool:
-    return step.kind != "loop" and step.says("async")
+def _starts_next_at_once(step: WorkflowStep) -> bool:
+    return step.kind != "loop" and step.is_true("async")

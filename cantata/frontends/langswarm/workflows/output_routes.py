@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import any_of, condition, equals, is_empty, negated
-from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, render
+from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, render
 
 USER = "user"
 
@@ -34,7 +34,7 @@ class Invoke:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceRoute:
     """One of several ways is taken: that of the case that holds, as one at most does, or the one besides."""
 
     cases: tuple[tuple[str, tuple[Route, ...]], ...]
@@ -51,7 +51,7 @@ class Choice:
         return negated(any_of([f"({test})" for test, _ in self.cases]))
 
 
-Route = ToUser | ToStep | Invoke | Choice
+Route = ToUser | ToStep | Invoke | ChoiceRoute
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Targets:
         if form is None:
             part.fault(f"expected one of the keys {', '.join(map(repr, _FORMS))}")
             return
-        part.known_keys(_FORMS[form])
+        part.check_keys(_FORMS[form])
         match form:
             case "step":
-                if part.has("await") and not part.at("await").truth():
+                if part.has("await") and not part.at("await").boolean():
                     part.at("await").fault("a step is always waited for; to go on without it, leave it out of what comes after")
                 yield from self._named(part.at("step"), part.at("step").text())
             case "invoke":
@@ -111,12 +111,12 @@ class Targets:
             case _:
                 test = _expression(part.at(form), scope, condition if form == "if" else _exists)
                 if test is not None:
-                    yield Choice(((test, self.read(part.at("then"), scope)),), self.read(part.at("else"), scope))
+                    yield ChoiceRoute(((test, self.read(part.at("then"), scope)),), self.read(part.at("else"), scope))
 
     def _invoked(self, part: ConfigPart) -> Iterator[Route]:
         name = part.at("invoke").text()
         if name in self.workflows:
-            yield Invoke(name, part.has("await") and part.at("await").truth())
+            yield Invoke(name, part.has("await") and part.at("await").boolean())
         elif name:
             part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
 
@@ -133,7 +133,7 @@ class Targets:
         if not cases:
             part.fault("'switch' needs 'cases': a mapping of values to steps")
         elif value is not None:
-            yield Choice(tuple((_is(value, key), then) for key, then in cases.items()), otherwise)
+            yield ChoiceRoute(tuple((_is(value, key), then) for key, then in cases.items()), otherwise)
 
 
 _CONDITIONS = ("if", "switch", "exists")
@@ -151,7 +151,7 @@ _FORMS: Mapping[str, Collection[str]] = {
 def _expression(part: ConfigPart, scope: Scope, read: Callable[[str, Scope], str]) -> str | None:
     try:
         return read(part.text(), scope)
-    except Unreadable as error:
+    except UnreadableError as error:
         part.fault(str(error))
         return None
 
@@ -163,7 +163,7 @@ def _exists(text: str, scope: Scope) -> str:
 def _value(text: str, scope: Scope) -> str:
     found = render(text, scope)
     if found.expression is None:
-        raise Unreadable(f"{text!r} is the same in every run; write ${{...}} for what a step gave")
+        raise UnreadableError(f"{text!r} is the same in every run; write ${{...}} for what a step gave")
     return found.expression
 
 

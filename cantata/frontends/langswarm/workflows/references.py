@@ -17,7 +17,7 @@ from cantata.models.values import JsonValue
 USER_INPUT = ("user_input", "user_query", "input")
 """The names of what the user said."""
 
-_GAP = re.compile(r"\$\{([^{}]*)\}")
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _TEMPLATE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 _PART = re.compile(r"""\.?(?:([\w-]+)|\[(-?\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\])""")
 _READ = re.compile(r'\$\.("(?:[^"\\]|\\.)*")')
@@ -26,7 +26,7 @@ _VARIABLES = ("workflow_variables", "variables")
 Path = Sequence[str | int]
 
 
-class Unreadable(ValueError):
+class UnreadableError(ValueError):
     """A reference or a condition means nothing here; the message says why, and what is known."""
 
 
@@ -55,35 +55,35 @@ class Scope:
     def _path(self, reference: str) -> str:
         parts = parts_of(reference)
         if parts[0] == "context":
-            return self._of_context(parts[1:], reference)
+            return self._context_path(parts[1:], reference)
         if parts[0] == "step_outputs" and parts[0] not in self.steps:
-            return self._of_context(parts, reference)
+            return self._context_path(parts, reference)
         known = self._known(parts)
         if known is None:
             names = [*self.steps, *self.agents, *self.variables, *USER_INPUT, "previous_output"]
-            raise Unreadable(f"{written(reference)}: nothing here is called {parts[0]!r}{did_you_mean(str(parts[0]), names)}")
+            raise UnreadableError(f"{braced(reference)}: nothing here is called {parts[0]!r}{did_you_mean(str(parts[0]), names)}")
         return known
 
-    def _of_context(self, parts: Path, reference: str) -> str:
+    def _context_path(self, parts: Path, reference: str) -> str:
         match list(parts):
             case []:
-                raise Unreadable(f"{written(reference)} names nothing; write what of it, such as ${{context.user_input}}")
+                raise UnreadableError(f"{braced(reference)} names nothing; write what of it, such as ${{context.user_input}}")
             case ["step_outputs", str(step), *rest]:
                 if step not in self.steps:
-                    raise Unreadable(f"{written(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
+                    raise UnreadableError(f"{braced(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
                 return self.steps[step] + _path(rest)
             case ["step_outputs", *_]:
-                raise Unreadable(f"{written(reference)} names no step")
+                raise UnreadableError(f"{braced(reference)} names no step")
             case [str(section), str(name), *rest] if section in _VARIABLES:
                 return self._variable(name) + _path(rest)
-        return self._known(parts) or _rooted("input", parts)
+        return self._known(parts) or _root_path("input", parts)
 
     def _known(self, parts: Path) -> str | None:
         name, rest = str(parts[0]), _path(parts[1:])
         if name in self.steps:
             return self.steps[name] + rest
         if name in USER_INPUT:
-            return _rooted("input", [name]) + rest
+            return _root_path("input", [name]) + rest
         if name == "previous_output":
             return self.before + rest
         if name in self.agents:
@@ -91,7 +91,7 @@ class Scope:
         return self._variable(name) + rest if name in self.variables else None
 
     def _variable(self, name: str) -> str:
-        given, default = _rooted("input", [name]), self.variables.get(name)
+        given, default = _root_path("input", [name]), self.variables.get(name)
         return given if default is None else f"not_null({given}, {literal(default)})"
 
 
@@ -130,12 +130,12 @@ def render(value: JsonValue, scope: Scope) -> Rendered:
 def check_key(key: str) -> None:
     """Raises Unreadable for a reference in the key of a mapping, which would stay as it is written."""
     if "${" in key:
-        raise Unreadable(f"{key!r} is a key, in which no reference is read; only values have references")
+        raise UnreadableError(f"{key!r} is a key, in which no reference is read; only values have references")
 
 
 def is_reference(value: JsonValue) -> bool:
     """Whether a value is exactly one reference, and so keeps its type."""
-    return isinstance(value, str) and _GAP.fullmatch(value.strip()) is not None
+    return isinstance(value, str) and _REFERENCE.fullmatch(value.strip()) is not None
 
 
 def step_value(node_id: str) -> str:
@@ -148,7 +148,7 @@ def literal(value: JsonValue) -> str:
     return "`" + json.dumps(value, ensure_ascii=False).replace("`", "\\u0060") + "`"
 
 
-def written_out(expression: str) -> str:
+def as_text_expression(expression: str) -> str:
     """The expression of a value within a text."""
     return f"to_string(not_null({expression}, ''))"
 
@@ -162,65 +162,67 @@ def parts_of(reference: str) -> Path:
     """The names and indexes of a path. Raises Unreadable."""
     text = reference.strip()
     if not text:
-        raise Unreadable("${} names nothing")
+        raise UnreadableError("${} names nothing")
     parts, position = [], 0
     while position < len(text):
         found = _PART.match(text, position)
         if found is None or (found[0].startswith(".") == (position == 0) and found[0][0] != "["):
-            raise Unreadable(f"{written(reference)} is no path such as ${{step.field[0]}}; conditions and sums stand outside the braces")
+            raise UnreadableError(
+                f"{braced(reference)} is no path such as ${{step.field[0]}}; conditions and sums stand outside the braces"
+            )
         name, index, *keys = found.groups()
         parts.append(int(index) if index is not None else next(part for part in (name, *keys) if part is not None))
         position = found.end()
     return parts
 
 
-def gaps(text: str) -> Iterator[str | re.Match[str]]:
+def split_references(text: str) -> Iterator[str | re.Match[str]]:
     """A text in pieces: what stands as it is, and the references."""
     position = 0
-    for gap in _GAP.finditer(text):
+    for gap in _REFERENCE.finditer(text):
         yield text[position : gap.start()]
         yield gap
         position = gap.end()
     yield text[position:]
 
 
-def written(reference: str) -> str:
+def braced(reference: str) -> str:
     """A reference as people wrote it."""
     return "${" + reference + "}"
 
 
 def _text(text: str, scope: Scope) -> Rendered:
-    alone = _GAP.fullmatch(text.strip())
+    alone = _REFERENCE.fullmatch(text.strip())
     if alone:
         return Rendered(expression=scope.expression(alone[1]))
-    pieces = [piece for piece in gaps(text) if piece]
+    pieces = [piece for piece in split_references(text) if piece]
     for piece in pieces:
         if isinstance(piece, str):
             _check_braces(piece, scope)
     if not any(isinstance(piece, re.Match) for piece in pieces):
         return Rendered(text)
-    parts = [literal(piece) if isinstance(piece, str) else written_out(scope.expression(piece[1])) for piece in pieces]
+    parts = [literal(piece) if isinstance(piece, str) else as_text_expression(scope.expression(piece[1])) for piece in pieces]
     return Rendered(expression=f"join('', [{', '.join(parts)}])")
 
 
 def _check_braces(text: str, scope: Scope) -> None:
     """Raises Unreadable for what was meant as a reference, and would be said as it is written."""
     if "${" in text:
-        raise Unreadable(f"{text[text.index('${') :][:20]!r} is never closed, or holds braces; a reference is such as ${{step.field}}")
+        raise UnreadableError(f"{text[text.index('${') :][:20]!r} is never closed, or holds braces; a reference is such as ${{step.field}}")
     for found in _TEMPLATE.finditer(text):
         if _is_reference(found[1], scope):
-            raise Unreadable(f"{found[0]!r} would be said as it is written; write ${{{found[1]}}}")
+            raise UnreadableError(f"{found[0]!r} would be said as it is written; write ${{{found[1]}}}")
 
 
 def _is_reference(text: str, scope: Scope) -> bool:
     try:
         scope.expression(text)
-    except Unreadable:
+    except UnreadableError:
         return False
     return True
 
 
-def _rooted(name: str, path: Path) -> str:
+def _root_path(name: str, path: Path) -> str:
     return f"$.{_quoted(name)}" + _path(path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from cantata.config.faults import did_you_mean, shown
-from cantata.frontends.langswarm.agent_reader import tools_listed
+from cantata.frontends.langswarm.agent_reader import read_tool_list
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.symbol_table import SymbolTable, defined_in
 from cantata.frontends.langswarm.workflows.conditions import condition
@@ -18,19 +18,19 @@ from cantata.frontends.langswarm.workflows.references import (
     USER_INPUT,
     Rendered,
     Scope,
-    Unreadable,
+    UnreadableError,
     check_key,
     is_reference,
     literal,
     render,
 )
-from cantata.frontends.langswarm.workflows.steps import Step
+from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 
 
 @dataclass(frozen=True)
-class Caller:
+class CallBuilder:
     """Makes the nodes of one workflow's steps."""
 
     symbols: SymbolTable
@@ -42,7 +42,7 @@ class Caller:
     at_once: bool = False
     """Whether loops do all items at once, where a step says nothing."""
 
-    def fields(self, step: Step, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
+    def fields(self, step: WorkflowStep, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
         """The fields of a step's node, but for what comes next."""
         fields = _KINDS[step.kind](self, step, scope)
         if step.kind == "agent":
@@ -56,7 +56,7 @@ class Caller:
 
     # --- agents -------------------------------------------------------------------------------------------------------
 
-    def _agent(self, step: Step, navigation: Navigation | None, schema: JsonValue) -> str:
+    def _agent(self, step: WorkflowStep, navigation: Navigation | None, schema: JsonValue) -> str:
         """The agent that a step asks, or a variant of it."""
         part = step.at("agent")
         name = part.text()
@@ -67,8 +67,8 @@ class Caller:
         changes: dict[str, object] = dict(self.changes)
         if step.has("no_mcp"):
             inner = step.at("no_mcp")
-            inner.known_keys(("tools",))
-            tools, most = tools_listed(inner.at("tools"), self.symbols)
+            inner.check_keys(("tools",))
+            tools, most = read_tool_list(inner.at("tools"), self.symbols)
             changes |= {"tools": tools, **({"max_tool_rounds": most} if most else {})}
             if not inner.has("tools"):
                 inner.fault("'no_mcp' needs 'tools', the tools that its agent may call in this step")
@@ -78,9 +78,9 @@ class Caller:
             changes["output"] = OutputSchema.model_validate({"schema": schema})
         return self.symbols.variant(name, f"{self.workflow}.{step.id}", changes)
 
-    def _asked(self, step: Step, scope: Scope) -> Fields:
+    def _asked(self, step: WorkflowStep, scope: Scope) -> Fields:
         for name, each in step.at("args").entries():
-            if name != "steps" or not step.says("is_fan_in"):
+            if name != "steps" or not step.is_true("is_fan_in"):
                 each.fault(f"{name!r} has no effect on a step that is an agent's; put it in 'input'")
         part = step.at("input")
         if part.value is None:
@@ -94,22 +94,22 @@ class Caller:
 
     # --- tools and functions --------------------------------------------------------------------------------------------
 
-    def _tool(self, step: Step, scope: Scope) -> Fields:
+    def _tool(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("tool")
         name = part.text()
         if step.has("method"):
             name = f"{name}.{step.at('method').text()}"
-        names = self.symbols.tools_called(part, name) if name else []
+        names = self.symbols.resolve_tool(part, name) if name else []
         if len(names) > 1:
             part.fault(f"{name!r} has several methods; write which in 'method': {', '.join(each.partition('.')[2] for each in names)}")
         return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
 
-    def _function(self, step: Step, scope: Scope) -> Fields:
+    def _function(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("function")
         tool = self._script(part.text(), step) if step.has("script") else self.symbols.function(part)
         return {"kind": "tool", "name": tool or part.text(), **self._arguments(step, scope, tool or "")}
 
-    def _script(self, name: str, step: Step) -> str | None:
+    def _script(self, name: str, step: WorkflowStep) -> str | None:
         """The tool that a function of the step's own is; None with a fault."""
         part = step.at("script")
         text = part.text()
@@ -122,7 +122,7 @@ class Caller:
         part.fault(f"the script does not define the function {name!r}")
         return None
 
-    def _transform(self, step: Step, scope: Scope) -> Fields:
+    def _transform(self, step: WorkflowStep, scope: Scope) -> Fields:
         """A function of the input, or a value put together of references."""
         part = step.at("transform")
         function = step.at("function") if step.has("function") else part.at("function") if part.has("function") else None
@@ -135,25 +135,25 @@ class Caller:
                 step.at("input").fault("'input' has no effect on a transform that is a value; write it as a reference there")
             return {"kind": "tool", "name": self.symbols.value_tool(), **_given({"value": part}, scope)}
         if part.has("function"):
-            part.known_keys(("function",))
+            part.check_keys(("function",))
         tool = self.symbols.function(function)
         return {"kind": "tool", "name": tool or "", **self._arguments(step, scope, tool or "", default=True)}
 
-    def _arguments(self, step: Step, scope: Scope, tool: str, *, default: bool = False) -> Fields:
+    def _arguments(self, step: WorkflowStep, scope: Scope, tool: str, *, default: bool = False) -> Fields:
         """What a function or tool is given: mappings by name, anything else as its first argument."""
         given: dict[str, ConfigPart] = {}
         for key in ("input", "args"):
             part = step.at(key)
             if isinstance(part.value, dict):
-                given |= {name: each for name, each in part.entries() if not (name == "steps" and step.says("is_fan_in"))}
+                given |= {name: each for name, each in part.entries() if not (name == "steps" and step.is_true("is_fan_in"))}
             elif part.value is not None or (default and key == "input"):
                 name = (self.symbols.first_parameter(tool) if tool in self.symbols.tools else None) or "input"
-                given[name] = part if part.value is not None else part.saying("${previous_output}")
+                given[name] = part if part.value is not None else part.with_value("${previous_output}")
         return _given(given, scope)
 
     # --- the others -------------------------------------------------------------------------------------------------------
 
-    def _invoke(self, step: Step, scope: Scope) -> Fields:
+    def _invoke(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("invoke_workflow")
         name = part.text()
         if name not in self.symbols.workflows:
@@ -178,9 +178,9 @@ class Caller:
         """The fields of the node that holds the workflow's input against its schema."""
         return {"kind": "tool", "name": self.symbols.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
 
-    def _loop(self, step: Step, scope: Scope) -> Fields:
+    def _loop(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("loop")
-        part.known_keys(("for_each", "body", "var", "max"))
+        part.check_keys(("for_each", "body", "var", "max"))
         if not part.has("for_each"):
             part.fault("a loop needs 'for_each': a list, or the reference of one")
         elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
@@ -188,17 +188,17 @@ class Caller:
         items = _rendered(part.at("for_each"), scope).text
         if part.has("max") and (most := part.at("max").count(least=1)):
             items = f"({items})[:{most}]"
-        at_once = step.says("async") if step.has("async") else self.at_once
+        at_once = step.is_true("async") if step.has("async") else self.at_once
         return {"kind": "map", "items_path": items, **({} if at_once else {"max_concurrency": 1})}
 
-    def _condition(self, step: Step, scope: Scope) -> Fields:
+    def _condition(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("condition")
         if part.value is None:
             step.part.fault("'true_step' and 'false_step' need a 'condition'")
             return {"kind": "branch", "condition": literal(False)}
         return {"kind": "branch", "condition": read_condition(part, scope)}
 
-    def _approval(self, step: Step, scope: Scope) -> Fields:
+    def _approval(self, step: WorkflowStep, scope: Scope) -> Fields:
         if step.has("default") and not step.has("timeout"):
             step.at("default").fault("'default' has no effect without 'timeout', after which it is the output")
         part = step.at("approval")
@@ -210,15 +210,15 @@ class Caller:
         return {"kind": "wait", "default": step.at("default").value, **({"input": {"prompt": text}} if text else {})}
 
 
-_KINDS: Mapping[str, Callable[[Caller, Step, Scope], Fields]] = {
-    "agent": Caller._asked,
-    "tool": Caller._tool,
-    "function": Caller._function,
-    "transform": Caller._transform,
-    "invoke_workflow": Caller._invoke,
-    "loop": Caller._loop,
-    "condition": Caller._condition,
-    "approval": Caller._approval,
+_KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {
+    "agent": CallBuilder._asked,
+    "tool": CallBuilder._tool,
+    "function": CallBuilder._function,
+    "transform": CallBuilder._transform,
+    "invoke_workflow": CallBuilder._invoke,
+    "loop": CallBuilder._loop,
+    "condition": CallBuilder._condition,
+    "approval": CallBuilder._approval,
 }
 
 
@@ -228,7 +228,7 @@ def read_condition(part: ConfigPart, scope: Scope) -> str:
         return literal(part.value)
     try:
         return condition(part.text(), scope)
-    except Unreadable as error:
+    except UnreadableError as error:
         part.fault(str(error))
         return literal(False)
 
@@ -238,7 +238,7 @@ def _given(parts: Mapping[str, ConfigPart], scope: Scope) -> Fields:
     for name, part in parts.items():
         try:
             check_key(name)
-        except Unreadable as error:
+        except UnreadableError as error:
             part.fault(str(error))
     rendered = {name: _rendered(part, scope) for name, part in parts.items()}
     static: dict[str, JsonValue] = {name: each.value for name, each in rendered.items() if each.expression is None}
@@ -249,7 +249,7 @@ def _given(parts: Mapping[str, ConfigPart], scope: Scope) -> Fields:
 def _rendered(part: ConfigPart, scope: Scope) -> Rendered:
     try:
         return render(part.value, scope)
-    except Unreadable as error:
+    except UnreadableError as error:
         _blamed(part, scope).fault(str(error))
         return Rendered()
 
@@ -261,6 +261,6 @@ def _blamed(part: ConfigPart, scope: Scope) -> ConfigPart:
     for child in children:
         try:
             render(child.value, scope)
-        except Unreadable:
+        except UnreadableError:
             return _blamed(child, scope)
     return part

@@ -19,7 +19,7 @@ FAULTY = "faulty"
 
 
 @dataclass(frozen=True)
-class Step:
+class WorkflowStep:
     """A step, as its file has it."""
 
     id: str
@@ -37,9 +37,9 @@ class Step:
         """Whether something is under a key, whatever it is called."""
         return any(map(self.part.has, ALIASES.get(key, (key,))))
 
-    def says(self, key: str) -> bool:
+    def is_true(self, key: str) -> bool:
         """Whether a key says true."""
-        return self.has(key) and self.at(key).truth()
+        return self.has(key) and self.at(key).boolean()
 
     def names(self, key: str) -> list[tuple[ConfigPart, str]]:
         """The texts of a list under a key."""
@@ -57,9 +57,9 @@ class Step:
         return self.kind == "agent" and self.has("navigation")
 
 
-def read_steps(part: ConfigPart) -> list[Step]:
+def read_steps(part: ConfigPart) -> list[WorkflowStep]:
     """The steps of a list."""
-    found: list[Step] = []
+    found: list[WorkflowStep] = []
     taken: dict[str, ConfigPart] = {}
     given = {str(item.value.get("id", item.value.get("step"))) for item in part.items() if isinstance(item.value, dict)}
     for item in part.items():
@@ -75,7 +75,7 @@ def read_steps(part: ConfigPart) -> list[Step]:
         for character in sorted(set(step_id) & set(_FORBIDDEN)):
             item.fault(f"the id {step_id!r} holds {character!r}, which ids may not")
         taken.setdefault(step_id, item)
-        found.append(Step(step_id, f"{step_id}-step" if step_id in _TAKEN else step_id, kind or FAULTY, item))
+        found.append(WorkflowStep(step_id, f"{step_id}-step" if step_id in _TAKEN else step_id, kind or FAULTY, item))
         if kind:
             _check_keys(found[-1])
     return found
@@ -119,9 +119,9 @@ def _near_kind(part: ConfigPart) -> str:
 _KEYS = sorted({*ALL_STEP_KEYS, *(alias for aliases in ALIASES.values() for alias in aliases)})
 
 
-def _check_keys(step: Step) -> None:
+def _check_keys(step: WorkflowStep) -> None:
     known = {alias for key in STEP[step.kind] for alias in ALIASES.get(key, (key,))}
-    step.part.known_keys(known, _KEYS, f"a step that is {_what(step.kind)}")
+    step.part.check_keys(known, _KEYS, f"a step that is {_what(step.kind)}")
     for aliases in ALIASES.values():
         first, *others = [alias for alias in aliases if step.part.has(alias)] or [""]
         for other in others:
@@ -152,6 +152,6 @@ def _numbered(base: str) -> Iterator[str]:
         number += 1
 
 
-def agents_of(steps: Sequence[Step]) -> dict[str, str]:
+def agents_of(steps: Sequence[WorkflowStep]) -> dict[str, str]:
     """Agent → the first step that asks it."""
     return {step.asks: step.id for step in reversed(steps) if step.asks}

@@ -13,10 +13,10 @@ from cantata.frontends.langswarm.workflows.inputs import read_schema
 from cantata.frontends.langswarm.workflows.navigation import read_navigation
 from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode
 from cantata.frontends.langswarm.workflows.order import Order, order
-from cantata.frontends.langswarm.workflows.output_routes import Choice, Route, Targets, ToStep, ToUser
+from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToStep, ToUser
 from cantata.frontends.langswarm.workflows.references import Scope, reads, step_value
-from cantata.frontends.langswarm.workflows.step_calls import Caller, read_condition
-from cantata.frontends.langswarm.workflows.steps import FAULTY, Step, agents_of, read_steps
+from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_condition
+from cantata.frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
 
@@ -44,7 +44,7 @@ class _Compiler:
     def __init__(self, name: str, part: ConfigPart, symbols: SymbolTable) -> None:
         self._part = part
         self._symbols = symbols
-        part.known_keys(WORKFLOW)
+        part.check_keys(WORKFLOW)
         self._inputs = symbols.workflows[name]
         self._variables = self._inputs.defaults
         self._mode = self._read_mode()
@@ -58,11 +58,11 @@ class _Compiler:
             if step.is_navigator and (found := read_navigation(step, self._steps, self._values[step.id]))
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
-        at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").truth())
-        self._caller = Caller(symbols, name, self._count("retry"), changes, at_once)
+        at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").boolean())
+        self._call_builder = CallBuilder(symbols, name, self._count("retry"), changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
-            symbols.left_aside.append("settings")
+            symbols.ignored_blocks.append("settings")
         self.places = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:
@@ -83,7 +83,7 @@ class _Compiler:
         description, timeout_s = self._described(), self._seconds()
         if self._part.faults:
             return None
-        check = self._caller.check(self._inputs.schema) if self._inputs.schema else None
+        check = self._call_builder.check(self._inputs.schema) if self._inputs.schema else None
         return NodeEmitter(step_nodes, found, bodies, check).chain(description=description, timeout_s=timeout_s)
 
     # --- the workflow as a whole ----------------------------------------------------------------------------------------
@@ -105,9 +105,9 @@ class _Compiler:
     def _count(self, key: str) -> int:
         return (self._part.at(key).count() or 0) if self._part.has(key) else 0
 
-    def _goes_on(self) -> bool:
+    def _continues_on_error(self) -> bool:
         """Whether a failed step does not fail the workflow."""
-        said = self._part.has("continue_on_error") and self._part.at("continue_on_error").truth()
+        said = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
         if not self._part.has("error_strategy"):
             return said
         part = self._part.at("error_strategy")
@@ -117,13 +117,18 @@ class _Compiler:
             part.fault("'error_strategy' and 'continue_on_error' say different things; write one of them")
         return part.text() == "continue"
 
-    def _check_schema(self, listed: Sequence[Step], routes: Mapping[str, Sequence[Route]]) -> None:
+    def _check_schema(self, listed: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]]) -> None:
         answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
         if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
             self._part.at("output_schema").fault("'output_schema' has no effect: it is for agents whose 'output.to' is 'user'; none is")
 
     def _check_reached(
-        self, listed: Sequence[Step], found: Order, routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: set[str]
+        self,
+        listed: Sequence[WorkflowStep],
+        found: Order,
+        routes: Mapping[str, Sequence[Route]],
+        jumps: Mapping[str, str],
+        reading: set[str],
     ) -> None:
         led = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
         led.update(*found.passed.values())
@@ -136,7 +141,7 @@ class _Compiler:
 
     # --- names ----------------------------------------------------------------------------------------------------------
 
-    def _scope(self, step: Step, items: Mapping[str, str], *, behind: bool = False) -> Scope:
+    def _scope(self, step: WorkflowStep, items: Mapping[str, str], *, behind: bool = False) -> Scope:
         """What names mean in a step; with `behind`, where its output goes."""
         known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
         known |= {alias: self._latest(owners, step, behind=behind) for alias, owners in self._aliases.items()}
@@ -161,7 +166,7 @@ class _Compiler:
                 found.setdefault(alias, []).append(step.id)
         return found
 
-    def _latest(self, owners: Sequence[str], step: Step, *, behind: bool) -> str:
+    def _latest(self, owners: Sequence[str], step: WorkflowStep, *, behind: bool) -> str:
         """Of several outputs with one name, the most recent that is there: of the steps above, or else the first."""
         place = {step_id: place for place, step_id in enumerate(self._steps)}
         above = [each for each in owners if place[each] < place[step.id] or (behind and each == step.id)]
@@ -176,10 +181,10 @@ class _Compiler:
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
-    def _draw(self, step: Step, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> StepNode:
+    def _draw(self, step: WorkflowStep, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> StepNode:
         scope = self._scope(step, items)
         navigation = self._navigations.get(step.id)
-        fields = self._caller.fields(step, scope, navigation, self._answer_schema(step, routes))
+        fields = self._call_builder.fields(step, scope, navigation, self._answer_schema(step, routes))
         for body in [body for body, loop in self._bodies.items() if loop == step.id]:
             fields["map_node"] = self._steps[body].node
         if navigation is not None and not step.has("output"):
@@ -194,7 +199,7 @@ class _Compiler:
             rollback_to=rollback[0] if rollback else None, rollbacks=rollback[1] if rollback else 1,
         )  # fmt: skip
 
-    def _routes(self, step: Step) -> tuple[Route, ...]:
+    def _routes(self, step: WorkflowStep) -> tuple[Route, ...]:
         scope = self._scope(step, {}, behind=True)
         steps = [step_id for step_id in self._steps if step_id not in self._bodies]
         targets = Targets(steps, agents_of([*self._steps.values()]), self._symbols.workflows)
@@ -203,32 +208,32 @@ class _Compiler:
             sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
             if any(isinstance(route, ToUser) for route in _all([*sides[0], *sides[1]])):
                 step.part.fault("a condition leads to steps: 'user' would only be told whether it holds; let the step before tell more")
-            return (Choice(((test, sides[0]),), sides[1]),)
+            return (ChoiceRoute(((test, sides[0]),), sides[1]),)
         output = step.at("output")
         if output.value is None:
             navigation = self._navigations.get(step.id)
             return navigation.routes(self._values[step.id]) if navigation else ()
         if not isinstance(output.value, dict):
             return targets.read(output, scope)
-        output.known_keys(("to", "collect"))
+        output.check_keys(("to", "collect"))
         if output.has("collect") and step.kind != "loop":
             output.at("collect").fault("'collect' names the results of a loop; of other steps, write 'output_key'")
         if step.is_navigator and output.has("to"):
             output.at("to").fault("'navigation' says already which step comes next")
         return targets.read(output.at("to"), scope)
 
-    def _on_error(self, step: Step) -> str | None:
+    def _on_error(self, step: WorkflowStep) -> str | None:
         """abort or skip; None where a failure leads to a step, or nothing is said."""
         if step.has("on_error"):
             word = _ON_ERROR.get(step.at("on_error").text())
-            if step.has("continue_on_error") and step.at("continue_on_error").truth() != (word == "skip"):
+            if step.has("continue_on_error") and step.at("continue_on_error").boolean() != (word == "skip"):
                 step.at("continue_on_error").fault("'continue_on_error' and 'on_error' say different things; write one of them")
             return word
         if step.has("continue_on_error"):
-            return "skip" if step.at("continue_on_error").truth() else "abort"
-        return "skip" if self._goes_on() and step.kind != "approval" else None
+            return "skip" if step.at("continue_on_error").boolean() else "abort"
+        return "skip" if self._continues_on_error() and step.kind != "approval" else None
 
-    def _jump(self, step: Step) -> str | None:
+    def _jump(self, step: WorkflowStep) -> str | None:
         """The step that a failure leads to."""
         part = step.at("on_error")
         if part.value is None or part.text() in _ON_ERROR:
@@ -239,7 +244,7 @@ class _Compiler:
             return None
         return target
 
-    def _rollback(self, step: Step) -> tuple[str, int] | None:
+    def _rollback(self, step: WorkflowStep) -> tuple[str, int] | None:
         if not step.has("rollback_to"):
             if step.has("rollback_limit"):
                 step.at("rollback_limit").fault("'rollback_limit' has no effect without 'rollback_to'")
@@ -254,7 +259,7 @@ class _Compiler:
         most = step.at("rollback_limit").count(least=1) if step.has("rollback_limit") else 1
         return target, most or 1
 
-    def _answer_schema(self, step: Step, routes: Sequence[Route]) -> JsonValue:
+    def _answer_schema(self, step: WorkflowStep, routes: Sequence[Route]) -> JsonValue:
         """What an answer must be, for the agents whose output goes to the user."""
         return self._output_schema if any(isinstance(route, ToUser) for route in _all(routes)) else None
 
@@ -290,12 +295,12 @@ class _Compiler:
             else:
                 part.fault(f"there is no step {name!r}{did_you_mean(name, self._steps)}")
 
-    def _body_steps(self) -> Iterator[tuple[Step, Step]]:
+    def _body_steps(self) -> Iterator[tuple[WorkflowStep, WorkflowStep]]:
         for body, loop in self._bodies.items():
             if self._steps[body].kind != FAULTY:
                 yield self._steps[body], self._steps[loop]
 
-    def _body(self, step: Step, loop: Step) -> Fields:
+    def _body(self, step: WorkflowStep, loop: WorkflowStep) -> Fields:
         """The node that a loop runs for each item."""
         for key in _NOT_IN_BODIES:
             if step.has(key) and (key, step.kind) != ("async", "loop"):
@@ -308,7 +313,7 @@ class _Compiler:
         return {"node_id": step.node, **step_nodes.fields}
 
 
-def _aliases(step: Step) -> Iterator[tuple[ConfigPart, str]]:
+def _aliases(step: WorkflowStep) -> Iterator[tuple[ConfigPart, str]]:
     """What a step's output is called besides."""
     yield from step.at("output_key").texts()
     output = step.at("output")
@@ -326,7 +331,7 @@ def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:
 def _all(routes: Sequence[Route]) -> Iterator[Route]:
     for route in routes:
         yield route
-        if isinstance(route, Choice):
+        if isinstance(route, ChoiceRoute):
             for _, inner in route.ways:
                 yield from _all(inner)
 

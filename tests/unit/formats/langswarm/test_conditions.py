@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.frontends.langswarm.workflows.conditions import condition
-from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, step_value
+from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, step_value
 from cantata.models.values import JsonValue
 from cantata.planning.expressions import parse
 
@@ -151,7 +151,7 @@ def test_what_is_not_there_or_does_not_fit_holds_nowhere(text: str) -> None:
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableError) as error:
         condition(text, SCOPE)
 
     assert said in str(error.value)
@@ -165,7 +165,7 @@ def test_a_long_condition_is_read(text: str) -> None:
 
 
 def test_nothing_of_a_condition_is_run_as_python() -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableError):
         condition("__import__('os').system('true')", SCOPE)
 
 
@@ -191,7 +191,7 @@ def test_a_condition_or_its_contrary_holds_whatever_the_data(text: str, a: JsonV
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         expression = condition(text, SCOPE)
-    except Unreadable:
+    except UnreadableError:
         return
     parse(expression, frozenset(ROOT) - {"input"}).is_true(ROOT)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.frontends.langswarm.workflows.references import Scope, Unreadable, literal, reads, render, step_value
+from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, reads, render, step_value
 from cantata.models.values import JsonValue
 from cantata.planning.expressions import parse
 
@@ -38,9 +38,9 @@ JSON = st.recursive(
 )
 
 
-def value(written: JsonValue, root: dict[str, JsonValue] | None = None, scope: Scope = SCOPE) -> JsonValue:
+def value(braced: JsonValue, root: dict[str, JsonValue] | None = None, scope: Scope = SCOPE) -> JsonValue:
     """What a value of the file comes to."""
-    rendered = render(written, scope)
+    rendered = render(braced, scope)
     return rendered.value if rendered.expression is None else evaluated(rendered.expression, ROOT if root is None else root)
 
 
@@ -77,8 +77,8 @@ def evaluated(expression: str, root: dict[str, JsonValue]) -> JsonValue:
         ("no reference {user_input} $ {}", "no reference {user_input} $ {}"),
     ],
 )
-def test_a_reference_means_what_the_pages_say(written: str, meant: JsonValue) -> None:
-    assert value(written) == meant
+def test_a_reference_means_what_the_pages_say(braced: str, meant: JsonValue) -> None:
+    assert value(braced) == meant
 
 
 def test_a_lone_reference_keeps_its_type_and_one_within_a_text_is_written_out() -> None:
@@ -102,9 +102,9 @@ def test_mappings_and_lists_are_read_within() -> None:
         ("${.read}", "no path"),
     ],
 )
-def test_what_means_nothing_is_said_with_the_nearest_name(written: str, said: str) -> None:
-    with pytest.raises(Unreadable) as error:
-        value(f"text {written}")
+def test_what_means_nothing_is_said_with_the_nearest_name(braced: str, said: str) -> None:
+    with pytest.raises(UnreadableError) as error:
+        value(f"text {braced}")
 
     assert said in str(error.value)
 

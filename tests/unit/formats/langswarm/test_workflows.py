@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.frontends.langswarm.compile_files import Loaded
+from cantata.frontends.langswarm.compile_files import CompiledFiles
 from cantata.models.values import JsonValue
 from tests.unit.formats.langswarm.stage import AGENTS, answer, asked, load, play
 from tests.unit.planning.interpreter import Tool, ToolFailure
@@ -128,14 +128,14 @@ ROUTED = """
         ("condition: {if: '${a.id} exists', then: b, else: c}", {"id": ""}, ["a", "b"]),
     ],
 )  # fmt: skip
-def test_one_way_of_a_condition_is_taken(tmp_path: Path, route: str, says: JsonValue, done: list[str]) -> None:
+def test_one_way_of_a_condition_is_taken(tmp_path: Path, route: str, is_true: JsonValue, done: list[str]) -> None:
     used = [step for step in "bcd" if f" {step}" in route or f"[{step}" in route]
     rest = "".join(
         line + "\n" for line in (ROUTED % f"{{{route}}}").splitlines() if "id: a" in line or any(f"id: {s}" in line for s in used)
     )
     loaded = load(tmp_path, f"{AGENTS}workflows:\n  w:\n    steps:\n{rest}")
 
-    assert asked(play(loaded, "w", ann=says)) == done
+    assert asked(play(loaded, "w", ann=is_true)) == done
 
 
 def test_the_user_may_be_one_way_of_a_condition(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_condition_that_ends_the_workflow_leaves_what_was_said_before(tmp_path
 
 
 def test_a_switch_of_many_cases_asks_each_alone(tmp_path: Path) -> None:
-    def loaded(count: int) -> Loaded:
+    def loaded(count: int) -> CompiledFiles:
         cases = ", ".join(f"k{number}: {'b' if number % 2 else 'user'}" for number in range(count))
         steps = f"[{{id: a, agent: ann, output: {{to: {{condition: {{switch: '${{a}}', cases: {{{cases}}}, default: c}}}}}}}}"
         return load(
