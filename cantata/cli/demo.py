@@ -24,7 +24,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.state.runs.records import RunRecord
 
-FOLDER = Path(__file__).parents[1] / "configs" / "demo"
+FOLDER = Path(__file__).parents[2] / "configs" / "demo"
 LEAST_RIGHT = 24  # of the 30 messages, with the embedded model
 QUESTION = "How can I change my password?"
 ORDER = "Where is my order A-1042?"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from cantata.coordinator import sweeper as sweeping
 from cantata.coordinator.sweeper import Sweeper
 from cantata.dispatch.celery_app import make_app
 from cantata.models.definitions import Definitions, Limits
@@ -64,7 +65,7 @@ def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, mon
 
     told: list[str] = []
     monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
-    monkeypatch.setattr(sweeper, "log", SimpleNamespace(exception=told.append))
+    monkeypatch.setattr(sweeping, "log", SimpleNamespace(exception=told.append))
     sweeper.start()
     assert swept.wait(20)
     until(lambda: told or is_ending, "it is told")

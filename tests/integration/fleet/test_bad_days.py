@@ -115,7 +115,7 @@ def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(
 @pytest.mark.parametrize("queue", ["tools", "coordinator"])
 def test_a_worker_that_cannot_begin_exits_with_status_1(town: Town, queue: str) -> None:
     code = (
-        "import sys; from unittest.mock import Mock; from workers import service; from cantata.workers.__main__ import main\n"
+        "import sys; from unittest.mock import Mock; from cantata.workers import service; from cantata.workers.__main__ import main\n"
         "service.Sweeper = Mock(side_effect=ValueError('no sweeper'))\n"
         "sys.exit(main(sys.argv[1:]))"
     )

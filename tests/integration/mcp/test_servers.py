@@ -423,7 +423,7 @@ def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: 
 WORKER = """
 import asyncio, sys
 from cantata.models.definitions import McpServer
-from workers import mcp
+from cantata.workers.tools import mcp
 
 async def work():
     server = McpServer(command=[sys.executable, *sys.argv[1:]])

@@ -12,10 +12,10 @@ BEFORE = """
 import json, os, sys
 from pathlib import Path
 from cantata.errors import MustWait
-from workers import usercode
+from cantata.workers.code import user_code
 folder = Path(sys.argv[1])
 told = []
-usercode.serve(told.append, is_replaced=True)
+user_code.serve(told.append, is_replaced=True)
 sys.path.insert(0, str(folder))
 def save(name, text, mtime=None):
     new = folder / "new"
@@ -45,7 +45,7 @@ def test_a_function_that_imports_late_gets_what_was_there_when_its_module_was_re
     write(tmp_path, {"steps": "def version():\n    import helper\n    return helper.VERSION\n", "helper": "VERSION = 1\n"})
 
     code = """
-usercode.use(str(folder), "steps")
+user_code.use(str(folder), "steps")
 import steps
 save("helper.py", "VERSION = 2")
 print(json.dumps([steps.version(), *told]))
@@ -65,7 +65,7 @@ import py_compile
 compiled = py_compile.compile(str(folder / "steps.py"))
 os.utime(compiled, (1_600_000_000.3, 1_600_000_000.3))
 save("steps.py", "VERSION = 2\\n", mtime=1_600_000_000.6)
-usercode.use(str(folder), "steps")
+user_code.use(str(folder), "steps")
 import steps
 print(json.dumps(steps.VERSION))
 """
@@ -74,9 +74,9 @@ print(json.dumps(steps.VERSION))
 
 def test_a_digest_is_of_all_that_is_imported_and_the_same_wherever_it_lies(tmp_path: Path) -> None:
     code = """
-with usercode.recording() as used:
-    usercode.use(str(folder), "steps")
-    usercode.use(str(folder), "json")
+with user_code.recording() as used:
+    user_code.use(str(folder), "steps")
+    user_code.use(str(folder), "json")
 print(json.dumps(sorted(used)))
 """
     texts = {"steps": "import helper\n", "helper": "x = 1\n"}
@@ -92,10 +92,10 @@ def test_a_module_whose_part_was_read_in_an_older_version_waits_for_a_new_proces
     write(tmp_path, {"one": "import shared\n", "two": "import shared\n", "shared": "x = 1\n"})
 
     code = """
-usercode.use(str(folder), "one")
+user_code.use(str(folder), "one")
 save("shared.py", "x = 2")
 try:
-    usercode.use(str(folder), "two")
+    user_code.use(str(folder), "two")
     print(json.dumps("mixed"))
 except MustWait as wait:
     print(json.dumps(str(wait)))
@@ -107,7 +107,7 @@ def test_a_module_that_no_text_names_is_read_when_it_is_imported(tmp_path: Path)
     write(tmp_path, {"steps": "def late(name):\n    return __import__(name).x\n", "other": "x = 1\n"})
 
     code = """
-usercode.use(str(folder), "steps")
+user_code.use(str(folder), "steps")
 import steps
 before = len(told)
 print(json.dumps([steps.late("other"), told[before:]]))

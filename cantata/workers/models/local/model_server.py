@@ -150,7 +150,7 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
     place = Home(home)
     place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     place.logs.mkdir(mode=0o700, exist_ok=True)
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[4])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with place.log("local-llm").open("ab") as log:
         process = subprocess.Popen(
