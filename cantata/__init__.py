@@ -6,8 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantata.client.client import ChainRun, Client, Run, TurnRun
+    from cantata.client.client import Client
     from cantata.client.memory_bank import MemoryBank
+    from cantata.client.runs import ChainRun, Run, TurnRun
     from cantata.config.user_code.tool_decorator import tool, tools_of
     from cantata.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
     from cantata.frontends.agentchain import AgentChain
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    # asking for runs
-    "Client": "client.client", "Run": "client.client", "TurnRun": "client.client", "ChainRun": "client.client",
+    # submitting and reading runs
+    "Client": "client.client", "Run": "client.runs", "TurnRun": "client.runs", "ChainRun": "client.runs",
     # chains of prompts and functions, written in Python
     "PromptChain": "frontends.promptchain", "AgenticStepProcessor": "frontends.promptchain",
     "get_function_name_from_tool_call": "planning.turns.tool_calls",
     "AgentChain": "frontends.agentchain", "ChainBuilder": "frontends.chainbuilder",
-    # what is remembered
+    # memory
     "MemoryBank": "client.memory_bank", "create_memory_chain": "frontends.promptchain", "memory_function": "frontends.promptchain",
-    # what goes in and comes out
+    # requests, results and events
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
     "RunResult": "models.wire", "RunEvent": "models.events",
-    # what makes a function a tool, and what a tool is told
+    # tools
     "tool": "config.user_code.tool_decorator", "tools_of": "config.user_code.tool_decorator", "ToolContext": "models.values",
-    # what can go wrong
+    # errors
     "CantataError": "errors", "ConfigError": "errors", "RunError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
 }  # fmt: skip
 
@@ -69,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used: `submit --help` must not load Celery."""
+    """Return a public name, imported when it is first used: `submit --help` must not load Celery."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The memory bank for programs: it finds its Redis as the client does."""
+"""Memory bank for programs: it finds its Redis as the client does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cantata.state.memory import bank
 from cantata.state.redis.connection import check, connect
 from cantata.state.runs.ledger import Ledger
 
-PATIENCE_S = 5.0
+MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 
 
 class MemoryBank(bank.MemoryBank):
@@ -24,10 +24,10 @@ class MemoryBank(bank.MemoryBank):
         url = redis_url or settings().redis_url or url_here()
         self._redis = connect(url)
         self.warnings = check(self._redis, url=url).warnings
-        super().__init__(Ledger(self._redis, patience_s=PATIENCE_S), tenant=tenant, session=session)
+        super().__init__(Ledger(self._redis, patience_s=MAX_OUTAGE_S), tenant=tenant, session=session)
 
     def close(self) -> None:
-        """Let go of connections, of those too that `of` gave; what is stored stays."""
+        """Close the connections, also those of banks that `of` returned; stored values stay."""
         self._redis.close()
 
     def __enter__(self) -> Self:

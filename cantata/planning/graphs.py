@@ -21,8 +21,14 @@ def reversed_graph(successors: Successors) -> dict[str, list[str]]:
 
 
 def reach(starts: Iterable[str], successors: Successors) -> set[str]:
-    """The starts and all that can be reached from them."""
-    return set(postorder(starts, successors))
+    """Return the starts and all that can be reached from them."""
+    seen = set(starts)
+    todo = list(seen)
+    while todo:
+        following = [target for target in successors.get(todo.pop(), ()) if target not in seen]
+        seen.update(following)
+        todo += following
+    return seen
 
 
 def postorder(starts: Iterable[str], successors: Successors) -> list[str]:
@@ -40,13 +46,14 @@ def _descend(start: str, successors: Successors, seen: set[str]) -> Iterator[str
     way = [(start, iter(successors.get(start, ())))]
     while way:
         node, ahead = way[-1]
-        following = next((target for target in ahead if target not in seen), None)
-        if following is None:
+        for target in ahead:
+            if target not in seen:
+                seen.add(target)
+                way.append((target, iter(successors.get(target, ()))))
+                break
+        else:
             way.pop()
             yield node
-        else:
-            seen.add(following)
-            way.append((following, iter(successors.get(following, ()))))
 
 
 def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
@@ -60,7 +67,12 @@ def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
     for node in reversed(postorder(nodes, successors)):
         if node not in grouped:
             grouped.add(node)
-            groups.append(list(_descend(node, sources, grouped)))
+            group = [node]
+            for member in group:  # grows
+                more = dict.fromkeys(source for source in sources.get(member, ()) if source not in grouped)
+                grouped.update(more)
+                group += more
+            groups.append(group)
     return groups
 
 

@@ -1,0 +1,155 @@
+"""Handles of accepted runs: read, wait for, cancel and signal them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cantata import __version__
+from cantata.config.faults import nearest
+from cantata.coordinator.sweeper import send_ready
+from cantata.models.events import RunEvent, RunWarning
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
+from cantata.observability import traces
+from cantata.observability.logs.lines import Line
+from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
+from cantata.state.runs import event_log, log_store, trace_roots
+from cantata.state.runs.ledger import EARLY_SIGNALS
+from cantata.state.runs.records import RunRecord, StepRecord
+
+if TYPE_CHECKING:
+    from cantata.client.client import Client
+
+MAX_COMPARED = 1000  # ids of steps that a misspelt one is compared with
+POLL_INTERVAL_S = 5.0  # how often a waiting client checks that the run is still known
+
+
+class Run:
+    """An accepted run: it goes on whether or not anyone watches."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client = client
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"Run({self.run_id!r})"
+
+    def status(self) -> RunStatus:
+        """Return the run's status."""
+        return self._client.ledger.status(self.run_id)
+
+    def record(self, names: Sequence[str] | None = None) -> RunRecord:
+        """Return the run's record; with `names`, with the outputs only of the steps with these names and of the terminal steps."""
+        return self._client.ledger.read(self.run_id, names)
+
+    def steps(self, step_ids: Sequence[str]) -> Mapping[str, StepRecord]:
+        """Return the records of some of its steps, by id; unknown ids are left out."""
+        return self._client.ledger.records(self.run_id, step_ids)
+
+    def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
+        """Yield its events after `from_offset` (from the start if None) as they come, until it is over."""
+        return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
+
+    def logs(self, *, follow: bool = False) -> Iterator[Line]:
+        """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
+        kept = log_store.Logs(self._client.redis, self.run_id)
+        yield from kept.follow() if follow else kept.read()
+
+    def wait(self, timeout_s: float | None = None) -> RunRecord:
+        """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not event_log.wait_closed(self._client.redis, self.run_id, timeout_s=_remaining_s(POLL_INTERVAL_S, deadline)):
+            self.status()  # raises for a run that Redis lost, which would never be over
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
+        return self.record()
+
+    def cancel(self) -> RunStatus:
+        """End the run and return its status after that. Work in progress on it stops within a second or two."""
+        status = self._client.ledger.cancel(self.run_id)
+        self._end_trace()
+        return status
+
+    def signal(self, step_id: str, value: JsonValue) -> str:
+        """Send a waiting step its value.
+
+        Args:
+            step_id: The step's id, or the end of it, as its file has it: 'ask' for 'flow/ask'.
+            value: The step's output.
+
+        Returns:
+            'taken'; 'kept' until the step waits; 'over' if it has a value; 'closed' if the run is over; 'unknown'; 'unclear' if several
+            steps match; 'full' if the run keeps as many early signals as it may.
+
+        Raises:
+            ConfigError: The run's tenant keeps as many early signals as it may (`quota_exceeded`).
+        """
+        refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
+        answer, ready = self._client.ledger.signal(self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS)
+        if refusal and answer == "full":
+            raise refusal
+        send_ready(self._client.app, ((self.run_id, step) for step in ready))
+        self._end_trace()
+        return answer
+
+    def nearest_step(self, name: str) -> str | None:
+        """Return the step id, or the end of one, that is most like `name`; None if none is."""
+        ids = self._client.ledger.step_ids(self.run_id, MAX_COMPARED)
+        return nearest(name, [*ids, *{step_id.rpartition("/")[2] for step_id in ids}])
+
+    def _end_trace(self) -> None:
+        """Give the run's trace its root if this call ended the run: then no worker does it."""
+        trace_roots.end(traces.for_client(__version__), self._client.ledger, self.run_id)
+
+
+class TurnRun(Run):
+    """A run of a user turn."""
+
+    def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
+        """Yield its events after `from_offset` as they come, until it is over."""
+        return self.log(from_offset, timeout_s=timeout_s)
+
+    def result(self, timeout_s: float | None = None) -> RunResult:
+        """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
+        record = self.wait(timeout_s)
+        warnings = [event.message for event in self.log() if isinstance(event, RunWarning)]
+        return turn_result(record).model_copy(update={"warnings": warnings})
+
+    def so_far(self) -> RunResult:
+        """Return its result so far, without waiting."""
+        return turn_result(self.record(()))
+
+
+class ChainRun(Run):
+    """A run of a chain request."""
+
+    def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
+        """Yield the events of its nodes after `from_offset` as they come, until it is over."""
+        request = self.request
+        bodies = bodies_of(request)
+        for event in self.log(from_offset, timeout_s=timeout_s):
+            known = self._client.ledger.records(self.run_id, [event.step]) if event.step and event.ends_step else {}
+            found = chain_event(event, request, bodies, known.get(event.step or ""))
+            if found is not None:
+                yield found
+
+    def result(self, timeout_s: float | None = None) -> ChainResponse:
+        """Wait until it is over and return its response. Raises TimeoutError past `timeout_s`; the run goes on."""
+        return chain_response(self.wait(timeout_s))
+
+    def so_far(self) -> ChainResponse:
+        """Return its response so far, without waiting."""
+        return chain_response(self.record([node.node_id for node in self.request.nodes]))
+
+    @cached_property
+    def request(self) -> ChainRequest:
+        """The chain request."""
+        return ChainRequest.model_validate_json(self._client.ledger.request_of(self.run_id)[1])
+
+
+def _remaining_s(max_s: float, deadline: float | None) -> float:
+    """Return the seconds to a deadline on the monotonic clock, at most `max_s`."""
+    return max_s if deadline is None else max(0.0, min(max_s, deadline - time.monotonic()))
