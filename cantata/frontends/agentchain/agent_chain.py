@@ -14,16 +14,16 @@ from typing import Any
 
 from cantata.chat import run_async
 from cantata.config.faults import did_you_mean
-from cantata.frontends.agentchain.chat_adapter import ChainDoor
-from cantata.frontends.agentchain.log_writer import Teller
-from cantata.frontends.agentchain.members import check_agent, check_agents, check_description, check_known, histories_of
-from cantata.frontends.agentchain.mode_config import mode_of, router_of, rules_of, strategy_of, synthesizer_of
+from cantata.frontends.agentchain.chat_adapter import ChainChatBackend
+from cantata.frontends.agentchain.log_writer import LogWriter
+from cantata.frontends.agentchain.members import check_agent, check_agents, check_description, check_known, read_histories
+from cantata.frontends.agentchain.mode_config import read_mode, read_router, read_rules, read_strategy, read_synthesizer
 from cantata.frontends.agentchain.run_log import RunLog
 from cantata.frontends.promptchain import PromptChain
-from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.frontends.promptchain.instruction_lists import text_of
 from cantata.frontends.promptchain.prompt_chain import definitions_of, prompt_folders
-from cantata.frontends.promptchain.run_calls import Call, answer_of, shared_client
+from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, shared_client
 from cantata.models.definitions import Agent, Definitions, Team
 from cantata.models.instructions import Instruction, Prompt
 from cantata.models.values import JsonValue
@@ -71,14 +71,14 @@ class AgentChain:
         for name in unknown:
             raise TypeError(f"AgentChain has no parameter {name!r}{did_you_mean(name, _DEFAULTS)}")
         check_agents(agents, agent_descriptions)
-        self._mode = mode_of(execution_mode)
+        self._mode = read_mode(execution_mode)
         self._agents = dict(agents)
         self._descriptions = dict(agent_descriptions or {})
-        self._histories = histories_of(agent_history_configs, agents)
+        self._histories = read_histories(agent_history_configs, agents)
         self._functions: dict[str, Path | None] = {}
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
         self._session = _session_of(session, cache_config)
-        self._turn = valid(Turn, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
+        self._turn = validated(Turn, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
         self._log = RunLog(log_dir, verbose=verbose)
         self.last_result: RunResult | None = None
         """How the last turn ended: its run's id, status, usage and more."""
@@ -91,7 +91,7 @@ class AgentChain:
         self._team_fields = {
             **own, "mode": self._mode, "max_history_tokens": max_history_tokens, "auto_include_history": auto_include_history,
         }  # fmt: skip
-        self._team = self._made_team(self._agents)
+        self._team = self._build_team(self._agents)
         self._log.write("AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session})
         for warning in (*_unused(self._mode, given), *filter(None, [fault])):
             self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
@@ -102,13 +102,13 @@ class AgentChain:
             case "router":
                 if given["default_agent"] is not None:
                     check_known([given["default_agent"]], self._agents, "default_agent")
-                strategy = strategy_of(given["router_strategy"])
-                router = router_of(given["router"], strategy, self._prompt_folders, self._functions)
-                rules = rules_of(given["rules"], self._functions)
+                strategy = read_strategy(given["router_strategy"])
+                router = read_router(given["router"], strategy, self._prompt_folders, self._functions)
+                rules = read_rules(given["rules"], self._functions)
                 as_given = {key: given[key] for key in ("default_agent", "max_internal_steps")}
                 return {**as_given, "router": router, "rules": rules, "strategy": strategy}, ""
             case "broadcast":
-                synthesizer, fault = synthesizer_of(given["synthesizer_config"], self._prompt_folders)
+                synthesizer, fault = read_synthesizer(given["synthesizer_config"], self._prompt_folders)
                 return {"synthesizer": synthesizer}, f"{fault}, so the answers stand unmerged, as JSON" if fault else ""
         return {}, ""
 
@@ -127,9 +127,9 @@ class AgentChain:
 
     async def run_chat(self) -> None:
         """Chat on the terminal, until `exit`. `@agent: text` is for one agent, `@history @agent: text` with the conversation so far."""
-        told = self._log.of_chat()
+        told = self._log.for_chat()
         client = (await asyncio.to_thread(shared_client)).with_definitions(self._definitions(stream=True))
-        door = ChainDoor(client, self._turn.model_copy(update={"team": TEAM}), self._team, told)
+        door = ChainChatBackend(client, self._turn.model_copy(update={"team": TEAM}), self._team, told)
         told.write("chat_started", {"session": self._session, "mode": self._mode})
         try:
             await run_async(door)
@@ -147,8 +147,8 @@ class AgentChain:
         return self._session
 
     async def _ask(self, turn: Turn) -> str:
-        watch = Teller(turn, self._team, self._log) if self._log.is_wanted else None
-        self.last_result = result = await Call(self.definitions, turn, watch=watch).result_async()
+        on_event = LogWriter(turn, self._team, self._log) if self._log.is_wanted else None
+        self.last_result = result = await TurnCall(self.definitions, turn, on_event=on_event).result_async()
         return _text(answer_of(result))
 
     def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> Turn:
@@ -181,7 +181,7 @@ class AgentChain:
         check_description(name, description)
         if name in self._agents:
             raise ValueError(f"there is an agent {name!r} already")
-        self._team = self._made_team([*self._agents, name])
+        self._team = self._build_team([*self._agents, name])
         self._agents[name], self._descriptions[name] = agent, description
         self._log.write("add_agent", {"agent": name, "session": self._session})
 
@@ -190,7 +190,7 @@ class AgentChain:
         check_known([name], self._agents, "remove_agent")
         left = [other for other in self._agents if other != name]
         if left:
-            self._team = self._made_team(left)
+            self._team = self._build_team(left)
         del self._agents[name], self._descriptions[name]
         self._histories.pop(name, None)
         self._log.write("remove_agent", {"agent": name, "session": self._session})
@@ -219,20 +219,20 @@ class AgentChain:
             return instruction.model_copy(update={"prompt": text_of(instruction.prompt, self._prompt_folders)})
         return instruction
 
-    def _made_team(self, agents: Iterable[str]) -> Team:
-        return valid(Team, "AgentChain", {**self._team_fields, "agents": list(agents)})
+    def _build_team(self, agents: Iterable[str]) -> Team:
+        return validated(Team, "AgentChain", {**self._team_fields, "agents": list(agents)})
 
 
 _DEFAULTS = {name: each.default for name, each in inspect.signature(AgentChain).parameters.items() if each.kind is not each.VAR_KEYWORD}
-_OF_ROUTERS = ("router", "rules", "router_strategy", "default_agent", "max_internal_steps")
-_MODES_OF = {**dict.fromkeys(_OF_ROUTERS, "router"), "synthesizer_config": "broadcast"}
+_ROUTER_PARAMETERS = ("router", "rules", "router_strategy", "default_agent", "max_internal_steps")
+_PARAMETER_MODES = {**dict.fromkeys(_ROUTER_PARAMETERS, "router"), "synthesizer_config": "broadcast"}
 """The parameters that only one mode uses."""
 
 
 def _unused(mode: str, given: Mapping[str, object]) -> list[str]:
     """A warning for each parameter that the mode does not use."""
-    unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _MODES_OF[name]]
-    return [f"{name} is used in mode {_MODES_OF[name]!r} only, and this is {mode!r}" for name in unused]
+    unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _PARAMETER_MODES[name]]
+    return [f"{name} is used in mode {_PARAMETER_MODES[name]!r} only, and this is {mode!r}" for name in unused]
 
 
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:

@@ -10,7 +10,7 @@ from cantata.models.values import JsonValue
 Fields = dict[str, JsonValue]
 
 
-class Line(NamedTuple):
+class LogEntry(NamedTuple):
     """One line: what happened, what is known of it, and when, by Redis's clock."""
 
     event: str

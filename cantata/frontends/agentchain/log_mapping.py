@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from cantata.frontends.agentchain.decision_log import DECISIONS, round_of
-from cantata.frontends.agentchain.log_entry import Fields, Line, length_of, text_of
+from cantata.frontends.agentchain.log_entry import Fields, LogEntry, length_of, text_of
 from cantata.models.definitions import Team
 from cantata.models.events import RunAccepted, RunEvent, RunWarning, StepDone, StepExpanded, StepFailed, StepStarted
 from cantata.models.graph import RAW, START
@@ -22,14 +22,14 @@ EXHAUSTED = "exhausted"
 _BEGIN_ROUNDS = ("team.rules", "team.ask", "team.call")
 
 DIRECT = "direct"
-_WORDS = {
+_EVENT_PREFIXES = {
     "router": "agent_execution", "pipeline": "pipeline_step", "round_robin": "round_robin_agent", "broadcast": "broadcast_agent",
     "static_plan": "static_plan_step", "dynamic_decomposition": "dynamic_decomp_agent", DIRECT: "run_direct",
 }  # fmt: skip
 """What the runs of agents are called, by mode or strategy: `<word>_start`, `<word>_success`, `<word>_error`."""
 
 
-class Story:
+class LogMapping:
     """Tells the lines of one turn. It is told the events in their order, and asks what is known of their steps."""
 
     def __init__(self, turn: Turn, team: Team, steps: Steps) -> None:
@@ -43,72 +43,72 @@ class Story:
         self._accepted_ms = 0
         self._next = 0
 
-    def tell(self, event: RunEvent) -> Iterator[Line]:
+    def entries_of(self, event: RunEvent) -> Iterator[LogEntry]:
         """The lines of an event."""
         if isinstance(event, RunAccepted):
             self._accepted_ms = event.at_ms
-        for line in self._lines(event):
+        for line in self._entries(event):
             yield line._replace(at_ms=event.at_ms)
 
-    def end(self, result: RunResult, at_ms: int) -> Iterator[Line]:
+    def final_entries(self, result: RunResult, at_ms: int) -> Iterator[LogEntry]:
         """The lines of how the turn ended."""
-        for line in (*self._said(result), *self._ended(result, at_ms)):
+        for line in (*self._history_entries(result), *self._end_entries(result, at_ms)):
             yield line._replace(at_ms=at_ms)
 
     # --- the turn ---------------------------------------------------------------------------------------------------
 
-    def _lines(self, event: RunEvent) -> Iterator[Line]:
+    def _entries(self, event: RunEvent) -> Iterator[LogEntry]:
         if isinstance(event, RunAccepted):
-            yield from self._began()
+            yield from self._start_entries()
         elif isinstance(event, RunWarning):
-            yield Line("warning", {"message": event.message, "step": event.step})
+            yield LogEntry("warning", {"message": event.message, "step": event.step})
         elif event.step and event.step != START and (event.ends_step or isinstance(event, StepStarted | StepExpanded)):
             step = self._steps([event.step]).get(event.step)
             if step is not None:
-                yield from self._of_step(event, step)
+                yield from self._step_entries(event, step)
 
-    def _began(self) -> Iterator[Line]:
+    def _start_entries(self) -> Iterator[LogEntry]:
         if self._mode == DIRECT:
             length = len(self._turn.text)
-            yield Line("run_direct_start", {"agent": self._turn.agent, "input_length": length, "send_history": self._turn.send_history})
+            yield LogEntry("run_direct_start", {"agent": self._turn.agent, "input_length": length, "send_history": self._turn.send_history})
             return
-        yield Line("process_input_start", {"mode": self._mode, "input": self._turn.text})
+        yield LogEntry("process_input_start", {"mode": self._mode, "input": self._turn.text})
         if self._mode == "router":
-            yield Line("router_strategy", {"strategy": self._team.strategy})
+            yield LogEntry("router_strategy", {"strategy": self._team.strategy})
 
-    def _said(self, result: RunResult) -> Iterator[Line]:
+    def _history_entries(self, result: RunResult) -> Iterator[LogEntry]:
         """What was written down of the conversation."""
         if self._turn.session is None:
             return
-        yield Line("history_add", {"role": "user", "content_length": len(self._turn.text)})
+        yield LogEntry("history_add", {"role": "user", "content_length": len(self._turn.text)})
         if result.status != "succeeded":
-            yield Line("history_add", {"role": "system_error", "content_length": len(result.error.message if result.error else "")})
+            yield LogEntry("history_add", {"role": "system_error", "content_length": len(result.error.message if result.error else "")})
         elif length := length_of(result.output):
-            yield Line("history_add", {"role": "assistant", "content_length": length})
+            yield LogEntry("history_add", {"role": "assistant", "content_length": length})
         else:
-            yield Line("history_add_skipped", {"role": "assistant", "reason": "the answer is empty"})
+            yield LogEntry("history_add_skipped", {"role": "assistant", "reason": "the answer is empty"})
 
-    def _ended(self, result: RunResult, at_ms: int) -> Iterator[Line]:
+    def _end_entries(self, result: RunResult, at_ms: int) -> Iterator[LogEntry]:
         took_ms = at_ms - self._accepted_ms
         error = result.error.message if result.error else None
         if self._mode == DIRECT:
             if result.status == "succeeded":
-                yield Line("run_direct_finished", {"agent": self._turn.agent, "response_length": length_of(result.output)})
+                yield LogEntry("run_direct_finished", {"agent": self._turn.agent, "response_length": length_of(result.output)})
             else:
-                yield Line("run_direct_error", {"agent": self._turn.agent, "status": result.status, "error": error})
-            yield Line("run_direct_end", {"agent": self._turn.agent, "duration_ms": took_ms})
+                yield LogEntry("run_direct_error", {"agent": self._turn.agent, "status": result.status, "error": error})
+            yield LogEntry("run_direct_end", {"agent": self._turn.agent, "duration_ms": took_ms})
             return
         if result.status == "exhausted":
-            yield Line("router_max_steps_reached", {"max_internal_steps": self._team.max_internal_steps, "message": error})
+            yield LogEntry("router_max_steps_reached", {"max_internal_steps": self._team.max_internal_steps, "message": error})
         if result.error and result.error.code == "no_agent":
-            yield Line("agent_selection_failed", {"error": error})
+            yield LogEntry("agent_selection_failed", {"error": error})
         if self._mode == "pipeline" and result.status == "succeeded" and not length_of(result.output):
-            yield Line("pipeline_empty_response", {"agent": self._team.agents[-1]})
+            yield LogEntry("pipeline_empty_response", {"agent": self._team.agents[-1]})
         fields: Fields = {
             "mode": self._mode, "status": result.status, "response_length": length_of(result.output),
             "agent_used": self._last_agent, "execution_time_ms": took_ms,
         }  # fmt: skip
-        yield Line("process_input_end", fields if error is None else {**fields, "error": error})
+        yield LogEntry("process_input_end", fields if error is None else {**fields, "error": error})
 
     @property
     def _last_agent(self) -> str | None:
@@ -117,20 +117,20 @@ class Story:
 
     # --- its steps --------------------------------------------------------------------------------------------------
 
-    def _of_step(self, event: RunEvent, step: StepRecord) -> Iterator[Line]:
+    def _step_entries(self, event: RunEvent, step: StepRecord) -> Iterator[LogEntry]:
         kind = step.spec.kind
         if kind in DECISIONS:
             if isinstance(event, StepStarted) and kind in _BEGIN_ROUNDS:
-                yield from self._round_began(step)
+                yield from self._round_start_entries(step)
             error = step.error if isinstance(event, StepFailed) else None
             if isinstance(event, StepDone | StepExpanded | StepFailed) and not (error and error.code == EXHAUSTED):
                 yield from DECISIONS[kind](step, error.message if error else None, self._strategy)
         elif kind == "team.next":
             self._next = (cast(int, step.info.get("index", 0)) + 1) % len(self._team.agents)
         elif kind != "history.block":
-            yield from self._of_agent(event, step)
+            yield from self._agent_entries(event, step)
 
-    def _of_agent(self, event: RunEvent, step: StepRecord) -> Iterator[Line]:
+    def _agent_entries(self, event: RunEvent, step: StepRecord) -> Iterator[LogEntry]:
         """The lines of a step that is an agent, or that took its place, as rounds of tool calls and rows of instructions do."""
         if self._mode == DIRECT:
             return
@@ -138,7 +138,7 @@ class Story:
         if not inner and isinstance(event, StepStarted) and root not in self._agents and step.spec.work.startswith("agents:"):
             running = self._agents[root] = _Running(step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms)
             text, with_history = self._input_of(step)
-            yield Line(f"{_WORDS[self._strategy]}_start", {**self._placed(running), **self._asked(text, with_history)})
+            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_start", {**self._placed(running), **self._input_fields(text, with_history)})
         if not event.ends_step or root not in self._agents:
             return
         if inner and step.spec.scope != self._steps([root])[root].spec.scope:
@@ -148,10 +148,10 @@ class Story:
         if isinstance(event, StepDone):
             running.answer = text_of(step.output)
             said: Fields = {"response_length": len(running.answer)}
-            yield Line(f"{_WORDS[self._strategy]}_success", {**self._placed(running), **said, **took})
+            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_success", {**self._placed(running), **said, **took})
         else:
             error = step.error.message if step.error else event.type
-            yield Line(f"{_WORDS[self._strategy]}_error", {**self._placed(running), "error": error, **took})
+            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_error", {**self._placed(running), "error": error, **took})
 
     def _placed(self, running: _Running) -> Fields:
         """Which agent it is, and where it stands."""
@@ -164,7 +164,7 @@ class Story:
                 return {"agent": running.agent, "next_index": self._next}
         return {"agent": running.agent}
 
-    def _asked(self, text: str, with_history: bool) -> Fields:
+    def _input_fields(self, text: str, with_history: bool) -> Fields:
         return {"input_type": "str", "input_length": len(text), "history_included": with_history}
 
     def _input_of(self, step: StepRecord) -> tuple[str, bool]:
@@ -179,15 +179,15 @@ class Story:
 
     # --- its decisions ----------------------------------------------------------------------------------------------
 
-    def _round_began(self, step: StepRecord) -> Iterator[Line]:
+    def _round_start_entries(self, step: StepRecord) -> Iterator[LogEntry]:
         number = round_of(step)
         text, _ = self._input_of(step)
         if number not in self._rounds:
             self._rounds.add(number)
-            yield Line("router_internal_step_start", {"step": number, "input_length": len(text)})
+            yield LogEntry("router_internal_step_start", {"step": number, "input_length": len(text)})
         if step.spec.kind != "team.rules":
             asks_again = "fault" in step.spec.params
-            yield Line("prepare_full_decision_prompt", {"internal_step": number, "input_length": len(text), "asks_again": asks_again})
+            yield LogEntry("prepare_full_decision_prompt", {"internal_step": number, "input_length": len(text), "asks_again": asks_again})
 
 
 class _Running:

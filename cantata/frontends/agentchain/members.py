@@ -7,7 +7,7 @@ from typing import Any
 
 from cantata.config.faults import did_you_mean
 from cantata.frontends.promptchain import PromptChain
-from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.models.definitions import History
 
 
@@ -19,9 +19,9 @@ def check_agents(agents: Mapping[str, PromptChain], descriptions: Mapping[str, s
         check_agent(name, agent)
     if not descriptions:
         raise ValueError("agent_descriptions is missing: a dict from each agent's name to what it is good at")
-    lonely = [name for name in agents if name not in descriptions]
-    if lonely:
-        raise ValueError(f"agent_descriptions has none for {', '.join(map(repr, lonely))}")
+    undescribed = [name for name in agents if name not in descriptions]
+    if undescribed:
+        raise ValueError(f"agent_descriptions has none for {', '.join(map(repr, undescribed))}")
     check_known(descriptions, agents, "agent_descriptions")
     for name, text in descriptions.items():
         check_description(name, text)
@@ -52,7 +52,7 @@ def check_known(named: Collection[str], agents: Collection[str], what: str) -> N
             raise ValueError(f"{what}: there is no agent {name!r}{did_you_mean(name, agents)}")
 
 
-def histories_of(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> dict[str, History]:
+def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> dict[str, History]:
     """What agents see of the conversation, by the settings that are documented. Raises ValueError."""
     configs = given or {}
     check_known(configs, agents, "agent_history_configs")
@@ -62,6 +62,6 @@ def histories_of(given: Mapping[str, Mapping[str, Any]] | None, agents: Collecti
         if not isinstance(config, Mapping):
             raise ValueError(f"{what} is a dict, not {config!r}")
         check_keys(config, History.model_fields, what)
-        found[name] = valid(History, what, {"enabled": True, **config})
+        found[name] = validated(History, what, {"enabled": True, **config})
         check_known(found[name].exclude_sources, agents, f"{what}: exclude_sources")
     return found

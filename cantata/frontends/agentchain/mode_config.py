@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from cantata.config.faults import did_you_mean, nearest
 from cantata.config.user_code.function_names import name_of
-from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, text_of
 from cantata.models.definitions import Router, Rule, Strategy, Synthesizer
 
@@ -17,17 +17,17 @@ MODES = ("router", "pipeline", "round_robin", "broadcast")
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 ROUTER_KEYS = ("models", "instructions", "decision_prompt_template", "decision_prompt_templates", "timeout_s", "retries")
-_NOT_A_ROUTERS = (
+_CHAIN_KEYS = (
     "agents", "full_history", "store_steps", "verbose", "chainbreakers", "mcp_servers", "additional_prompt_dirs", "step_timeout_s",
 )  # fmt: skip
-_PARAMETERS = 3  # of a router that is a function
+_ROUTER_ARITY = 3  # of a router that is a function
 
 Function = Callable[..., Any]
 Functions = dict[str, Path | None]
 """The names of functions, with the folders they are imported from."""
 
 
-def mode_of(given: object) -> str:
+def read_mode(given: object) -> str:
     """The mode. Raises ValueError."""
     mode = "round_robin" if given == "round-robin" else given
     if mode not in MODES:
@@ -35,7 +35,7 @@ def mode_of(given: object) -> str:
     return str(mode)
 
 
-def strategy_of(given: str) -> Strategy:
+def read_strategy(given: str) -> Strategy:
     """What a router decides. Raises ValueError."""
     for known in STRATEGIES:
         if given == known:
@@ -43,7 +43,7 @@ def strategy_of(given: str) -> Strategy:
     raise ValueError(f"router_strategy {given!r} is not known{did_you_mean(str(given), STRATEGIES)}")
 
 
-def router_of(given: Mapping[str, Any] | Function | None, strategy: Strategy, folders: Sequence[Path], functions: Functions) -> Router:
+def read_router(given: Mapping[str, Any] | Function | None, strategy: Strategy, folders: Sequence[Path], functions: Functions) -> Router:
     """A router as it is documented: a dict for a model, or a function. Raises ValueError, TypeError or ConfigError."""
     if given is None:
         raise ValueError(
@@ -53,12 +53,12 @@ def router_of(given: Mapping[str, Any] | Function | None, strategy: Strategy, fo
         return _model_router(given, strategy, folders)
     if isinstance(given, type) or not callable(given):
         raise TypeError(f"a router is a dict or a function of (user_input, history, agent_descriptions), not {given!r}")
-    return valid(Router, "router", {"function": _named_router(given, functions)})
+    return validated(Router, "router", {"function": _named_router(given, functions)})
 
 
 def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequence[Path]) -> Router:
     for key in given:
-        if key in _NOT_A_ROUTERS or (key not in ROUTER_KEYS and nearest(key, ROUTER_KEYS)):
+        if key in _CHAIN_KEYS or (key not in ROUTER_KEYS and nearest(key, ROUTER_KEYS)):
             raise ValueError(f"router: unknown key {key!r}{did_you_mean(key, ROUTER_KEYS)}")
     models, instructions = given.get("models"), given.get("instructions")
     if not isinstance(models, list | tuple) or len(models) != 1:
@@ -72,7 +72,7 @@ def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequenc
         **{key: given[key] for key in ("timeout_s", "retries") if key in given},
         **_templates(given, folders),
     }  # fmt: skip
-    router = valid(Router, "router", fields)
+    router = validated(Router, "router", fields)
     if not router.template(strategy):
         raise ValueError(
             f"router: there is no template for the strategy {strategy!r}: give 'decision_prompt_template', a text, "
@@ -104,7 +104,7 @@ def _named_router(function: Function, functions: Functions) -> str:
     name = _named(function, functions)
     kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) + kinds.count(inspect.Parameter.POSITIONAL_ONLY)
-    if positional < _PARAMETERS and inspect.Parameter.VAR_POSITIONAL not in kinds:
+    if positional < _ROUTER_ARITY and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise TypeError(f"the router {name!r} must take (user_input, history, agent_descriptions)")
     return name
 
@@ -114,7 +114,7 @@ def _named(function: Function, functions: Functions) -> str:
     return name
 
 
-def rules_of(given: Iterable[Any], functions: Functions) -> list[Rule]:
+def read_rules(given: Iterable[Any], functions: Functions) -> list[Rule]:
     """Rules that choose without a model: `(pattern or function, agent)`, or a function of the text that names an agent or none."""
     return [_rule(number, each, functions) for number, each in enumerate(given, start=1)]
 
@@ -123,15 +123,15 @@ def _rule(number: int, given: Any, functions: Functions) -> Rule:
     what = f"rule {number}"
     match given:
         case (str() as pattern, str() as agent):
-            return valid(Rule, what, {"match": pattern, "agent": agent})
+            return validated(Rule, what, {"match": pattern, "agent": agent})
         case (function, str() as agent) if callable(function):
-            return valid(Rule, what, {"function": _named(function, functions), "agent": agent})
+            return validated(Rule, what, {"function": _named(function, functions), "agent": agent})
         case function if callable(function):
-            return valid(Rule, what, {"function": _named(function, functions)})
+            return validated(Rule, what, {"function": _named(function, functions)})
     raise ValueError(f"{what} is (pattern, agent), (function, agent) or a function, not {given!r}")
 
 
-def synthesizer_of(given: Mapping[str, Any] | None, folders: Sequence[Path]) -> tuple[Synthesizer | None, str]:
+def read_synthesizer(given: Mapping[str, Any] | None, folders: Sequence[Path]) -> tuple[Synthesizer | None, str]:
     """The synthesizer, or none and what is wrong: as documented, the answers then stand unmerged. Raises ValueError for an unknown key."""
     if given is None:
         return None, ""
@@ -144,4 +144,4 @@ def synthesizer_of(given: Mapping[str, Any] | None, folders: Sequence[Path]) -> 
     prompt = text_of(given["prompt"], folders)
     if "{agent_responses}" not in prompt:
         return None, "the prompt of synthesizer_config has no '{agent_responses}'"
-    return valid(Synthesizer, "synthesizer_config", {**given, "prompt": prompt}), ""
+    return validated(Synthesizer, "synthesizer_config", {**given, "prompt": prompt}), ""

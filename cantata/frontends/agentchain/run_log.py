@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cantata.models.values import JsonValue
 
-LONGEST_SHOWN = 200  # characters of a value in a summary; the file has all of it
+MAX_SHOWN_CHARS = 200  # characters of a value in a summary; the file has all of it
 
 log = logging.getLogger("cantata.frontends.agentchain")
 
@@ -43,7 +43,7 @@ class RunLog:
         with _writing:
             return self._file or _files.setdefault((os.getpid(), self._folder), Path(self._folder) / f"run_{_stamp()}.jsonl")
 
-    def of_chat(self) -> RunLog:
+    def for_chat(self) -> RunLog:
         """The same, with a file of its own for a chat."""
         name = f"router_chat_{_stamp()}_{uuid.uuid4().hex[:8]}.jsonl"
         return RunLog(self._folder, verbose=self._verbose, file=None if self._folder is None else Path(self._folder) / name)
@@ -72,13 +72,13 @@ class RunLog:
 
 
 def _summary(event: str, fields: Mapping[str, JsonValue]) -> str:
-    told = [f"{key}={_shown(value)}" for key, value in fields.items() if key not in ("run_id", "session")]
+    told = [f"{key}={_shorten(value)}" for key, value in fields.items() if key not in ("run_id", "session")]
     return " ".join([event, *told])
 
 
-def _shown(value: JsonValue) -> str:
+def _shorten(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 def _stamp() -> str:

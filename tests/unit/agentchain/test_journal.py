@@ -44,11 +44,11 @@ def test_a_fork_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_chat_has_a_file_of_its_own(tmp_path: Path) -> None:
-    chat = RunLog(tmp_path, verbose=False).of_chat()
+    chat = RunLog(tmp_path, verbose=False).for_chat()
     chat.write("chat_started", {})
 
     assert [file.name for file in tmp_path.iterdir()] == [str(chat.file and chat.file.name)]
-    assert RunLog(None, verbose=False).of_chat().file is None
+    assert RunLog(None, verbose=False).for_chat().file is None
 
 
 def test_it_is_wanted_by_a_folder_by_verbose_and_by_logging(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
