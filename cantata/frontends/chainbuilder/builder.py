@@ -10,23 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from cantata.client.client import ChainRun, run_id_of
+from cantata.client.client import run_id_of
+from cantata.client.runs import ChainRun
 from cantata.errors import ConfigError, RunError
 from cantata.frontends.chainbuilder import compiling, executors, plan
-from cantata.frontends.chainbuilder.builder_state import Registry
+from cantata.frontends.chainbuilder.builder_state import BuilderState
 from cantata.frontends.chainbuilder.executors import Executor
 from cantata.frontends.chainbuilder.head_tasks import tasks_in
-from cantata.frontends.chainbuilder.plan import Base, Mode, Plan
-from cantata.frontends.chainbuilder.progress import Progress, Status
-from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, Mode
+from cantata.frontends.chainbuilder.progress import ChainProgress, Status
+from cantata.frontends.chainbuilder.reading import read_base, read_parts
 from cantata.frontends.promptchain.instruction_lists import script_folder
-from cantata.frontends.promptchain.run_calls import MOST_AT_ONCE, shared_client
+from cantata.frontends.promptchain.run_calls import MAX_CONCURRENT_RUNS, shared_client
 from cantata.models.values import JsonValue
 
-STEP_S = 60.0  # as of any agent
+DEFAULT_STEP_TIMEOUT_S = 60.0  # as of any agent
 
 log = logging.getLogger("cantata.frontends.chainbuilder")
-_waiting = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="chainbuilder")
+_executor = ThreadPoolExecutor(MAX_CONCURRENT_RUNS, thread_name_prefix="chainbuilder")
 
 
 class ChainBuilder:
@@ -48,29 +49,29 @@ class ChainBuilder:
         *,
         name: str | None = None,
         timeout_s: float | None = None,
-        step_timeout_s: float = STEP_S,
+        step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        base = base_of(base_model, base_instruction, technique, step_timeout_s)
-        self._enter(name or f"builder-{uuid.uuid4().hex[:12]}", timeout_s, labels)
-        self._registry.create(Plan(base=base))
+        base = read_base(base_model, base_instruction, technique, step_timeout_s)
+        self._initialise(name or f"builder-{uuid.uuid4().hex[:12]}", timeout_s, labels)
+        self._state.create(BuilderPlan(base=base))
 
     @classmethod
     def open(cls, name: str, *, timeout_s: float | None = None, labels: Mapping[str, str] | None = None) -> Self:
         """The builder that another process made, with its chains and how far they are. Raises ValueError if there is none."""
         builder = cls.__new__(cls)
-        builder._enter(name, timeout_s, labels)
-        builder._registry.plan()
+        builder._initialise(name, timeout_s, labels)
+        builder._state.plan()
         return builder
 
-    def _enter(self, name: str, timeout_s: float | None, labels: Mapping[str, str] | None) -> None:
+    def _initialise(self, name: str, timeout_s: float | None, labels: Mapping[str, str] | None) -> None:
         if timeout_s is not None and timeout_s <= 0:
             raise ValueError(f"timeout_s is more than 0 seconds, not {timeout_s}")
         self.name = name
         """What `open` finds it by."""
         self._timeout_s = timeout_s
         self._labels = dict(labels or {})
-        self._registry = Registry(shared_client(), name, self._labels.get("tenant", ""))
+        self._state = BuilderState(shared_client(), name, self._labels.get("tenant", ""))
 
     # --- chains -----------------------------------------------------------------------------------------------------
 
@@ -97,27 +98,27 @@ class ChainBuilder:
 
     def inject_chain(self, target_chain_id: str, source_chain_id: str, position: int = -1) -> None:
         """Put the instructions of one chain into another too; that then depends on what the one depends on."""
-        self._registry.change(lambda old: plan.inject(old, target_chain_id, source_chain_id, position))
+        self._state.change(lambda old: plan.inject(old, target_chain_id, source_chain_id, position))
 
     def validate_injection(self, target_chain_id: str, source_chain_id: str) -> bool:
         """Whether `inject_chain` would go through: False if the source depends on the target."""
-        return plan.can_inject(self._registry.plan(), target_chain_id, source_chain_id)
+        return plan.can_inject(self._state.plan(), target_chain_id, source_chain_id)
 
     def merge_chains(self, chain_ids: Sequence[str], new_chain_id: str, execution_mode: Mode = "serial", group: str | None = None) -> None:
         """Make a chain of the instructions of others, in group "merged" if none is named. The sources of a serial one must have run."""
-        self._registry.change(lambda old: plan.merge(old, chain_ids, new_chain_id, mode=execution_mode, group=group))
+        self._state.change(lambda old: plan.merge(old, chain_ids, new_chain_id, mode=execution_mode, group=group))
 
     def reorder_steps(self, chain_id: str, new_order: Sequence[int] | None = None) -> None:
         """Put a chain's steps in another order, which names them from 0; without it those that name other chains' outputs go last."""
-        self._registry.change(lambda old: plan.reorder(old, chain_id, new_order))
+        self._state.change(lambda old: plan.reorder(old, chain_id, new_order))
 
     def create_tasks(self, head_chain_id: str, execution_mode: Mode = "parallel", group: str | None = None) -> list[str]:
         """Make a chain for each task that a completed head chain listed: `head_1`, `head_2`, ...; answers their ids.
 
         They depend on the head and are in its group, if none is named. Raises ValueError if the head is not completed or listed nothing.
         """
-        head = self._registry.plan().member(head_chain_id)
-        (done,) = self._registry.progress([head_chain_id]).values()
+        head = self._state.plan().member(head_chain_id)
+        (done,) = self._state.progress([head_chain_id]).values()
         if done.status != "completed":
             raise ValueError(f"chain {head_chain_id!r} is {done.status}; it lists its tasks when it is executed")
         tasks = tasks_in(done.output if isinstance(done.output, str) else str(done.output))
@@ -125,17 +126,17 @@ class ChainBuilder:
             raise ValueError(f"chain {head_chain_id!r} listed no tasks")
         made = {f"{head_chain_id}_{number}": task for number, task in enumerate(tasks, start=1)}
 
-        def change(old: Plan) -> Plan:
+        def change(old: BuilderPlan) -> BuilderPlan:
             for chain_id, task in made.items():
                 old = plan.create_task(old, chain_id, task, head_chain_id, mode=execution_mode, group=group or head.group)
             return old
 
-        self._registry.change(change)
+        self._state.change(change)
         return list(made)
 
     def _change(self, instructions: object, change: Any) -> None:
-        parts = parts_of(instructions, self.base.technique)
-        self._registry.change(lambda old: change(old, parts))
+        parts = read_parts(instructions, self.base.technique)
+        self._state.change(lambda old: change(old, parts))
 
     # --- executing --------------------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class ChainBuilder:
         It is one run, which ends though this process dies. With a `parallel_executor` this process goes from one run to the next: that
         function is given the parallel chains that can start, as [(chain, input)], and gives their outputs, by chain.
         """
-        chains = self._registry.plan()
+        chains = self._state.plan()
         members = chains.group(group)
         if parallel_executor is None:
             return self._result(self._start(members, input_data), members)
@@ -170,7 +171,7 @@ class ChainBuilder:
                 outputs |= self._outputs_of(others, input_data, failures)
             if parallel:
                 given = executors.call(parallel_executor, parallel, input_data)
-                self._registry.keep(given)
+                self._state.record_outputs(given)
                 outputs |= given
         if failures:
             raise failures[0]
@@ -184,41 +185,41 @@ class ChainBuilder:
             if error.status != "failed":
                 raise
             failures.append(error)
-            return self._outputs(self._registry.progress(chain_ids))
+            return self._outputs(self._state.progress(chain_ids))
 
     async def execute_group_async(self, group: str, input_data: str) -> dict[str, JsonValue]:
         """The same, beside other coroutines. Cancelling it cancels the run."""
-        return await self._result_async(self._registry.plan().group(group), input_data)
+        return await self._result_async(self._state.plan().group(group), input_data)
 
     def wait_group(self, group: str, timeout_s: float | None = None) -> dict[str, JsonValue]:
         """Wait for what runs of a group, whoever started it; the outputs of its completed chains. Raises TimeoutError; the run goes on."""
-        members = self._registry.plan().group(group)
-        give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        for run_id in dict.fromkeys(each.run_id for each in self._registry.progress(members).values() if each.is_open):
-            shared_client().run(run_id).wait(None if give_up is None else max(0.0, give_up - time.monotonic()))
-        return self._outputs(self._registry.progress(members))
+        members = self._state.plan().group(group)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for run_id in dict.fromkeys(each.run_id for each in self._state.progress(members).values() if each.is_open):
+            shared_client().run(run_id).wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return self._outputs(self._state.progress(members))
 
     def _start(self, chain_ids: Sequence[str], text: object) -> ChainRun:
         if not isinstance(text, str):
             raise ValueError(f"the input of a chain is a text, not {text!r}")
-        chains = self._registry.plan()
+        chains = self._state.plan()
         done = self._done(chains, chain_ids)
         request = compiling.request_of(chains, chain_ids, text, done, timeout_s=self._timeout_s)
         client = shared_client().with_definitions(compiling.definitions_of(chains, chain_ids, str(script_folder())))
         key = uuid.uuid4().hex
-        before = self._registry.started(chain_ids, run_id_of(key))
+        before = self._state.record_started(chain_ids, run_id_of(key))
         try:
             return client.submit_chain(request, idempotency_key=key, labels={**self._labels, "builder": self.name})
         except ConfigError:  # it was refused; where Redis went away it may have been taken in, and the registry finds out
-            self._registry.put(before)
+            self._state.write(before)
             raise
 
-    def _done(self, chains: Plan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
+    def _done(self, chains: BuilderPlan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
         """The outputs of what chains depend on besides each other; waits for what runs."""
         needed = {each: chain_id for chain_id in chain_ids for each in chains.member(chain_id).dependencies if each not in chain_ids}
-        for run_id in dict.fromkeys(each.run_id for each in self._registry.progress(list(needed)).values() if each.status == "running"):
+        for run_id in dict.fromkeys(each.run_id for each in self._state.progress(list(needed)).values() if each.status == "running"):
             shared_client().run(run_id).wait()
-        found = self._registry.progress(list(needed))
+        found = self._state.progress(list(needed))
         for each, chain_id in needed.items():
             if found[each].status != "completed":
                 raise ValueError(f"Dependency {each!r} must be executed before {chain_id!r}: it is {found[each].status}")
@@ -230,9 +231,9 @@ class ChainBuilder:
         except (KeyboardInterrupt, SystemExit):
             run.cancel()
             raise
-        found = self._registry.settle(record, chain_ids)
+        found = self._state.record_finished(record, chain_ids)
         failed = {chain_id: progress for chain_id, progress in found.items() if progress.status == "failed"}
-        chains = self._registry.plan()
+        chains = self._state.plan()
         for chain_id, progress in failed.items():
             message = progress.error.message if progress.error else record.status
             log.warning("run %s: chain %s failed: %s", run.run_id, chain_id, message)
@@ -243,28 +244,28 @@ class ChainBuilder:
         return self._outputs(found)
 
     async def _result_async(self, chain_ids: Sequence[str], text: str) -> dict[str, JsonValue]:
-        starting = _waiting.submit(self._start, chain_ids, text)
+        starting = _executor.submit(self._start, chain_ids, text)
         try:
             run = await asyncio.wrap_future(starting)
-            return await asyncio.get_running_loop().run_in_executor(_waiting, self._result, run, chain_ids)
+            return await asyncio.get_running_loop().run_in_executor(_executor, self._result, run, chain_ids)
         except asyncio.CancelledError:
-            starting.add_done_callback(_call_off)  # it may be waiting still for what the chains depend on
+            starting.add_done_callback(_cancel_when_started)  # it may be waiting still for what the chains depend on
             raise
 
     @staticmethod
-    def _outputs(found: Mapping[str, Progress]) -> dict[str, JsonValue]:
+    def _outputs(found: Mapping[str, ChainProgress]) -> dict[str, JsonValue]:
         return {chain_id: progress.output for chain_id, progress in found.items() if progress.status == "completed"}
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
     @property
-    def base(self) -> Base:
+    def base(self) -> BuilderBase:
         """What all its chains have in common."""
-        return self._registry.plan().base
+        return self._state.plan().base
 
     def get_chain_output(self, chain_id: str) -> JsonValue:
         """What a chain gave when it was last executed; None if it is not completed, or there is no such chain."""
-        return self._known([chain_id]).get(chain_id, Progress()).output
+        return self._known([chain_id]).get(chain_id, ChainProgress()).output
 
     def get_chain_status(self, chain_id: str) -> Status | None:
         """created, running, completed or failed; None if there is no such chain."""
@@ -273,7 +274,7 @@ class ChainBuilder:
 
     def get_group_status(self, group: str) -> dict[str, Status]:
         """The status of each chain of a group. Raises ValueError for a group that has none."""
-        return {each: progress.status for each, progress in self._registry.progress(self._registry.plan().group(group)).items()}
+        return {each: progress.status for each, progress in self._state.progress(self._state.plan().group(group)).items()}
 
     def get_chain_error(self, chain_id: str) -> str | None:
         """Why a chain failed, if it did."""
@@ -282,14 +283,14 @@ class ChainBuilder:
 
     def get_step_dependencies(self, chain_id: str) -> dict[int, list[str]]:
         """For each step of a chain, from 0, the chains whose outputs its text names."""
-        return plan.needs_of_steps(self._registry.plan(), chain_id)
+        return plan.needs_of_steps(self._state.plan(), chain_id)
 
-    def _known(self, chain_ids: Iterable[str]) -> dict[str, Progress]:
-        chains = self._registry.plan().chains
-        return self._registry.progress([each for each in chain_ids if each in chains])
+    def _known(self, chain_ids: Iterable[str]) -> dict[str, ChainProgress]:
+        chains = self._state.plan().chains
+        return self._state.progress([each for each in chain_ids if each in chains])
 
 
-def _call_off(starting: Future[ChainRun]) -> None:
+def _cancel_when_started(starting: Future[ChainRun]) -> None:
     """End the run that was started, in a thread of its own."""
     if not starting.cancelled() and starting.exception() is None:
-        _waiting.submit(starting.result().cancel)
+        _executor.submit(starting.result().cancel)

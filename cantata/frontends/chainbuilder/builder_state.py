@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cantata.client.client import Client
 from cantata.errors import UnknownRunError
-from cantata.frontends.chainbuilder.plan import Plan
-from cantata.frontends.chainbuilder.progress import Progress, progress_in
+from cantata.frontends.chainbuilder.plan import BuilderPlan
+from cantata.frontends.chainbuilder.progress import ChainProgress, progress_in
 from cantata.models.values import JsonValue
 from cantata.state.runs.records import RunRecord
 from cantata.state.sessions.builders import Builder, Fields, fault_of
 
-PLAN = "plan"
+PLAN_FIELD = "plan"
 
 
-class Registry:
+class BuilderState:
     """What is kept of one builder."""
 
     def __init__(self, client: Client, name: str, tenant: str) -> None:
@@ -23,72 +23,74 @@ class Registry:
             raise ValueError(fault)
         self._name = name
         self._ledger = client.ledger
-        self._kept = Builder(client.ledger, name, tenant)
+        self._stored = Builder(client.ledger, name, tenant)
 
-    def create(self, plan: Plan) -> None:
+    def create(self, plan: BuilderPlan) -> None:
         """Keep a new builder. Raises ValueError if there is one of its name."""
 
         def change(found: Fields) -> Mapping[str, str]:
-            if found[PLAN] is not None:
+            if found[PLAN_FIELD] is not None:
                 raise ValueError(f"there is a builder {self._name!r} already; ChainBuilder.open goes on with it")
-            return {PLAN: _text(plan)}
+            return {PLAN_FIELD: _text(plan)}
 
-        self._kept.update([PLAN], change)
+        self._stored.update([PLAN_FIELD], change)
 
-    def plan(self) -> Plan:
+    def plan(self) -> BuilderPlan:
         """The chains, as they are now. Raises ValueError if there is no such builder."""
-        return self._plan(self._kept.read([PLAN])[PLAN])
+        return self._plan(self._stored.read([PLAN_FIELD])[PLAN_FIELD])
 
-    def change(self, change: Callable[[Plan], Plan]) -> None:
+    def change(self, change: Callable[[BuilderPlan], BuilderPlan]) -> None:
         """Change the chains; what `change` raises leaves them as they are."""
-        self._kept.update([PLAN], lambda found: {PLAN: _text(change(self._plan(found[PLAN])))})
+        self._stored.update([PLAN_FIELD], lambda found: {PLAN_FIELD: _text(change(self._plan(found[PLAN_FIELD])))})
 
-    def progress(self, chain_ids: Sequence[str]) -> dict[str, Progress]:
+    def progress(self, chain_ids: Sequence[str]) -> dict[str, ChainProgress]:
         """How far chains are."""
         if not chain_ids:
             return {}
-        texts = self._kept.read([_at(chain_id) for chain_id in chain_ids])
-        found = {chain_id: _progress(texts[_at(chain_id)]) for chain_id in chain_ids}
+        texts = self._stored.read([_progress_field(chain_id) for chain_id in chain_ids])
+        found = {chain_id: _progress(texts[_progress_field(chain_id)]) for chain_id in chain_ids}
         by_run: dict[str, list[str]] = {}
         for chain_id, progress in found.items():
             if progress.is_open:
                 by_run.setdefault(progress.run_id, []).append(chain_id)
         for run_id, members in by_run.items():
             try:
-                found |= self.settle(self._ledger.read(run_id), members)
+                found |= self.record_finished(self._ledger.read(run_id), members)
             except UnknownRunError:  # it expired, or was never accepted since its submitter died
-                found |= dict.fromkeys(members, Progress())
+                found |= dict.fromkeys(members, ChainProgress())
         return found
 
-    def settle(self, run: RunRecord, chain_ids: Iterable[str]) -> dict[str, Progress]:
+    def record_finished(self, run: RunRecord, chain_ids: Iterable[str]) -> dict[str, ChainProgress]:
         """How far chains are in a run; what is over there is written down, unless they have begun anew."""
         found = {chain_id: progress_in(run, chain_id) for chain_id in chain_ids}
         over = {chain_id: progress for chain_id, progress in found.items() if not progress.is_open}
 
         def change(kept: Fields) -> Mapping[str, str]:
-            still = {chain_id: progress for chain_id, progress in over.items() if _progress(kept[_at(chain_id)]).run_id == run.run_id}
-            return {_at(chain_id): _text(progress) for chain_id, progress in still.items()}
+            still = {
+                chain_id: progress for chain_id, progress in over.items() if _progress(kept[_progress_field(chain_id)]).run_id == run.run_id
+            }
+            return {_progress_field(chain_id): _text(progress) for chain_id, progress in still.items()}
 
         if over:
-            self._kept.update([_at(chain_id) for chain_id in over], change)
+            self._stored.update([_progress_field(chain_id) for chain_id in over], change)
         return found
 
-    def started(self, chain_ids: Sequence[str], run_id: str) -> dict[str, Progress]:
+    def record_started(self, chain_ids: Sequence[str], run_id: str) -> dict[str, ChainProgress]:
         """Write down that chains are executed in a run; answers what was there before."""
-        before: dict[str, Progress] = {}
+        before: dict[str, ChainProgress] = {}
 
         def change(kept: Fields) -> Mapping[str, str]:
-            before.update({chain_id: _progress(kept[_at(chain_id)]) for chain_id in chain_ids})
-            return {_at(chain_id): _text(Progress(status="running", run_id=run_id)) for chain_id in chain_ids}
+            before.update({chain_id: _progress(kept[_progress_field(chain_id)]) for chain_id in chain_ids})
+            return {_progress_field(chain_id): _text(ChainProgress(status="running", run_id=run_id)) for chain_id in chain_ids}
 
-        self._kept.update([_at(chain_id) for chain_id in chain_ids], change)
+        self._stored.update([_progress_field(chain_id) for chain_id in chain_ids], change)
         return before
 
-    def keep(self, outputs: Mapping[str, JsonValue]) -> None:
+    def record_outputs(self, outputs: Mapping[str, JsonValue]) -> None:
         """Write down outputs that others made; what a run made of its own is known already."""
         found = self.progress(list(outputs))
-        made = {chain_id: Progress(status="completed", output=output) for chain_id, output in outputs.items()}
-        self.put(
+        made = {chain_id: ChainProgress(status="completed", output=output) for chain_id, output in outputs.items()}
+        self.write(
             {
                 chain_id: each
                 for chain_id, each in made.items()
@@ -96,23 +98,23 @@ class Registry:
             }
         )
 
-    def put(self, progress: Mapping[str, Progress]) -> None:
+    def write(self, progress: Mapping[str, ChainProgress]) -> None:
         """Write down how far chains are."""
-        self._kept.update([], lambda _: {_at(chain_id): _text(each) for chain_id, each in progress.items()})
+        self._stored.update([], lambda _: {_progress_field(chain_id): _text(each) for chain_id, each in progress.items()})
 
-    def _plan(self, text: str | None) -> Plan:
+    def _plan(self, text: str | None) -> BuilderPlan:
         if text is None:
             raise ValueError(f"there is no builder {self._name!r}; it may have expired")
-        return Plan.model_validate_json(text)
+        return BuilderPlan.model_validate_json(text)
 
 
-def _at(chain_id: str) -> str:
+def _progress_field(chain_id: str) -> str:
     return f"at:{chain_id}"
 
 
-def _text(value: Plan | Progress) -> str:
+def _text(value: BuilderPlan | ChainProgress) -> str:
     return value.model_dump_json(exclude_defaults=True, by_alias=True)
 
 
-def _progress(text: str | None) -> Progress:
-    return Progress() if text is None else Progress.model_validate_json(text)
+def _progress(text: str | None) -> ChainProgress:
+    return ChainProgress() if text is None else ChainProgress.model_validate_json(text)

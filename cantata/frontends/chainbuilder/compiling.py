@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from cantata.frontends.chainbuilder.plan import Base, Plan
+from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan
 from cantata.models.definitions import Agent, Definitions
 from cantata.models.instructions import Instruction, MemoryStep, Prompt
 from cantata.models.values import JsonValue
@@ -22,25 +22,27 @@ from cantata.planning import templates
 from cantata.planning.turns.agent_steps import template
 
 START, FAILED = "start?", "failed!"
-NOTHING = Agent(description="a chain of the group failed", instructions=[MemoryStep(memory="default")])
+FAILED_CHAIN = Agent(description="a chain of the group failed", instructions=[MemoryStep(memory="default")])
 """Passes its input on: a decision, which asks nobody."""
 
 
-def definitions_of(plan: Plan, chain_ids: Iterable[str], folder: str) -> Definitions:
+def definitions_of(plan: BuilderPlan, chain_ids: Iterable[str], folder: str) -> Definitions:
     """What the run of some chains may name; functions are imported from `folder` where the plan names none."""
     chains = {
         chain_id: Agent(
             models=[plan.base.model],
-            instructions=[_based(plan.base, instruction) for instruction in plan.chains[chain_id].instructions],
+            instructions=[_in_base_template(plan.base, instruction) for instruction in plan.chains[chain_id].instructions],
             timeout_s=plan.base.step_timeout_s,
             stream=False,
         )
         for chain_id in chain_ids
     }
-    return Definitions(folder=plan.folder or folder, agents={**plan.agents, **chains, FAILED: NOTHING}, tools=plan.tools)
+    return Definitions(folder=plan.folder or folder, agents={**plan.agents, **chains, FAILED: FAILED_CHAIN}, tools=plan.tools)
 
 
-def request_of(plan: Plan, chain_ids: Iterable[str], text: str, done: Mapping[str, JsonValue], *, timeout_s: float | None) -> ChainRequest:
+def request_of(
+    plan: BuilderPlan, chain_ids: Iterable[str], text: str, done: Mapping[str, JsonValue], *, timeout_s: float | None
+) -> ChainRequest:
     """The request to run some chains on a text; `done` are the outputs of what they depend on besides."""
     ordered = plan.ordered(chain_ids)
     sources = sources_of(plan, ordered)
@@ -48,14 +50,14 @@ def request_of(plan: Plan, chain_ids: Iterable[str], text: str, done: Mapping[st
     nodes = [] if len(roots) == 1 else [_start(roots)]
     for chain_id in ordered:
         waits_for = sources[chain_id] if sources[chain_id] or len(roots) == 1 or chain_id == roots[0] else [START]
-        nodes += _gated(_chain(plan, chain_id, ordered), waits_for, alone=len(ordered) == 1)
+        nodes += _with_gate(_chain(plan, chain_id, ordered), waits_for, alone=len(ordered) == 1)
     if len(ordered) > 1:
         nodes.append(ChainNode(node_id=FAILED, kind="agent", name=FAILED))
     initial: dict[str, JsonValue] = {"input": text, **({"done": dict(done)} if done else {})}
     return ChainRequest(nodes=nodes, entry_node=nodes[0].node_id, initial_input=initial, timeout=timeout_s or 0.0)
 
 
-def sources_of(plan: Plan, ordered: Sequence[str]) -> dict[str, list[str]]:
+def sources_of(plan: BuilderPlan, ordered: Sequence[str]) -> dict[str, list[str]]:
     """Of chains that are executed together, whom each waits for; in an order in which each stands behind those."""
     sources: dict[str, list[str]] = {}
     last_serial: str | None = None
@@ -73,9 +75,9 @@ def _start(roots: Sequence[str]) -> ChainNode:
     return ChainNode(node_id=START, kind="branch", condition="`true`", true_node=roots[0])
 
 
-def _chain(plan: Plan, chain_id: str, together: Sequence[str]) -> ChainNode:
+def _chain(plan: BuilderPlan, chain_id: str, together: Sequence[str]) -> ChainNode:
     member = plan.chains[chain_id]
-    named = {name for instruction in member.instructions for name in templates.names(template(_based(plan.base, instruction)))}
+    named = {name for instruction in member.instructions for name in templates.names(template(_in_base_template(plan.base, instruction)))}
     reads = {
         each: json.dumps(each) if each in together else f"input.done.{json.dumps(each)}" for each in member.dependencies if each in named
     }
@@ -88,7 +90,7 @@ def _literal(text: str) -> str:
     return "`" + json.dumps(text).replace("`", "\\u0060") + "`"
 
 
-def _gated(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> list[ChainNode]:
+def _with_gate(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> list[ChainNode]:
     """A node behind those it waits for. `deps` are met when one of several is done and the others failed; its gate asks for all."""
     if not alone:
         node = node.model_copy(update={"on_error": FAILED})
@@ -99,7 +101,7 @@ def _gated(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> list[Ch
     return [gate, node]
 
 
-def _based(base: Base, instruction: Instruction) -> Instruction:
+def _in_base_template(base: BuilderBase, instruction: Instruction) -> Instruction:
     """An instruction within the base template, if it is a text."""
     match instruction:
         case str():

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cantata.frontends.chainbuilder.compiling import sources_of
-from cantata.frontends.chainbuilder.plan import Plan
+from cantata.frontends.chainbuilder.plan import BuilderPlan
 
 Executor = Callable[[list[tuple[str, str]]], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 """Is given (chain, input) of each parallel chain that can start, and gives the output of each."""
 
 
-def waves(plan: Plan, chain_ids: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+def waves(plan: BuilderPlan, chain_ids: Sequence[str]) -> list[tuple[list[str], list[str]]]:
     """Chains in the order they can start: of each wave those that are not parallel, and those that are."""
     ordered = plan.ordered(chain_ids)
     sources, depth = sources_of(plan, ordered), dict[str, int]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-_MARK = re.compile(r"^\s*(?:\d+\s*[.):-]|[-*•+]|\(\d+\)|\[[ xX]?\])\s+")
+_LIST_MARKER = re.compile(r"^\s*(?:\d+\s*[.):-]|[-*•+]|\(\d+\)|\[[ xX]?\])\s+")
 
 
 def tasks_in(text: str) -> list[str]:
@@ -13,7 +13,7 @@ def tasks_in(text: str) -> list[str]:
 
     A line that is indented further than the mark above it goes on with its task.
     """
-    return _json_tasks(text) or _marked(text) or [line.strip() for line in text.splitlines() if line.strip()]
+    return _json_tasks(text) or _marked_tasks(text) or [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _json_tasks(text: str) -> list[str]:
@@ -25,10 +25,10 @@ def _json_tasks(text: str) -> list[str]:
     return [each.strip() for each in found if each.strip()] if isinstance(found, list) and all(isinstance(e, str) for e in found) else []
 
 
-def _marked(text: str) -> list[str]:
+def _marked_tasks(text: str) -> list[str]:
     tasks: list[str] = []
     for line in text.splitlines():
-        mark = _MARK.match(line)
+        mark = _LIST_MARKER.match(line)
         if mark:
             tasks.append(line[mark.end() :].strip())
         elif tasks and line.strip() and line[0].isspace():

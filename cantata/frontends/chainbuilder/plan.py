@@ -25,10 +25,10 @@ MERGED = "merged"
 RESERVED = frozenset({"input", "text", "instruction", "output", "index", "item"})
 """What no chain is called, since texts and expressions mean something else by it."""
 
-LONGEST_ID = 100  # characters; the ids of steps are made of it
+MAX_ID_LENGTH = 100  # characters; the ids of steps are made of it
 
 
-class Base(Value):
+class BuilderBase(Value):
     """What all chains of a builder have in common."""
 
     model: str | Model = Field(description="asked for each text")
@@ -39,7 +39,7 @@ class Base(Value):
     step_timeout_s: float = Field(default=60.0, gt=0, description="seconds one model call or function may take")
 
 
-class Parts(Value):
+class ChainParts(Value):
     """Instructions, and what they name."""
 
     instructions: list[Instruction]
@@ -48,7 +48,7 @@ class Parts(Value):
     folder: str | None = Field(default=None, description="where its functions are imported from; none if it has none")
 
 
-class Member(Value):
+class BuilderChain(Value):
     """A chain of a builder."""
 
     instructions: list[Instruction] = Field(min_length=1)
@@ -57,17 +57,17 @@ class Member(Value):
     dependencies: list[str] = Field(default_factory=list, description="chains that must be completed before it starts")
 
 
-class Plan(Value):
+class BuilderPlan(Value):
     """A builder's chains, in the order they were created."""
 
-    base: Base
-    chains: dict[str, Member] = Field(default_factory=dict)
+    base: BuilderBase
+    chains: dict[str, BuilderChain] = Field(default_factory=dict)
     agents: dict[str, Agent] = Field(default_factory=dict)
     tools: dict[str, Tool] = Field(default_factory=dict)
     folder: str | None = None
     tasks: dict[str, str] = Field(default_factory=dict, description="placeholder → the task that a model listed, whose braces are its own")
 
-    def member(self, chain_id: str) -> Member:
+    def member(self, chain_id: str) -> BuilderChain:
         """A chain. Raises ValueError for one that is not there."""
         if not isinstance(chain_id, str):
             raise ValueError(f"a chain is named by a text, not {chain_id!r}")
@@ -100,7 +100,7 @@ class Plan(Value):
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def create(plan: Plan, chain_id: str, parts: Parts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> Plan:
+def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> BuilderPlan:
     """The plan with one more chain."""
     _check_id(chain_id)
     if chain_id in plan.chains:
@@ -114,42 +114,42 @@ def create(plan: Plan, chain_id: str, parts: Parts, *, mode: Mode, group: str, d
     for dependency in dependencies:
         plan.member(dependency)
     needed = list(dict.fromkeys(dependencies))
-    member = Member(instructions=parts.instructions, execution_mode=mode, group=group, dependencies=needed)
-    return _with(_joined(plan, parts), chain_id, member)
+    member = BuilderChain(instructions=parts.instructions, execution_mode=mode, group=group, dependencies=needed)
+    return _with_chain(_with_parts(plan, parts), chain_id, member)
 
 
-def create_task(plan: Plan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> Plan:
+def create_task(plan: BuilderPlan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> BuilderPlan:
     """The plan with a chain for a task that another chain, its head, listed."""
     gap = f"task {chain_id}"  # which is no chain's id
     text = f"{{{gap}}}" if "{input}" in plan.base.instruction else f"{{{gap}}}\n\n{{input}}"
     with_task = plan.model_copy(update={"tasks": {**plan.tasks, gap: task}})
-    return create(with_task, chain_id, Parts(instructions=[text]), mode=mode, group=group, dependencies=[head])
+    return create(with_task, chain_id, ChainParts(instructions=[text]), mode=mode, group=group, dependencies=[head])
 
 
-def insert(plan: Plan, target: str, parts: Parts, position: int) -> Plan:
+def insert(plan: BuilderPlan, target: str, parts: ChainParts, position: int) -> BuilderPlan:
     """The plan with more instructions in a chain: before the one at `position`, from 0; at the end if that is negative."""
     member = plan.member(target)
-    return _with(_joined(plan, parts), target, _spliced(member, parts.instructions, position))
+    return _with_chain(_with_parts(plan, parts), target, _with_inserted(member, parts.instructions, position))
 
 
-def inject(plan: Plan, target: str, source: str, position: int) -> Plan:
+def inject(plan: BuilderPlan, target: str, source: str, position: int) -> BuilderPlan:
     """The plan with the instructions of one chain in another too, which then needs what the one needs."""
     member, injected = plan.member(target), plan.member(source)
     if not can_inject(plan, target, source):
         raise ValueError(f"chain {source!r} depends on {target!r}, so it cannot be injected into it: that would be a circle")
     needed = [*member.dependencies, *(each for each in injected.dependencies if each != target)]
-    spliced = _spliced(member, injected.instructions, position)
-    return _with(plan, target, spliced.model_copy(update={"dependencies": list(dict.fromkeys(needed))}))
+    spliced = _with_inserted(member, injected.instructions, position)
+    return _with_chain(plan, target, spliced.model_copy(update={"dependencies": list(dict.fromkeys(needed))}))
 
 
-def can_inject(plan: Plan, target: str, source: str) -> bool:
+def can_inject(plan: BuilderPlan, target: str, source: str) -> bool:
     """Whether what a chain would need by an injection does not need that chain itself."""
     plan.member(target)
     plan.member(source)
     return not plan.depends_on(source, target)
 
 
-def merge(plan: Plan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, group: str | None) -> Plan:
+def merge(plan: BuilderPlan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, group: str | None) -> BuilderPlan:
     """The plan with a chain of the instructions of others, one after the other. A serial one is run behind those others."""
     if isinstance(chain_ids, str) or not isinstance(chain_ids, Sequence) or not chain_ids:
         raise ValueError(f"merge_chains takes the list of the chains to merge, not {chain_ids!r}")
@@ -157,10 +157,10 @@ def merge(plan: Plan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, grou
     instructions = [instruction for member in merged for instruction in member.instructions]
     needed = [dependency for member in merged for dependency in member.dependencies]
     sources = list(chain_ids) if mode == "serial" else []
-    return create(plan, new_id, Parts(instructions=instructions), mode=mode, group=group or MERGED, dependencies=[*sources, *needed])
+    return create(plan, new_id, ChainParts(instructions=instructions), mode=mode, group=group or MERGED, dependencies=[*sources, *needed])
 
 
-def reorder(plan: Plan, chain_id: str, order: Sequence[int] | None) -> Plan:
+def reorder(plan: BuilderPlan, chain_id: str, order: Sequence[int] | None) -> BuilderPlan:
     """The plan with a chain's steps in another order: `order` names them, from 0. Without it those that need other chains go last."""
     member = plan.member(chain_id)
     steps = range(len(member.instructions))
@@ -169,10 +169,10 @@ def reorder(plan: Plan, chain_id: str, order: Sequence[int] | None) -> Plan:
         order = sorted(steps, key=lambda step: bool(needs[step]))
     if not isinstance(order, Sequence) or not all(type(step) is int for step in order) or sorted(order) != list(steps):
         raise ValueError(f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {order!r}")
-    return _with(plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]}))
+    return _with_chain(plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]}))
 
 
-def needs_of_steps(plan: Plan, chain_id: str) -> dict[int, list[str]]:
+def needs_of_steps(plan: BuilderPlan, chain_id: str) -> dict[int, list[str]]:
     """For each step of a chain, from 0, the chains whose outputs its text names."""
     member = plan.member(chain_id)
     named = [templates.names(template(instruction)) for instruction in member.instructions]
@@ -185,17 +185,17 @@ def needs_of_steps(plan: Plan, chain_id: str) -> dict[int, list[str]]:
 def _check_id(chain_id: object) -> None:
     if not isinstance(chain_id, str) or not re.fullmatch(r"[\w.-]+", chain_id):
         raise ValueError(f"a chain's id is made of letters, digits, '_', '-' and '.', not {chain_id!r}")
-    if len(chain_id) > LONGEST_ID:
-        raise ValueError(f"the chain's id has {len(chain_id)} characters; {LONGEST_ID} are the most")
+    if len(chain_id) > MAX_ID_LENGTH:
+        raise ValueError(f"the chain's id has {len(chain_id)} characters; {MAX_ID_LENGTH} are the most")
     if chain_id in RESERVED or chain_id.startswith("memory."):
         raise ValueError(f"a chain cannot be called {chain_id!r}: {{{chain_id}}} in a text means something else")
 
 
-def _with(plan: Plan, chain_id: str, member: Member) -> Plan:
+def _with_chain(plan: BuilderPlan, chain_id: str, member: BuilderChain) -> BuilderPlan:
     return plan.model_copy(update={"chains": {**plan.chains, chain_id: member}})
 
 
-def _joined(plan: Plan, parts: Parts) -> Plan:
+def _with_parts(plan: BuilderPlan, parts: ChainParts) -> BuilderPlan:
     """The plan with what more instructions name."""
     if plan.folder and parts.folder and plan.folder != parts.folder:
         raise ValueError(f"workers import functions from one folder, and these chains have two: {plan.folder} and {parts.folder}")
@@ -207,9 +207,9 @@ def _joined(plan: Plan, parts: Parts) -> Plan:
     )
 
 
-def _spliced(member: Member, more: Sequence[Instruction], position: int) -> Member:
+def _with_inserted(member: BuilderChain, more: Sequence[Instruction], position: int) -> BuilderChain:
     count = len(member.instructions)
     if not isinstance(position, int) or position > count:
         raise ValueError(f"position is the step to insert before, 0 to {count}, or -1 for the end; not {position!r}")
-    place = count if position < 0 else position
-    return member.model_copy(update={"instructions": [*member.instructions[:place], *more, *member.instructions[place:]]})
+    insert_at = count if position < 0 else position
+    return member.model_copy(update={"instructions": [*member.instructions[:insert_at], *more, *member.instructions[insert_at:]]})

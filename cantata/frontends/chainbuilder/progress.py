@@ -10,12 +10,12 @@ from cantata.models.values import ErrorInfo, JsonValue, Value
 from cantata.models.wire import RUN_OVER
 from cantata.state.runs.records import RunRecord, StepRecord
 
-ENDED = frozenset({"cancelled", "timed_out"})
+ENDED_FROM_OUTSIDE = frozenset({"cancelled", "timed_out"})
 """What a run is that somebody or its time ended, whatever its chains were about."""
 Status = Literal["created", "running", "completed", "failed"]
 
 
-class Progress(Value):
+class ChainProgress(Value):
     """How far a chain is, as it is kept: while it runs, the run knows more."""
 
     status: Status = "created"
@@ -29,19 +29,19 @@ class Progress(Value):
         return bool(self.run_id) and self.status in ("created", "running")
 
 
-def progress_in(run: RunRecord, chain_id: str) -> Progress:
+def progress_in(run: RunRecord, chain_id: str) -> ChainProgress:
     """How far a chain is in its run."""
     step = run.answering(chain_id)
     is_over = run.status in RUN_OVER
     if step is None:  # not planned yet, or never
-        return Progress(status="failed" if is_over else "running", run_id=run.run_id, error=run.error)
+        return ChainProgress(status="failed" if is_over else "running", run_id=run.run_id, error=run.error)
     if step.state == "done":
-        return Progress(status="completed", run_id=run.run_id, output=step.output)
+        return ChainProgress(status="completed", run_id=run.run_id, output=step.output)
     if step.state == "failed":
-        return Progress(status="failed", run_id=run.run_id, error=step.error or run.error)
-    if not _has_begun(step, chain_id) and run.status not in ENDED:
-        return Progress(run_id="" if is_over else run.run_id)
-    return Progress(status="failed" if is_over else "running", run_id=run.run_id, error=run.error)
+        return ChainProgress(status="failed", run_id=run.run_id, error=step.error or run.error)
+    if not _has_begun(step, chain_id) and run.status not in ENDED_FROM_OUTSIDE:
+        return ChainProgress(run_id="" if is_over else run.run_id)
+    return ChainProgress(status="failed" if is_over else "running", run_id=run.run_id, error=run.error)
 
 
 def _has_begun(step: StepRecord, chain_id: str) -> bool:

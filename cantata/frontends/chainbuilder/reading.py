@@ -7,33 +7,33 @@ from hashlib import sha256
 from typing import Any, get_args
 
 from cantata.config.faults import did_you_mean
-from cantata.frontends.chainbuilder.plan import Base, Parts, Technique
+from cantata.frontends.chainbuilder.plan import BuilderBase, ChainParts, Technique
 from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.instruction_lists import models_for
 from cantata.frontends.promptchain.prompt_chain import CHAIN
 from cantata.models.definitions import Agent, Definitions
 from cantata.models.instructions import FunctionStep, Instruction, Nested
 
-GAPS = ("{instruction}", "{input}")
+PLACEHOLDERS = ("{instruction}", "{input}")
 
 
-def base_of(model: str | Mapping[str, Any], instruction: str, technique: str, step_timeout_s: float) -> Base:
+def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, step_timeout_s: float) -> BuilderBase:
     """What all chains have in common. Raises ValueError.
 
     In a template without `{instruction}` each text stands where `{input}` does.
     """
     if technique not in get_args(Technique):
         raise ValueError(f"technique is 'normal' or 'head-tail', not {technique!r}{did_you_mean(technique, get_args(Technique))}")
-    if not isinstance(instruction, str) or not any(gap in instruction for gap in GAPS):
-        raise ValueError(f"Template missing required placeholder: {GAPS[0]} (or {GAPS[1]}), in {instruction!r}")
+    if not isinstance(instruction, str) or not any(gap in instruction for gap in PLACEHOLDERS):
+        raise ValueError(f"Template missing required placeholder: {PLACEHOLDERS[0]} (or {PLACEHOLDERS[1]}), in {instruction!r}")
     if step_timeout_s <= 0:
         raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
     (asked,) = models_for([model], ["{input}"])
-    template = instruction if GAPS[0] in instruction else instruction.replace(GAPS[1], GAPS[0])
-    return Base.model_validate({"model": asked, "instruction": template, "technique": technique, "step_timeout_s": step_timeout_s})
+    template = instruction if PLACEHOLDERS[0] in instruction else instruction.replace(PLACEHOLDERS[1], PLACEHOLDERS[0])
+    return BuilderBase.model_validate({"model": asked, "instruction": template, "technique": technique, "step_timeout_s": step_timeout_s})
 
 
-def parts_of(instructions: object, technique: Technique) -> Parts:
+def read_parts(instructions: object, technique: Technique) -> ChainParts:
     """A chain's instructions: a list of what a PromptChain takes; with the technique head-tail also one text. Raises ValueError."""
     if isinstance(instructions, str):
         if technique != "head-tail":
@@ -46,14 +46,14 @@ def parts_of(instructions: object, technique: Technique) -> Parts:
     return _parts(PromptChain(["unused"], instructions).definitions)
 
 
-def _parts(definitions: Definitions) -> Parts:
+def _parts(definitions: Definitions) -> ChainParts:
     """The agent `chain` of definitions as parts. Chains within it are named by their content, so that they can stand beside others."""
     mark = sha256(definitions.model_dump_json(include={"agents", "folder"}).encode()).hexdigest()[:8]
     within = {name: f"{mark}{name.removeprefix(CHAIN)}" for name in definitions.agents if name != CHAIN}
     agents = {name: _renamed(agent, within) for name, agent in definitions.agents.items()}
     chain = agents.pop(CHAIN)
     has_functions = definitions.tools or any(_functions(agent) for agent in (chain, *agents.values()))
-    return Parts(
+    return ChainParts(
         instructions=chain.instructions,
         agents={within[name]: agent for name, agent in agents.items()},
         tools=definitions.tools,

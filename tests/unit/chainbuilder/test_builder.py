@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from cantata.frontends.chainbuilder import ChainBuilder, builder
-from cantata.frontends.chainbuilder.plan import Base, Member, Plan
-from cantata.frontends.chainbuilder.progress import Progress
+from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderChain, BuilderPlan
+from cantata.frontends.chainbuilder.progress import ChainProgress
 
 
 def test_a_group_is_waited_for_no_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, given = [100.0], []
-    chains = {name: Member(instructions=["x"]) for name in "abc"}
+    chains = {name: BuilderChain(instructions=["x"]) for name in "abc"}
 
     def wait(timeout_s: float) -> None:
         given.append(timeout_s)
         clock[0] += 6
 
     made: Any = ChainBuilder.__new__(ChainBuilder)
-    made._registry = SimpleNamespace(
-        plan=lambda: Plan(base=Base(model="m", instruction="{instruction}"), chains=chains),
-        progress=lambda names: {name: Progress(status="running", run_id=f"run-{name}") for name in names},
+    made._state = SimpleNamespace(
+        plan=lambda: BuilderPlan(base=BuilderBase(model="m", instruction="{instruction}"), chains=chains),
+        progress=lambda names: {name: ChainProgress(status="running", run_id=f"run-{name}") for name in names},
     )
     monkeypatch.setattr(builder, "shared_client", lambda: SimpleNamespace(run=lambda run_id: SimpleNamespace(wait=wait)))
     monkeypatch.setattr(builder, "time", SimpleNamespace(monotonic=lambda: clock[0]))

@@ -9,8 +9,8 @@ import pytest
 
 from cantata.frontends.chainbuilder import executors, plan
 from cantata.frontends.chainbuilder.compiling import FAILED, START, definitions_of, request_of, sources_of
-from cantata.frontends.chainbuilder.plan import Base, Parts, Plan
-from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
+from cantata.frontends.chainbuilder.reading import read_base, read_parts
 from cantata.frontends.promptchain import PromptChain
 from cantata.models.instructions import FunctionStep, Nested
 from cantata.planning import templates
@@ -18,26 +18,28 @@ from cantata.planning.chain_checks import checks
 from cantata.planning.expressions import parse
 
 GPT = "openai/gpt-4o-mini"
-EMPTY = Plan(base=Base(model=GPT, instruction="{instruction}"))
+EMPTY = BuilderPlan(base=BuilderBase(model=GPT, instruction="{instruction}"))
 
 
 def clean(text: str) -> str:
     return text.strip()
 
 
-def added(old: Plan, chain_id: str, *texts: str, needs: Sequence[str] = (), mode: Any = "serial", group: str = "default") -> Plan:
-    parts = Parts(instructions=list(texts) or [f"{chain_id} {{input}}"])
+def added(
+    old: BuilderPlan, chain_id: str, *texts: str, needs: Sequence[str] = (), mode: Any = "serial", group: str = "default"
+) -> BuilderPlan:
+    parts = ChainParts(instructions=list(texts) or [f"{chain_id} {{input}}"])
     return plan.create(old, chain_id, parts, mode=mode, group=group, dependencies=needs)
 
 
-def row(*chain_ids: str, mode: Any = "serial") -> Plan:
+def row(*chain_ids: str, mode: Any = "serial") -> BuilderPlan:
     made = EMPTY
     for chain_id in chain_ids:
         made = added(made, chain_id, mode=mode)
     return made
 
 
-def instructions(old: Plan, chain_id: str) -> list[object]:
+def instructions(old: BuilderPlan, chain_id: str) -> list[object]:
     return list(old.chains[chain_id].instructions)
 
 
@@ -82,14 +84,14 @@ def test_dependencies_as_one_text_are_refused() -> None:
 
 @pytest.mark.parametrize(("position", "expected"), [(-1, ["1", "2", "x", "y"]), (0, ["x", "y", "1", "2"]), (1, ["1", "x", "y", "2"])])
 def test_instructions_are_inserted_before_a_step_or_at_the_end(position: int, expected: list[str]) -> None:
-    made = plan.insert(added(EMPTY, "a", "1", "2"), "a", Parts(instructions=["x", "y"]), position)
+    made = plan.insert(added(EMPTY, "a", "1", "2"), "a", ChainParts(instructions=["x", "y"]), position)
 
     assert instructions(made, "a") == expected
 
 
 def test_a_position_behind_the_end_is_refused() -> None:
     with pytest.raises(ValueError, match="0 to 2, or -1 for the end; not 3"):
-        plan.insert(added(EMPTY, "a", "1", "2"), "a", Parts(instructions=["x"]), 3)
+        plan.insert(added(EMPTY, "a", "1", "2"), "a", ChainParts(instructions=["x"]), 3)
 
 
 def test_an_injected_chain_brings_what_it_depends_on() -> None:
@@ -170,7 +172,7 @@ def test_braces_in_a_task_are_no_placeholders() -> None:
     [("Base analysis: {input}", "Base analysis: {instruction}"), ("Do {instruction} with {input}", "Do {instruction} with {input}")],
 )
 def test_a_template_without_a_place_for_the_text_has_it_where_the_input_is(instruction: str, template: str) -> None:
-    assert base_of(GPT, instruction, "normal", 60).instruction == template
+    assert read_base(GPT, instruction, "normal", 60).instruction == template
 
 
 @pytest.mark.parametrize(
@@ -184,18 +186,18 @@ def test_a_template_without_a_place_for_the_text_has_it_where_the_input_is(instr
 )
 def test_a_base_that_does_not_fit_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        base_of(*given)
+        read_base(*given)
 
 
 def test_a_chain_is_a_list_and_with_head_tail_also_a_text() -> None:
-    assert parts_of("List tasks", "head-tail").instructions == ["List tasks"]
+    assert read_parts("List tasks", "head-tail").instructions == ["List tasks"]
     for given, message in (("List tasks", "must provide instruction list"), ([], "cannot be empty"), (3, "is a list of texts")):
         with pytest.raises(ValueError, match=message):
-            parts_of(given, "normal")
+            read_parts(given, "normal")
 
 
 def test_functions_and_chains_within_are_named() -> None:
-    parts = parts_of(["{input}", clean, PromptChain([GPT], ["deep"])], "normal")
+    parts = read_parts(["{input}", clean, PromptChain([GPT], ["deep"])], "normal")
 
     (within,) = parts.agents
     assert parts.instructions == ["{input}", FunctionStep(function=f"{__name__}:clean"), Nested(agent=within)]
@@ -203,7 +205,7 @@ def test_functions_and_chains_within_are_named() -> None:
 
 
 def test_a_chain_without_functions_has_no_folder() -> None:
-    assert parts_of(["{input}"], "normal").folder is None
+    assert read_parts(["{input}"], "normal").folder is None
 
 
 # --- compiling --------------------------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ def test_what_is_named_of_a_dependency_is_read_and_nothing_else() -> None:
         added(added(row("a", "b", mode="independent"), "c", needs=["a", "b"]), "d-1.2", "{c}", needs=["c"], mode="parallel"),
     ],
 )
-def test_what_is_compiled_is_a_chain_request_without_fault(made: Plan) -> None:
+def test_what_is_compiled_is_a_chain_request_without_fault(made: BuilderPlan) -> None:
     request = request_of(made, made.chains, "text", {}, timeout_s=None)
 
     assert checks.check(request, definitions_of(made, made.chains, "/tmp")) == ([], "bad_request")
@@ -269,9 +271,9 @@ def test_several_roots_begin_together_and_failures_lead_aside() -> None:
 
 
 def test_texts_stand_within_the_base_and_functions_do_not() -> None:
-    base = Base(model=GPT, instruction="Task: {instruction} {not: a gap}\n{input}")
+    base = BuilderBase(model=GPT, instruction="Task: {instruction} {not: a gap}\n{input}")
     made = plan.create(
-        EMPTY.model_copy(update={"base": base}), "a", parts_of(["Sum {x}", clean], "normal"), mode="serial", group="g", dependencies=[]
+        EMPTY.model_copy(update={"base": base}), "a", read_parts(["Sum {x}", clean], "normal"), mode="serial", group="g", dependencies=[]
     )
 
     agent = definitions_of(made, ["a"], "/tmp").agents["a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.frontends.chainbuilder.progress import Progress, progress_in
+from cantata.frontends.chainbuilder.progress import ChainProgress, progress_in
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo, Usage
 from cantata.models.wire import RunStatus
@@ -20,9 +20,9 @@ def run(status: RunStatus) -> RunRecord:
 
 @pytest.mark.parametrize("status", ["cancelled", "timed_out"])
 def test_a_chain_whose_run_was_ended_before_it_began_has_failed(status: RunStatus) -> None:
-    assert progress_in(run(status), "a") == Progress(status="failed", run_id="r", error=ERROR)
+    assert progress_in(run(status), "a") == ChainProgress(status="failed", run_id="r", error=ERROR)
 
 
 def test_a_chain_that_a_failed_one_kept_from_beginning_is_as_it_was_made() -> None:
-    assert progress_in(run("failed"), "a") == Progress()
-    assert progress_in(run("running"), "a") == Progress(run_id="r")
+    assert progress_in(run("failed"), "a") == ChainProgress()
+    assert progress_in(run("running"), "a") == ChainProgress(run_id="r")
