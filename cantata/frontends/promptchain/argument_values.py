@@ -13,7 +13,7 @@ from cantata.config.source_map import place
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def valid(model: type[Model], what: str, fields: Mapping[str, object]) -> Model:
+def validated(model: type[Model], what: str, fields: Mapping[str, object]) -> Model:
     """The fields as a value. Raises ValueError; pydantic's own error has five lines."""
     try:
         return model.model_validate(fields)

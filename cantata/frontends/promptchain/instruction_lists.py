@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cantata.config.texts import file_of
-from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.models.definitions import Model
 from cantata.models.instructions import AgenticStep, Prompt
 from cantata.models.values import JsonValue
@@ -32,7 +32,7 @@ def AgenticStepProcessor(  # the documented name
         "objective": objective, "max_internal_steps": max_internal_steps, "max_tool_rounds": max_tool_rounds, "model_name": model_name,
         "model_params": dict(model_params or {}), "history_mode": history_mode, "tools": None if tools is None else list(tools),
     }  # fmt: skip
-    return valid(AgenticStep, f"the agentic step {objective[:40]!r}", fields)
+    return validated(AgenticStep, f"the agentic step {objective[:40]!r}", fields)
 
 
 def models_for(models: Iterable[str | Mapping[str, object]], instructions: Sequence[object]) -> list[str | Model]:
@@ -77,7 +77,7 @@ def _model(given: str | Mapping[str, object]) -> str | Model:
     if not isinstance(given, Mapping) or not given.get("name"):
         raise ValueError(f"a model is a name or {{'name': ..., 'params': {{...}}}}, not {given!r}")
     check_keys(given, ("name", "params"), f"model {given['name']!r}")
-    return valid(Model, f"model {given['name']!r}", {"model": given["name"], "params": given.get("params") or {}})
+    return validated(Model, f"model {given['name']!r}", {"model": given["name"], "params": given.get("params") or {}})
 
 
 def _are(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cantata.frontends.promptchain.argument_values import valid
+from cantata.frontends.promptchain.argument_values import validated
 from cantata.frontends.promptchain.prompt_chain import PromptChain
 from cantata.models.instructions import MemoryStep
 
@@ -15,7 +15,7 @@ def memory_function(namespace: str = "default") -> MemoryStep:
 
     Raises ValueError if the namespace cannot be one.
     """
-    return valid(MemoryStep, f"memory_function({namespace!r})", {"memory": namespace})
+    return validated(MemoryStep, f"memory_function({namespace!r})", {"memory": namespace})
 
 
 def create_memory_chain(

@@ -8,9 +8,9 @@ from typing import Any
 
 from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError
-from cantata.frontends.promptchain.argument_values import valid
+from cantata.frontends.promptchain.argument_values import validated
 from cantata.frontends.promptchain.instruction_lists import models_for, script_folder, text_of
-from cantata.frontends.promptchain.run_calls import Call, answer_of, log_event, show_logs
+from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log_event
 from cantata.frontends.promptchain.servers import McpHelper
 from cantata.frontends.promptchain.toolbox import Toolbox
 from cantata.models.definitions import Agent, Definitions, Tool
@@ -21,7 +21,7 @@ from cantata.models.wire import RunResult, Turn
 CHAIN = "chain"
 """What a chain is called among its own definitions; chains within it are `chain.2` for the second instruction, and so on."""
 
-STEP_S = 60.0  # as of any agent
+DEFAULT_STEP_TIMEOUT_S = 60.0  # as of any agent
 
 
 class PromptChain:
@@ -47,7 +47,7 @@ class PromptChain:
         additional_prompt_dirs: Sequence[str] | None = None,
         *,
         timeout_s: float | None = None,
-        step_timeout_s: float = STEP_S,
+        step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         if step_timeout_s <= 0:
@@ -59,10 +59,10 @@ class PromptChain:
         if not self._instructions:
             raise ValueError("there are no instructions")
         self._models = models_for(models, self._instructions)
-        self._breakers = [self._named(breaker) for breaker in chainbreakers or ()]
+        self._breakers = [self._register_function(breaker) for breaker in chainbreakers or ()]
         self._full_history = full_history
         self._store_steps = store_steps
-        self._turn = valid(Turn, "PromptChain", {"text": "{input}", "agent": CHAIN, "timeout_s": timeout_s})
+        self._turn = validated(Turn, "PromptChain", {"text": "{input}", "agent": CHAIN, "timeout_s": timeout_s})
         self._step_timeout_s = step_timeout_s
         self._verbose = verbose
         self._labels = dict(labels or {})
@@ -70,7 +70,7 @@ class PromptChain:
         """How the last run ended: its id, status, usage and more."""
         self._agent(CHAIN)  # what is wrong with it is told now
         if verbose:
-            show_logs()
+            enable_log_output()
 
     @property
     def timeout_s(self) -> float | None:
@@ -104,12 +104,12 @@ class PromptChain:
             raise ValueError(f"there is no step_{step_number}: {', '.join(outputs) or 'no run has ended with an answer'}")
         return outputs[f"step_{step_number}"]
 
-    def _call(self, text: str) -> Call:
+    def _call(self, text: str) -> TurnCall:
         if not isinstance(text, str):
             raise ValueError(f"the input of a chain is a text, not {text!r}")
         verbose = any(chain._verbose for _, chain in self._with_nested(CHAIN))
-        return Call(
-            self.definitions, self._turn.model_copy(update={"text": text}), labels=self._labels, watch=log_event if verbose else None
+        return TurnCall(
+            self.definitions, self._turn.model_copy(update={"text": text}), labels=self._labels, on_event=log_event if verbose else None
         )
 
     def _answer(self, result: RunResult) -> Any:
@@ -155,7 +155,7 @@ class PromptChain:
             "models": self._models, "instructions": instructions, "chainbreakers": self._breakers, "full_history": self._full_history,
             "store_steps": self._store_steps, "timeout_s": self._step_timeout_s, "stream": False,
         }  # fmt: skip
-        return valid(Agent, "PromptChain", fields)
+        return validated(Agent, "PromptChain", fields)
 
     def _agent_with_tools(self, name: str) -> Agent:
         agent = self._agent(name)
@@ -179,10 +179,10 @@ class PromptChain:
                 names = [tool if isinstance(tool, str) else self._toolbox.register(tool) for tool in tools]
                 return Prompt(prompt=text_of(text, self._prompt_folders), tools=names)
         if callable(given):
-            return FunctionStep(function=self._named(given))
+            return FunctionStep(function=self._register_function(given))
         raise ValueError(f"an instruction is a text, a function, an agentic step, a chain, or (text, [tools]); not {given!r}")
 
-    def _named(self, function: Callable[..., Any]) -> str:
+    def _register_function(self, function: Callable[..., Any]) -> str:
         name, folder = name_of(function)
         self._functions[name] = folder
         return name

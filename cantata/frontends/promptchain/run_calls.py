@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from cantata.client.client import Client, TurnRun
+from cantata.client.client import Client
+from cantata.client.runs import TurnRun
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.embedded import attach
 from cantata.errors import ConfigError, RunError
@@ -20,38 +21,38 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import RunResult, Turn
 from cantata.settings import settings
 
-MOST_AT_ONCE = 200
+MAX_CONCURRENT_RUNS = 200
 """Runs that one process waits for at once; each holds a thread and a connection, and 1,024 open files are a usual limit."""
 
 log = logging.getLogger("cantata.frontends.promptchain")
 
 _clients: dict[tuple[str | None, str | None], Client] = {}
-_making = threading.Lock()
-_waiting = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="promptchain")
+_clients_lock = threading.Lock()
+_waiting = ThreadPoolExecutor(MAX_CONCURRENT_RUNS, thread_name_prefix="promptchain")
 
-Watch = Callable[[TurnRun, RunEvent], None]
+EventListener = Callable[[TurnRun, RunEvent], None]
 """Is told each event of a run, in the thread that waits for it."""
 
 
-class Call:
+class TurnCall:
     """A turn that is asked and waited for. It may be called off from another thread."""
 
     def __init__(
-        self, definitions: Definitions, turn: Turn, *, labels: Mapping[str, str] | None = None, watch: Watch | None = None
+        self, definitions: Definitions, turn: Turn, *, labels: Mapping[str, str] | None = None, on_event: EventListener | None = None
     ) -> None:
         self._definitions = definitions
         self._turn = turn
         self._labels = labels
-        self._watch = watch
+        self._on_event = on_event
         self._run: TurnRun | None = None
-        self._is_off = False
+        self._is_cancelled = False
 
     def result(self) -> RunResult:
         """Submit it and wait until it is over; Ctrl-C calls it off."""
         try:
             return self._result()
         except (KeyboardInterrupt, SystemExit):
-            self.call_off()
+            self.cancel()
             raise
 
     async def result_async(self) -> RunResult:
@@ -60,23 +61,23 @@ class Call:
         try:
             return await loop.run_in_executor(_waiting, self._result)
         except asyncio.CancelledError:
-            loop.run_in_executor(None, self.call_off)
+            loop.run_in_executor(None, self.cancel)
             raise
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """End the run: nobody else knows of it."""
-        self._is_off = True
+        self._is_cancelled = True
         if self._run:
             self._run.cancel()
 
     def _result(self) -> RunResult:
         client = shared_client().with_definitions(self._definitions)
         self._run = run = client.submit_turn(**self._turn.model_dump(exclude_defaults=True), labels=self._labels)
-        if self._is_off:  # meanwhile
+        if self._is_cancelled:  # meanwhile
             run.cancel()
-        if self._watch:
+        if self._on_event:
             for event in run.events():
-                self._watch(run, event)
+                self._on_event(run, event)
         result = run.result()
         for warning in result.warnings:
             log.warning("run %s: %s", run.run_id, warning)
@@ -93,10 +94,10 @@ def answer_of(result: RunResult) -> JsonValue:
 
 def log_event(_: TurnRun, event: RunEvent) -> None:
     """Log what happened in a run."""
-    log.info("%s", _line(event))
+    log.info("%s", _describe(event))
 
 
-def show_logs() -> None:
+def enable_log_output() -> None:
     """Have the log events of chains shown: on standard error, unless the program has set up logging."""
     log.setLevel(logging.INFO)
     if not log.hasHandlers():
@@ -112,15 +113,15 @@ def shared_client() -> Client:
             source="PromptChain",
         )
     said = settings()
-    with _making:
+    with _clients_lock:
         kept = None if said.redis_url else attach()
         place = (kept.url if kept else said.redis_url, said.broker_url)
         if place not in _clients:
-            _clients[place] = _made(place[0])
+            _clients[place] = _create_client(place[0])
         return _clients[place]
 
 
-def _made(url: str | None) -> Client:
+def _create_client(url: str | None) -> Client:
     client = Client(url, config=Definitions()) if url else Client.embedded(config=Definitions())
     atexit.register(_close, client, os.getpid())
     for warning in [*client.warnings, *(client.fleet_warnings() if url else [])]:
@@ -133,7 +134,7 @@ def _close(client: Client, owner: int) -> None:
         client.close()
 
 
-def _line(event: RunEvent) -> str:
+def _describe(event: RunEvent) -> str:
     """Describe an event for people."""
     more = f": {event.explanation}" if isinstance(event, AttemptFailed) else ""
     attempt = f" (attempt {event.attempt})" if event.attempt and event.attempt > 1 else ""

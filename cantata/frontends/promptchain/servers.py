@@ -11,7 +11,7 @@ from cantata.frontends.promptchain.run_calls import shared_client
 from cantata.models.definitions import Definitions, Tool
 
 CHECK = "cantata.workers.tools.mcp.server_check:faults"
-PATIENCE_S = 10.0  # more than the servers' own time: a worker may be busy
+WORKER_WAIT_S = 10.0  # more than the servers' own time: a worker may be busy
 
 
 class McpHelper:
@@ -32,12 +32,12 @@ class McpHelper:
     def _faults(self) -> list[str]:
         definitions = self._definitions()
         servers = {name: tool.mcp for name, tool in definitions.tools.items() if tool.mcp}
-        limit_s = max(server.connect_timeout_s for server in servers.values()) + PATIENCE_S
+        limit_s = max(server.connect_timeout_s for server in servers.values()) + WORKER_WAIT_S
         check = Tool(function=CHECK, queue="agents", timeout_s=limit_s)
         told = {name: server.model_dump(exclude_defaults=True) for name, server in servers.items()}
         node = {"node_id": "check", "kind": "tool", "name": "check", "input": {"servers": told, "folder": definitions.folder}}
         client = shared_client().with_definitions(Definitions(folder=definitions.folder, tools={"check": check}))
-        response = client.submit_chain({"nodes": [node], "entry_node": "check", "timeout": limit_s + PATIENCE_S}).result()
+        response = client.submit_chain({"nodes": [node], "entry_node": "check", "timeout": limit_s + WORKER_WAIT_S}).result()
         if response.error:
             return [response.error.message]
         return cast("list[str]", response.final_output)

@@ -10,12 +10,12 @@ from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_names import name_of
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import ConfigError
-from cantata.frontends.promptchain.argument_values import check_keys, valid
+from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.models.definitions import McpServer, Tool, mcp_tool
 
 Function = Callable[..., Any]
 
-MCP = "mcp_"
+MCP_PREFIX = "mcp_"
 """What the names of MCP tools begin with in PromptChain: `mcp_<server>_<tool>`; here they are `<server>.<tool>`."""
 
 _SERVER_KEYS = ("id", "type", "command", "args", "env", "url", "headers", "read_timeout_seconds")
@@ -39,16 +39,16 @@ class Toolbox:
         """Take a function; the name that models call it by. Raises ValueError, or ConfigError if no worker could import it."""
         name_of(function)  # what cannot be imported has no name to speak of
         name = str(settings_of(function).get("name", function.__name__))
-        if name.startswith(MCP):
-            raise ValueError(f"the function {name!r} needs another name: those that begin with {MCP!r} are for tools of MCP servers")
+        if name.startswith(MCP_PREFIX):
+            raise ValueError(f"the function {name!r} needs another name: those that begin with {MCP_PREFIX!r} are for tools of MCP servers")
         self._take(functions={name: function})
         return name
 
     def tools(self) -> dict[str, Tool]:
         """All tools, by name. Raises ConfigError if there is a schema without a function."""
-        lonely = self._schemas.keys() - self._functions.keys()
-        if lonely:
-            message = f"no function belongs to the {_named('schema', lonely)}: give it to register_tool_function"
+        unmatched = self._schemas.keys() - self._functions.keys()
+        if unmatched:
+            message = f"no function belongs to the {_register_function('schema', unmatched)}: give it to register_tool_function"
             raise ConfigError(message, source="PromptChain")
         return {**self._tools, **self.servers()}
 
@@ -63,19 +63,19 @@ class Toolbox:
     def resolve(self, name: str) -> str:
         """A tool's name as definitions have it. Raises ConfigError if there is no such tool."""
         known = self.tools()
-        server = max((each for each in self._servers if name.startswith(f"{MCP}{each}_")), key=len, default=None)
-        resolved = name if server is None else f"{server}.{name.removeprefix(f'{MCP}{server}_')}"
+        server = max((each for each in self._servers if name.startswith(f"{MCP_PREFIX}{each}_")), key=len, default=None)
+        resolved = name if server is None else f"{server}.{name.removeprefix(f'{MCP_PREFIX}{server}_')}"
         if resolved not in known and mcp_tool(resolved, known) is None:
             raise ConfigError(f"there is no tool {name!r}{did_you_mean(name, known)}", source="PromptChain")
         return resolved
 
     def _take(self, *, schemas: Mapping[str, Mapping[str, Any]] | None = None, functions: Mapping[str, Function] | None = None) -> None:
         all_schemas, all_functions = {**self._schemas, **(schemas or {})}, {**self._functions, **(functions or {})}
-        lonely_schemas, lonely_functions = all_schemas.keys() - all_functions.keys(), all_functions.keys() - all_schemas.keys()
+        unmatched_schemas, unmatched_functions = all_schemas.keys() - all_functions.keys(), all_functions.keys() - all_schemas.keys()
         added = (schemas or {}).keys() | (functions or {}).keys()
-        if lonely_schemas and lonely_functions and added & (lonely_schemas | lonely_functions):
+        if unmatched_schemas and unmatched_functions and added & (unmatched_schemas | unmatched_functions):
             raise ValueError(
-                f"the {_named('schema', lonely_schemas)} and the {_named('function', lonely_functions)} do not belong together: "
+                f"the {_register_function('schema', unmatched_schemas)} and the {_register_function('function', unmatched_functions)} do not belong together: "
                 "the name in a schema must be the function's `__name__`"
             )
         for name in added & self._servers.keys():
@@ -88,15 +88,17 @@ def _schema(given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     schema = given.get("function", given) if isinstance(given, Mapping) else given
     if not isinstance(schema, Mapping) or not isinstance(schema.get("name"), str) or not schema["name"]:
         raise ValueError(f"a tool's schema is {{'type': 'function', 'function': {{'name': ..., 'parameters': {{...}}}}}}, not {given!r}")
-    if schema["name"].startswith(MCP):
-        raise ValueError(f"the schema {schema['name']!r} needs another name: those that begin with {MCP!r} are for tools of MCP servers")
+    if schema["name"].startswith(MCP_PREFIX):
+        raise ValueError(
+            f"the schema {schema['name']!r} needs another name: those that begin with {MCP_PREFIX!r} are for tools of MCP servers"
+        )
     return schema["name"], schema
 
 
 def _tool(function: Function, schema: Mapping[str, Any] | None) -> Tool:
     own = {key: value for key, value in settings_of(function).items() if key != "name"}
     told = {key: schema[key] for key in ("description", "parameters") if schema.get(key) is not None} if schema else {}
-    return valid(Tool, f"tool {function.__name__!r}", {**own, **told, "function": name_of(function)[0]})
+    return validated(Tool, f"tool {function.__name__!r}", {**own, **told, "function": name_of(function)[0]})
 
 
 def _server(given: Mapping[str, Any]) -> tuple[str, McpServer]:
@@ -115,7 +117,7 @@ def _server(given: Mapping[str, Any]) -> tuple[str, McpServer]:
         "command": [*words, *map(str, given.get("args") or ())], "url": given.get("url"), "env": _variables(given.get("env") or (), what),
         "headers": dict(given.get("headers") or {}), "timeout_s": given.get("read_timeout_seconds"),
     }  # fmt: skip
-    return name, valid(McpServer, what, {key: value for key, value in fields.items() if value is not None})
+    return name, validated(McpServer, what, {key: value for key, value in fields.items() if value is not None})
 
 
 def _variables(env: Mapping[str, str] | Sequence[str], what: str) -> list[str]:
@@ -130,6 +132,6 @@ def _variables(env: Mapping[str, str] | Sequence[str], what: str) -> list[str]:
     return [env] if isinstance(env, str) else list(env)
 
 
-def _named(noun: str, names: Iterable[str]) -> str:
+def _register_function(noun: str, names: Iterable[str]) -> str:
     words = sorted(map(repr, names))
     return f"{noun if len(words) == 1 else f'{noun}s'} {', '.join(words)}"

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from cantata.config import chain_requests, documents, native
 from cantata.errors import ConfigError
 from cantata.frontends.langswarm.workflows import conditions, references
-from cantata.frontends.langswarm.workflows.references import Scope, Unreadable
+from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.planning import expressions
@@ -80,7 +80,7 @@ class Readers:
         since = time.process_time()
         try:
             read(text)
-        except (ConfigError, Unreadable, expressions.ExpressionError):
+        except (ConfigError, UnreadableError, expressions.ExpressionError):
             pass
         except Exception as error:  # noqa: BLE001  # whatever else comes is what is looked for
             self._wrong(read, text, f"{type(error).__name__}: {str(error)[:200]}")
