@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 import regex
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
-from cantata.models.conductors import Forum
+from cantata.models.conversation_config import ConversationConfig
 from cantata.models.instructions import FUNCTION, Instruction, Prompt
 from cantata.models.names import checked_name
 from cantata.models.params import Params
@@ -510,7 +510,7 @@ class Definitions(Value):
     agents: dict[str, Agent] = Field(default_factory=dict, description="who answers turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
-    diskurs: Forum | None = Field(default=None, description="agents and conductors of a Diskurs folder; set when one is read")
+    diskurs: ConversationConfig | None = Field(default=None, description="agents and conductors of a Diskurs folder; set when one is read")
     defaults: Defaults = Field(default_factory=Defaults, description="what applies where nothing is said")
     limits: Limits = Field(default_factory=Limits, description="bounds on each run")
     sessions: Sessions = Field(default_factory=Sessions, description="how conversations are kept")

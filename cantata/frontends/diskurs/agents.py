@@ -11,20 +11,20 @@ from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.diskurs_config import Page
 from cantata.frontends.diskurs.entry_checks import check_agent, check_ways
 from cantata.frontends.diskurs.prompts import PromptReader
-from cantata.models.conductors import Branches, Code, DiskursAgent, Rule
+from cantata.models.conversation_config import BranchCode, CodeReference, ConversationAgent, HandoverRule
 
 
-def agents_of(page: Page) -> dict[str, DiskursAgent]:
+def agents_of(page: Page) -> dict[str, ConversationAgent]:
     """Those that have their form, by name."""
     entries = page.entries("agents", schema.Agent)
     check_ways(page, entries)
     return {entry.name: _agent(page, ("agents", i), entry) for i, entry in entries.items()}
 
 
-def _agent(page: Page, path: KeyPath, entry: schema.Agent) -> DiskursAgent:
+def _agent(page: Page, path: KeyPath, entry: schema.Agent) -> ConversationAgent:
     check_agent(page, path, entry)
     prompt, description = PromptReader(page, (*path, "prompt"), entry).read()
-    return DiskursAgent(
+    return ConversationAgent(
         kind=entry.type, description=description, llm=entry.llm, topics=entry.topics, tools=entry.tools, prompt=prompt,
         max_reasoning_steps=entry.max_reasoning_steps, max_trials=entry.max_trials, max_dispatches=entry.max_dispatches,
         locked_fields=entry.locked_fields, takes_memory=entry.init_prompt_arguments_with_longterm_memory,
@@ -34,7 +34,7 @@ def _agent(page: Page, path: KeyPath, entry: schema.Agent) -> DiskursAgent:
     )  # fmt: skip
 
 
-def _rules(page: Page, path: KeyPath, entry: schema.Agent) -> list[Rule]:
+def _rules(page: Page, path: KeyPath, entry: schema.Agent) -> list[HandoverRule]:
     rules = []
     for i, rule in enumerate(entry.rules):
         at = (*path, "rules", i)
@@ -42,11 +42,11 @@ def _rules(page: Page, path: KeyPath, entry: schema.Agent) -> list[Rule]:
         with page.told((*at, "conditionName")):
             place = page.files.place(rule.location or entry.prompt.location or ".")
             condition = page.files.first_code(page.files.those_in(place, ("rules.py", "prompt.py")), rule.condition_name)
-            rules.append(Rule(name=rule.name, description=rule.description, condition=condition, target=rule.target_agent))
+            rules.append(HandoverRule(name=rule.name, description=rule.description, condition=condition, target=rule.target_agent))
     return rules
 
 
-def _branches(page: Page, path: KeyPath, entry: schema.Agent) -> Branches | None:
+def _branches(page: Page, path: KeyPath, entry: schema.Agent) -> BranchCode | None:
     if entry.type != "parallel_multistep":
         return None
     place: Path | None = None
@@ -55,11 +55,11 @@ def _branches(page: Page, path: KeyPath, entry: schema.Agent) -> Branches | None
     if place is None:
         return None
     file = place if place.is_file() else place / "parallelize.py"
-    found: dict[str, Code] = {}
+    found: dict[str, CodeReference] = {}
     for key in ("branch_conversation_name", "join_conversation_name"):
         with page.told((*path, to_camel(key))):
             found[key] = page.files.code(file, getattr(entry, key))
     if len(found) < 2:
         return None
     branch, join = found.values()
-    return Branches(branch=branch, join=join, invoke_on_final=entry.invoke_on_final)
+    return BranchCode(branch=branch, join=join, invoke_on_final=entry.invoke_on_final)

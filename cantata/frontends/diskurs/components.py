@@ -10,18 +10,18 @@ from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.diskurs_config import Page
 from cantata.frontends.diskurs.files import FileFault
 from cantata.frontends.diskurs.spelling import variable_of
-from cantata.models.conductors import Code, Dependency, DiskursAgent, DiskursTool, Llm
+from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationModel, ConversationTool, ToolDependency
 
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key does not belong in a file; write ${OPENAI_API_KEY}, or the like, and set the variable where the workers run"
 
 
-def llms_of(page: Page) -> dict[str, Llm]:
+def llms_of(page: Page) -> dict[str, ConversationModel]:
     """The models, by name."""
     return {entry.name: _llm(page, ("llms", i), entry) for i, entry in page.entries("llms", schema.Llm).items()}
 
 
-def _llm(page: Page, path: KeyPath, entry: schema.Llm) -> Llm:
+def _llm(page: Page, path: KeyPath, entry: schema.Llm) -> ConversationModel:
     if entry.use_entra_id:
         page.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
     if entry.type == "azure" and entry.endpoint is None:
@@ -30,7 +30,7 @@ def _llm(page: Page, path: KeyPath, entry: schema.Llm) -> Llm:
     if entry.api_key and variable is None:
         page.fault((*path, "apiKey"), _NO_SECRETS)
     given = {"api_base": entry.endpoint, "api_version": entry.api_version}
-    return Llm(
+    return ConversationModel(
         model=f"{entry.type}/{entry.model_name}", params={key: value for key, value in given.items() if value is not None},
         api_key_variable=variable, max_tokens=entry.model_max_tokens,
     )  # fmt: skip
@@ -50,27 +50,27 @@ def modules_of(page: Page) -> dict[str, str]:
     return found
 
 
-def tools_of(page: Page, modules: Mapping[str, str]) -> dict[str, DiskursTool]:
+def tools_of(page: Page, modules: Mapping[str, str]) -> dict[str, ConversationTool]:
     """The tools, by name."""
     return {entry.name: _tool(page, ("tools", i), entry, modules) for i, entry in page.entries("tools", schema.Tool).items()}
 
 
-def _tool(page: Page, path: KeyPath, entry: schema.Tool, modules: Mapping[str, str]) -> DiskursTool:
+def _tool(page: Page, path: KeyPath, entry: schema.Tool, modules: Mapping[str, str]) -> ConversationTool:
     for i, name in enumerate(entry.dependencies):
         page.check_known((*path, "dependencies", i), name, page.names("toolDependencies"), "tool dependency")
-    function = Code(file="", name=entry.function_name)
+    function = CodeReference(file="", name=entry.function_name)
     if (entry.module_name is None) == (entry.module_path is None):
         page.fault(path, "give 'moduleName' (or the older 'modulePath'), one of them")
-        return DiskursTool(function=function)
+        return ConversationTool(function=function)
     is_made = bool(entry.configs or entry.dependencies)
     with page.told((*path, "functionName")):
         file = _module(page, entry.module_name, modules) if entry.module_name else page.files.place(str(entry.module_path))
         found = page.files.code(file, f"create_{entry.function_name}") if is_made else _function(page, file, entry.function_name)
-        function = Code(file=found.file, name=entry.function_name)
-    return DiskursTool(function=function, configs=entry.configs, dependencies=entry.dependencies)
+        function = CodeReference(file=found.file, name=entry.function_name)
+    return ConversationTool(function=function, configs=entry.configs, dependencies=entry.dependencies)
 
 
-def _function(page: Page, file: Path, name: str) -> Code:
+def _function(page: Page, file: Path, name: str) -> CodeReference:
     """A function, or the factory that makes it."""
     try:
         return page.files.code(file, name)
@@ -81,17 +81,17 @@ def _function(page: Page, file: Path, name: str) -> Code:
             raise fault from None
 
 
-def dependencies_of(page: Page, modules: Mapping[str, str]) -> dict[str, Dependency]:
+def dependencies_of(page: Page, modules: Mapping[str, str]) -> dict[str, ToolDependency]:
     """The objects that factories of tools are given, by name."""
     found = {}
     for i, entry in page.entries("toolDependencies", schema.Dependency).items():
         with page.told(("toolDependencies", i, "className")):
             made_by = page.files.code(_module(page, entry.module_name, modules), entry.class_name)
-            found[entry.name] = Dependency(made_by=made_by, parameters=entry.parameters)
+            found[entry.name] = ToolDependency(made_by=made_by, parameters=entry.parameters)
     return found
 
 
-def memory_of(page: Page, said: schema.Memory | None, agents: Mapping[str, DiskursAgent]) -> Code | None:
+def memory_of(page: Page, said: schema.Memory | None, agents: Mapping[str, ConversationAgent]) -> CodeReference | None:
     """The class of the one long-term memory: where it is said to be, else beside a conductor's prompt, else in the folder."""
     if said is None:
         return None

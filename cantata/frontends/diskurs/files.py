@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_source import fault_of
-from cantata.models.conductors import Code
+from cantata.models.conversation_config import CodeReference
 
 SPELLINGS = {"system": ("system_template.jinja2", "system_prompt.jinja2"), "user": ("user_template.jinja2", "user_prompt.jinja2")}
 """Both names of each template."""
@@ -75,15 +75,15 @@ class Files:
             raise FileFault(f"{self.name(path)} includes {name!r}, which is not in its folder{near}")
         return part
 
-    def code(self, path: Path, name: str) -> Code:
+    def code(self, path: Path, name: str) -> CodeReference:
         """A function or class of a file of Python."""
         if not path.is_file():
             raise FileFault(f"there is no {self.name(path)}, in which {name!r} would be")
         if fault := fault_of(f"{path.stem}:{name}", folder=path.parent):
             raise FileFault(fault.replace("function", "function or class", 1) if fault.startswith("function") else fault)
-        return Code(file=self.name(path), name=name)
+        return CodeReference(file=self.name(path), name=name)
 
-    def first_code(self, paths: Iterable[Path], name: str) -> Code:
+    def first_code(self, paths: Iterable[Path], name: str) -> CodeReference:
         """The same, of the first of these files that has it."""
         faults = []
         for path in paths:

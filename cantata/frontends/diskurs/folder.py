@@ -16,7 +16,7 @@ from cantata.frontends.diskurs.agents import agents_of
 from cantata.frontends.diskurs.diskurs_config import Page
 from cantata.frontends.diskurs.files import Files
 from cantata.frontends.diskurs.spelling import in_camel_case, with_variables
-from cantata.models.conductors import Forum
+from cantata.models.conversation_config import ConversationConfig
 from cantata.models.definitions import Definitions
 
 
@@ -41,7 +41,7 @@ def load_folder(
     return Definitions(folder=str(folder), diskurs=forum)
 
 
-def _forum(page: Page) -> Forum | None:
+def _forum(page: Page) -> ConversationConfig | None:
     """The agents and what they use; None if the file has not its form. Each part is looked at though others are wrong."""
     config = _config(page)
     agents, modules = agents_of(page), components.modules_of(page)
@@ -50,7 +50,7 @@ def _forum(page: Page) -> Forum | None:
     if config is None:
         return None
     page.check_known(("firstContact",), config.first_contact, page.names("agents"), "agent")
-    return Forum(
+    return ConversationConfig(
         first_contact=config.first_contact, agents=agents, llms=llms, tools=tools, dependencies=dependencies, modules=modules,
         memory=components.memory_of(page, config.longterm_memory, agents), keeps_memory=config.conversation_store.is_persistent,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.diskurs_config import Page
 from cantata.frontends.diskurs.entry_checks import check_keys
-from cantata.models.conductors import Prompt
+from cantata.models.conversation_config import PromptSource
 
 _FUNCTIONS = {
     "is_valid": "is_valid_name", "is_final": "is_final_name", "can_finalize": "can_finalize_name", "finalize": "finalize_name",
@@ -37,7 +37,7 @@ class PromptReader:
         """What the file says of it."""
         return self.entry.prompt
 
-    def read(self) -> tuple[Prompt, str]:
+    def read(self) -> tuple[PromptSource, str]:
         """The prompt, and the agent's description."""
         wanted = schema.prompt_type(self.entry.type)
         if self.said.type != wanted:
@@ -47,7 +47,7 @@ class PromptReader:
         place = self._place()
         templates = {"form": self._form(place)}
         if place is None:
-            return _with_templates(Prompt(), templates), ""
+            return _with_templates(PromptSource(), templates), ""
         templates |= {which: self._template(place, which) for which in ("system", "user")}
         return _with_templates(self._with_code(place), templates), self._description(place)
 
@@ -90,7 +90,7 @@ class PromptReader:
             return self.page.files.checked(beside if beside and beside.is_file() else self.page.files.place(name))
         return None
 
-    def _with_code(self, place: Path) -> Prompt:
+    def _with_code(self, place: Path) -> PromptSource:
         given = {key: value for key in self.said.model_fields_set if (value := getattr(self.said, key)) is not None}
         functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
         file = place / "prompt.py"
@@ -102,13 +102,13 @@ class PromptReader:
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
         if argument is None and self.said.type not in _WITH_DEFAULTS:
             self.page.fault(self.path, "'promptArgumentClass' is missing: the class of what the prompt is rendered with")
-        return Prompt(
+        return PromptSource(
             file=self.page.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
             system_argument=given.get("system_prompt_argument_class"), names=functions,
         )  # fmt: skip
 
 
-def _with_templates(prompt: Prompt, found: Mapping[str, Template | None]) -> Prompt:
+def _with_templates(prompt: PromptSource, found: Mapping[str, Template | None]) -> PromptSource:
     templates = {which: template for which, template in found.items() if template}
     parts = {name: text for _, included in templates.values() for name, text in included.items()}
     return prompt.model_copy(update={**{which: text for which, (text, _) in templates.items()}, "parts": parts})

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from cantata.models.conductors import AgentKind, DiskursAgent, Forum
+from cantata.models.conversation_config import AgentKind, ConversationAgent, ConversationConfig
 from cantata.models.graph import RAW, Edge, Graph, Step
 from cantata.models.values import JsonValue
 
@@ -76,13 +76,13 @@ def opening(text: str) -> tuple[Graph, str]:
     return Graph(steps=(step,)), step.id
 
 
-def hand(agent: str, forum: Forum, *, number: int, before: str, judges: str = "") -> Graph:
+def hand(agent: str, forum: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
     """Gives the conversation, as it stands after the step `before`, to an agent."""
     hop = Hop(agent, number, f"{number}.{agent}", judges=judges)
     return _only(_behind(ENTRIES[forum.agents[agent].kind], hop.base, hop, before))
 
 
-def ask(hop: Hop, forum: Forum, *, before: str) -> Graph:
+def ask(hop: Hop, forum: ConversationConfig, *, before: str) -> Graph:
     """Asks the model of a hop about the conversation as it stands after the step `before`, and reads its reply."""
     agent = forum.agents[hop.agent]
     reads = {"@talk": f"{RAW}{before}", "@begun": f"{RAW}{hop.base}"}
@@ -94,7 +94,7 @@ def ask(hop: Hop, forum: Forum, *, before: str) -> Graph:
     return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
 
 
-def ask_again(hop: Hop, forum: Forum, *, before: str, is_valid: bool) -> Graph | None:
+def ask_again(hop: Hop, forum: ConversationConfig, *, before: str, is_valid: bool) -> Graph | None:
     """The next question of a hop: after a valid reply the next reasoning step, else the next trial; None if that bound is reached."""
     agent = forum.agents[hop.agent]
     most_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
@@ -190,7 +190,7 @@ def _code(
     return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=grows)
 
 
-def _work(name: str, agent: DiskursAgent) -> str:
+def _work(name: str, agent: ConversationAgent) -> str:
     return f"{'conductors' if agent.kind == 'conductor' else 'agents'}:{name}"
 
 

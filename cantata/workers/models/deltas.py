@@ -43,7 +43,7 @@ class Deltas:
                 try:
                     await asyncio.to_thread(self._context.process.ledger.stream, self._context.begun, text)
                 except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
-                    log.warning("delta_not_told", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
+                    log.warning("delta_publish_failed", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), EVERY_S)
             if self._over.is_set() and not self._text:

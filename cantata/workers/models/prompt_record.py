@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from cantata.models.values import JsonValue
 from cantata.workers.models.dialects.conversation import Message
 
-MOST_CHARACTERS = 4000  # of one message
-MOST_IN_ALL = 16_000  # of all: a run is kept for a day, beside many others
+MAX_MESSAGE_CHARS = 4000  # of one message
+MAX_TOTAL_CHARS = 16_000  # of all: a run is kept for a day, beside many others
 
 
 def recorded(messages: Sequence[Message]) -> list[JsonValue]:
@@ -16,7 +16,7 @@ def recorded(messages: Sequence[Message]) -> list[JsonValue]:
 
     `cut` says that a text goes on, `omitted` how many messages before this one are not recorded.
     """
-    left = MOST_IN_ALL
+    left = MAX_TOTAL_CHARS
     kept: list[dict[str, JsonValue]] = []
     rest = list(messages)
     first = _shown(rest.pop(0)) if rest else None
@@ -35,5 +35,5 @@ def recorded(messages: Sequence[Message]) -> list[JsonValue]:
 
 def _shown(message: Message) -> dict[str, JsonValue]:
     text = str(message.get("content") or "")
-    shown: dict[str, JsonValue] = {"role": message["role"], "text": text[:MOST_CHARACTERS]}
-    return shown if len(text) <= MOST_CHARACTERS else {**shown, "cut": True}
+    shown: dict[str, JsonValue] = {"role": message["role"], "text": text[:MAX_MESSAGE_CHARS]}
+    return shown if len(text) <= MAX_MESSAGE_CHARS else {**shown, "cut": True}

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cantata.client.client import Client, TurnRun
+from cantata.client.client import Client
+from cantata.client.runs import TurnRun
 from cantata.config import loading
 from cantata.models.wire import RunResult
 from cantata.state.runs.records import RunRecord, StepRecord

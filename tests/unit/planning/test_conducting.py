@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from cantata.models.conductors import Code, DiskursAgent, DiskursTool, Forum
+from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
 from cantata.models.graph import RAW, Graph
 from cantata.planning.turns import handovers
 from cantata.planning.turns.handovers import Hop
 
-FORUM = Forum(
+FORUM = ConversationConfig(
     first_contact="boss",
     agents={
-        "boss": DiskursAgent(kind="conductor", llm="m", topics=["ann"], max_trials=2),
-        "ann": DiskursAgent(kind="multistep", llm="m", topics=["boss"], tools=["add"], max_trials=2, max_reasoning_steps=3),
-        "code": DiskursAgent(kind="heuristic", topics=["boss"]),
+        "boss": ConversationAgent(kind="conductor", llm="m", topics=["ann"], max_trials=2),
+        "ann": ConversationAgent(kind="multistep", llm="m", topics=["boss"], tools=["add"], max_trials=2, max_reasoning_steps=3),
+        "code": ConversationAgent(kind="heuristic", topics=["boss"]),
     },
-    tools={"add": DiskursTool(function=Code(file="sums.py", name="add"))},
+    tools={"add": ConversationTool(function=CodeReference(file="sums.py", name="add"))},
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from cantata.models.conductors import DiskursAgent, Llm
+from cantata.models.conversation_config import ConversationAgent, ConversationModel
 from cantata.models.definitions import Model
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema
@@ -86,7 +86,7 @@ def begun(
     return Outcome(output=talk.to_json(), fragment=handovers.ask(hop, prompter.forum, before=this), detail=dict(detail or {}))
 
 
-def _is_inner(hop: Hop, agent: DiskursAgent) -> bool:
+def _is_inner(hop: Hop, agent: ConversationAgent) -> bool:
     return agent.kind == "conductor" or bool(hop.judges)
 
 
@@ -140,7 +140,7 @@ def _tokens(message: Message) -> int:
     return tokens(str(message["content"] or ""))
 
 
-def model_of(found: Llm) -> Model:
+def model_of(found: ConversationModel) -> Model:
     """The model to ask, with its key, which this process's environment holds and nothing stores."""
     key = os.environ.get(found.api_key_variable) if found.api_key_variable else None
     model = Model(model=found.model, params=found.params)

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from cantata.errors import StepError
-from cantata.models.conductors import Rule
+from cantata.models.conversation_config import HandoverRule
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.planning.turns import handovers
@@ -83,7 +83,7 @@ def diskurs_rules(work: StepContext) -> Outcome:
     return _model_chooses(work, hop, talk).model_copy(update={"warnings": tuple(warnings)})
 
 
-def _holds(work: StepContext, rule: Rule, talk: Talk, prompter: Prompter, warnings: list[str]) -> bool:
+def _holds(work: StepContext, rule: HandoverRule, talk: Talk, prompter: Prompter, warnings: list[str]) -> bool:
     try:
         return bool(code_loading.call(work, rule.condition, conversation_of(prompter, talk, prompter.arguments(talk))))
     except StepError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cantata.models.conductors import FINALIZERS
+from cantata.models.conversation_config import FINALIZERS
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.planning.turns import handovers

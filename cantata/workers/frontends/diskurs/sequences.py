@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from cantata.errors import StepError
-from cantata.models.conductors import Branches
+from cantata.models.conversation_config import BranchCode
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns import handovers
@@ -123,7 +123,7 @@ def diskurs_join(work: StepContext) -> Outcome:
     return endings.done(work, replace(hop, part="joined"), talk)
 
 
-def _branches(prompter: Prompter) -> Branches:
+def _branches(prompter: Prompter) -> BranchCode:
     found = prompter.agent.branches
     assert found is not None
     return found

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cantata.errors import StepError
-from cantata.models.conductors import Code, Dependency, DiskursTool
+from cantata.models.conversation_config import CodeReference, ConversationTool, ToolDependency
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.frontends.diskurs import plans
@@ -117,10 +117,10 @@ def _tool(work: StepContext, name: str) -> tuple[Any, ToolDescription]:
     return made, ToolDescription.from_function(made)
 
 
-def _made_once(work: StepContext, name: str, declared: DiskursTool | Dependency, make: Callable[[], Any]) -> Any:
+def _made_once(work: StepContext, name: str, declared: ConversationTool | ToolDependency, make: Callable[[], Any]) -> Any:
     """What is made as a configuration declares it. Another configuration of the folder may declare something else under its name."""
     forum = code_loading.forum_of(work)
-    uses = declared.dependencies if isinstance(declared, DiskursTool) else []
+    uses = declared.dependencies if isinstance(declared, ConversationTool) else []
     key = "\n".join([name, *(each.model_dump_json() for each in (declared, *(forum.dependencies[use] for use in uses)))])
     made = code_loading.room_of(work).made
     if key not in made:
@@ -131,7 +131,7 @@ def _made_once(work: StepContext, name: str, declared: DiskursTool | Dependency,
 def _made(work: StepContext, name: str) -> Any:
     forum, room = code_loading.forum_of(work), code_loading.room_of(work)
     tool = forum.tools[name]
-    factory = Code(file=tool.function.file, name=f"{FACTORY}{tool.function.name}")
+    factory = CodeReference(file=tool.function.file, name=f"{FACTORY}{tool.function.name}")
     is_made = bool(tool.configs or tool.dependencies)
     if not is_made and callable(getattr(room.module(factory.file, forum.modules), tool.function.name, None)):
         return room.load(tool.function, forum.modules)
@@ -144,7 +144,7 @@ def _dependency(work: StepContext, name: str) -> Any:
     return _made_once(work, name, dependency, lambda: _created(work, name, dependency))
 
 
-def _created(work: StepContext, name: str, dependency: Dependency) -> Any:
+def _created(work: StepContext, name: str, dependency: ToolDependency) -> Any:
     """The object: by its class's `create`, as Diskurs makes them, else by the class itself."""
     made_by, room = dependency.made_by, code_loading.room_of(work)
     made = room.load(made_by, code_loading.forum_of(work).modules)

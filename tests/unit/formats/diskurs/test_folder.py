@@ -13,7 +13,7 @@ from cantata.config.documents import parse
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
 from cantata.frontends.diskurs.folder import is_folder, load_folder
-from cantata.models.conductors import Code, Forum
+from cantata.models.conversation_config import CodeReference, ConversationConfig
 from cantata.planning import templates
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
@@ -31,7 +31,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def load(folder: Path, files: dict[str, str], **environ: str) -> Forum:
+def load(folder: Path, files: dict[str, str], **environ: str) -> ConversationConfig:
     write(folder, files)
     document = parse((folder / "config.yml").read_text(), source="config.yml")
     definitions = load_folder(document, folder=folder, environ={**ENVIRONMENT, **environ}, check_template=templates.check)
@@ -70,7 +70,7 @@ def test_the_concepts_page_as_a_forum(tmp_path: Path) -> None:
     assert (helper.prompt.file, helper.prompt.argument) == ("agents/helper/prompt.py", "FirstUserPromptArgument")
     assert helper.prompt.system_argument == "MySystemPromptArgument"
     assert helper.prompt.names == {"is_valid": "is_valid", "is_final": "is_final"}
-    assert forum.memory_of("conductor") == Code(file="agents/conductor/prompt.py", name="MyLongtermMemory")
+    assert forum.memory_of("conductor") == CodeReference(file="agents/conductor/prompt.py", name="MyLongtermMemory")
     assert (helper.max_trials, helper.max_reasoning_steps, conductor.max_dispatches) == (5, 5, 50)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cantata.models.conductors import Code, Dependency, DiskursAgent, DiskursTool, Forum
+from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool, ToolDependency
 from cantata.models.definitions import Definitions
 from cantata.state.runs.records import Begun
 from cantata.workers.frontends.diskurs import tool_calling
@@ -39,11 +39,11 @@ class Store(ToolDependency):
 def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str) -> str:
     """What a model is told of the tool `price`."""
     (folder / "shop.py").write_text(shop)
-    made_by = Code(file="shop.py", name="Store")
-    forum = Forum(
-        first_contact="a", agents={"a": DiskursAgent(kind="heuristic")},
-        tools={"price": DiskursTool(function=Code(file="shop.py", name="price"), **tool)},
-        dependencies={"store": Dependency(made_by=made_by, parameters={**store})},
+    made_by = CodeReference(file="shop.py", name="Store")
+    forum = ConversationConfig(
+        first_contact="a", agents={"a": ConversationAgent(kind="heuristic")},
+        tools={"price": ConversationTool(function=CodeReference(file="shop.py", name="price"), **tool)},
+        dependencies={"store": ToolDependency(made_by=made_by, parameters={**store})},
     )  # fmt: skip
     definitions = Definitions(folder=str(folder), diskurs=forum)
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))

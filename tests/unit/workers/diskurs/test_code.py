@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantata.errors import StepError
-from cantata.models.conductors import Code
+from cantata.models.conversation_config import CodeReference
 from cantata.workers.frontends.diskurs.user_code import compatibility, entities, fields
 from cantata.workers.frontends.diskurs.user_code.code_loading import Room, refusal_of
 from cantata.workers.tools import functions
@@ -131,7 +131,7 @@ def test_custom_modules_are_imported_by_name(tmp_path: Path) -> None:
 def test_annotations_of_classes_are_readable_afterwards(tmp_path: Path) -> None:
     text = "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom diskurs import InputField, PromptArgument\n"
     loaded = room(tmp_path, a__prompt=f"{text}@dataclass\nclass Mine(PromptArgument):\n    topic: InputField[str] = ''\n")
-    mine = loaded.load(Code(file="a/prompt.py", name="Mine"))
+    mine = loaded.load(CodeReference(file="a/prompt.py", name="Mine"))
     assert fields.accesses(mine) == {"topic": "input"}
 
 
@@ -145,7 +145,7 @@ def test_annotations_of_classes_that_neighbours_import_are_readable_afterwards(t
     )  # fmt: skip
     loaded.module("a/rules.py")
 
-    assert fields.accesses(loaded.load(Code(file="a/prompt.py", name="Own"))) == {"a": "input", "b": "plain"}
+    assert fields.accesses(loaded.load(CodeReference(file="a/prompt.py", name="Own"))) == {"a": "input", "b": "plain"}
 
 
 def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
     with pytest.raises(StepError, match=r"leaving\.py cannot be imported: SystemExit: 3"):
         loaded.module("leaving.py")
     with pytest.raises(StepError, match=r"fine\.py has no function or class 'y'"):
-        loaded.load(Code(file="fine.py", name="y"))
+        loaded.load(CodeReference(file="fine.py", name="y"))
 
 
 def test_a_refusal_is_known_whoever_wraps_it() -> None:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from cantata.errors import StepError
-from cantata.models.conductors import Code, Forum
+from cantata.models.conversation_config import CodeReference, ConversationConfig
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.frontends.diskurs.user_code import compatibility
@@ -36,7 +36,7 @@ def room_of(work: StepContext) -> Room:
         return _rooms.setdefault(folder, Room(folder))
 
 
-def forum_of(work: StepContext) -> Forum:
+def forum_of(work: StepContext) -> ConversationConfig:
     """The agents of the run's folder. Raises StepError."""
     forum = work.definitions.diskurs
     if forum is None:
@@ -55,7 +55,7 @@ class Room:
         self.made: dict[str, Any] = {}
         """What factories and classes made, for the life of this process."""
 
-    def load(self, code: Code, modules: Mapping[str, str] | None = None) -> Any:
+    def load(self, code: CodeReference, modules: Mapping[str, str] | None = None) -> Any:
         """A function or class of a file. Raises StepError."""
         found = getattr(self.module(code.file, modules), code.name, None)
         if not callable(found):
@@ -139,7 +139,7 @@ class Room:
         return "/" not in name and functions.lies_in(module, self._folder)
 
 
-def call(work: StepContext, code: Code, *arguments: Any, **named: Any) -> Any:
+def call(work: StepContext, code: CodeReference, *arguments: Any, **named: Any) -> Any:
     """What a function of the folder answers, sync or async. Raises StepError with the code tool_error, or what `refusal_of` finds."""
     room = room_of(work)
     function = room.load(code, forum_of(work).modules)
@@ -147,12 +147,12 @@ def call(work: StepContext, code: Code, *arguments: Any, **named: Any) -> Any:
         return functions.call(work, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
 
 
-def optional(work: StepContext, file: str | None, name: str, *, is_named: bool) -> Code | None:
+def optional(work: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
     """A function of a file; None if it is not there and need not be. Raises StepError."""
     if file is None:
         return None
     if callable(getattr(room_of(work).module(file, forum_of(work).modules), name, None)):
-        return Code(file=file, name=name)
+        return CodeReference(file=file, name=name)
     if is_named:
         raise StepError(f"{file} has no function {name!r}", code="bad_code")
     return None

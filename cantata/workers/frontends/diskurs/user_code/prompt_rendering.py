@@ -11,7 +11,7 @@ from typing import Any
 
 from cantata.config.faults import did_you_mean
 from cantata.errors import StepError
-from cantata.models.conductors import Code, DiskursAgent, Forum
+from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning import templates
 from cantata.workers.frontends.diskurs import plans, tool_calling
@@ -53,12 +53,12 @@ class Prompter:
     name: str
 
     @cached_property
-    def forum(self) -> Forum:
+    def forum(self) -> ConversationConfig:
         """All agents."""
         return code_loading.forum_of(self.work)
 
     @cached_property
-    def agent(self) -> DiskursAgent:
+    def agent(self) -> ConversationAgent:
         """Whose it is."""
         return self.forum.agents[self.name]
 
@@ -218,13 +218,13 @@ class Prompter:
 
     # --- code -------------------------------------------------------------------------------------------------------
 
-    def function(self, role: str) -> Code | None:
+    def function(self, role: str) -> CodeReference | None:
         """A function of its prompt.py; None if there is none and none was named. Raises StepError."""
         prompt = self.agent.prompt
         return code_loading.optional(self.work, prompt.file, prompt.names.get(role, role), is_named=role in prompt.names)
 
     def _class(self, file: str, name: str) -> type:
-        found: type = code_loading.room_of(self.work).load(Code(file=file, name=name), self.forum.modules)
+        found: type = code_loading.room_of(self.work).load(CodeReference(file=file, name=name), self.forum.modules)
         fields.check_nesting(found)
         return found
 
@@ -238,12 +238,12 @@ DEFAULTS: Mapping[tuple[str, str], str] = {
 """The templates of those who need none of their own."""
 
 
-def memory_key(of: Code | None) -> str:
+def memory_key(of: CodeReference | None) -> str:
     """What a long-term memory is kept under."""
     return f"{of.file}:{of.name}" if of else "plain"
 
 
-def memory_class(work: StepContext, of: Code | None) -> type:
+def memory_class(work: StepContext, of: CodeReference | None) -> type:
     """The class of a long-term memory."""
     if of is None:
         return LongtermMemory
