@@ -43,7 +43,7 @@ ENTRIES: Mapping[AgentKind, str] = {
 
 
 @dataclass(frozen=True)
-class Hop:
+class AgentTurn:
     """One holding of the conversation: whose it is, and what for."""
 
     agent: str
@@ -60,7 +60,7 @@ class Hop:
     """Which question to the model it is, within this hop."""
 
     @classmethod
-    def of(cls, params: Mapping[str, JsonValue]) -> Hop:
+    def of(cls, params: Mapping[str, JsonValue]) -> AgentTurn:
         """The hop that a step belongs to."""
         return cls(**cast("dict[str, Any]", params["hop"]))
 
@@ -72,99 +72,101 @@ class Hop:
 
 def opening(text: str) -> tuple[Graph, str]:
     """What a turn begins with: the long-term memory, with the user's text."""
-    step = _code("diskurs.open", "@open", {"@text": text}, {}, work="diskurs:open")
+    step = _code("diskurs.open", "@open", {"@text": text}, {}, context="diskurs:open")
     return Graph(steps=(step,)), step.id
 
 
-def hand(agent: str, forum: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
+def hand(agent: str, config: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
     """Gives the conversation, as it stands after the step `before`, to an agent."""
-    hop = Hop(agent, number, f"{number}.{agent}", judges=judges)
-    return _only(_behind(ENTRIES[forum.agents[agent].kind], hop.base, hop, before))
+    turn = AgentTurn(agent, number, f"{number}.{agent}", judges=judges)
+    return _only(_behind(ENTRIES[config.agents[agent].kind], turn.base, turn, before))
 
 
-def ask(hop: Hop, forum: ConversationConfig, *, before: str) -> Graph:
+def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
     """Asks the model of a hop about the conversation as it stands after the step `before`, and reads its reply."""
-    agent = forum.agents[hop.agent]
-    reads = {"@talk": f"{RAW}{before}", "@begun": f"{RAW}{hop.base}"}
+    agent = config.agents[turn.agent]
+    reads = {"@talk": f"{RAW}{before}", "@begun": f"{RAW}{turn.base}"}
     asking = Step(
-        id=f"{hop.base}/ask.{hop.asked}", kind="diskurs.ask", queue="agents", work=_work(hop.agent, agent), reads=reads, params=hop.params,
+        id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", context=_work(turn.agent, agent), reads=reads, params=turn.params,
         retries=RETRIES, cheap=False, expands=bool(agent.tools),
     )  # fmt: skip
-    reading = _code("diskurs.read", f"{hop.base}/read.{hop.asked}", {**reads, "@said": asking.id}, hop.params, work=f"diskurs:{hop.agent}")
+    reading = _code(
+        "diskurs.read", f"{turn.base}/read.{turn.asked}", {**reads, "@said": asking.id}, turn.params, context=f"diskurs:{turn.agent}"
+    )
     return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
 
 
-def ask_again(hop: Hop, forum: ConversationConfig, *, before: str, is_valid: bool) -> Graph | None:
+def ask_again(turn: AgentTurn, config: ConversationConfig, *, before: str, is_valid: bool) -> Graph | None:
     """The next question of a hop: after a valid reply the next reasoning step, else the next trial; None if that bound is reached."""
-    agent = forum.agents[hop.agent]
+    agent = config.agents[turn.agent]
     most_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
-    step, trial = (hop.step + 1, 1) if is_valid else (hop.step, hop.trial + 1)
-    following = replace(hop, asked=hop.asked + 1, step=step, trial=trial)
+    step, trial = (turn.step + 1, 1) if is_valid else (turn.step, turn.trial + 1)
+    following = replace(turn, asked=turn.asked + 1, step=step, trial=trial)
     if following.step > most_steps or following.trial > agent.max_trials:
         return None
-    return ask(following, forum, before=before)
+    return ask(following, config, before=before)
 
 
-def rules(hop: Hop, *, before: str) -> Graph:
+def rules(turn: AgentTurn, *, before: str) -> Graph:
     """Asks a conductor's rules."""
-    return _only(_behind("diskurs.rules", f"{hop.base}/rules", hop, before))
+    return _only(_behind("diskurs.rules", f"{turn.base}/rules", turn, before))
 
 
-def judged(hop: Hop, conductor: str, *, before: str) -> Graph:
+def judged(turn: AgentTurn, conductor: str, *, before: str) -> Graph:
     """Has a conductor go on with what its predicate agent said."""
-    return _only(_behind("diskurs.visit", f"{hop.base}/judged", replace(hop, agent=conductor, judges=""), before, judged=True))
+    return _only(_behind("diskurs.visit", f"{turn.base}/judged", replace(turn, agent=conductor, judges=""), before, judged=True))
 
 
-def finalize(hop: Hop, *, before: str) -> Graph:
+def finalize(turn: AgentTurn, *, before: str) -> Graph:
     """Has a conductor's code make the result."""
-    return _only(_behind("diskurs.finalize", f"{hop.base}/finalize", hop, before, expands=False))
+    return _only(_behind("diskurs.finalize", f"{turn.base}/finalize", turn, before, expands=False))
 
 
-def fail(hop: Hop, conductor: str, *, before: str, code: str, reason: str) -> Graph:
+def fail(turn: AgentTurn, conductor: str, *, before: str, code: str, reason: str) -> Graph:
     """Has a conductor's code make what is left when there is no result."""
-    hop = replace(hop, agent=conductor)
-    return _only(_behind("diskurs.fail", f"{hop.base}/fail", hop, before, expands=False, code=code, reason=reason))
+    turn = replace(turn, agent=conductor)
+    return _only(_behind("diskurs.fail", f"{turn.base}/fail", turn, before, expands=False, code=code, reason=reason))
 
 
-def branches(hop: Hop, *, before: str, count: int) -> Graph:
+def branches(turn: AgentTurn, *, before: str, count: int) -> Graph:
     """The parts of a parallel agent's work, all at once, and the step that joins them."""
     parts = [
-        _behind("diskurs.begin", f"{hop.base}/branch.{i}", replace(hop, base=f"{hop.base}/branch.{i}", part="branch"), before, branch=i)
+        _behind("diskurs.begin", f"{turn.base}/branch.{i}", replace(turn, base=f"{turn.base}/branch.{i}", part="branch"), before, branch=i)
         for i in range(count)
     ]
     reads = {f"@branch/{i}": part.id for i, part in enumerate(parts)}
-    join = _behind("diskurs.join", f"{hop.base}/join", hop, before, count=count)
+    join = _behind("diskurs.join", f"{turn.base}/join", turn, before, count=count)
     join = join.model_copy(update={"reads": {**join.reads, **reads}})
     edges = tuple(Edge(source=part.id, target=join.id) for part in parts)
     return Graph(steps=(*parts, join), edges=edges, exit=join.id)
 
 
-def split(hop: Hop, *, before: str) -> Graph:
+def split(turn: AgentTurn, *, before: str) -> Graph:
     """Has a parallel agent's code split the conversation."""
-    return _only(_behind("diskurs.branch", f"{hop.base}/branches", hop, before))
+    return _only(_behind("diskurs.branch", f"{turn.base}/branches", turn, before))
 
 
-def after_join(hop: Hop, *, before: str) -> Graph:
+def after_join(turn: AgentTurn, *, before: str) -> Graph:
     """Asks a parallel agent once more, about what was joined."""
-    base = f"{hop.base}/joined"
-    return _only(_behind("diskurs.begin", base, replace(hop, base=base, part="joined", trial=1, step=1, asked=1), before))
+    base = f"{turn.base}/joined"
+    return _only(_behind("diskurs.begin", base, replace(turn, base=base, part="joined", trial=1, step=1, asked=1), before))
 
 
-def carry_out(hop: Hop, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
+def carry_out(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
     """The steps of a plan as their dependencies allow, and behind them the one that tells the model what came of them.
 
     Each step is {step_id, function, parameters, depends_on}; what it depends on is among the steps, and they form no cycle.
     """
-    prefix = f"{hop.base}/plan.{hop.asked}"
+    prefix = f"{turn.base}/plan.{turn.asked}"
     steps, edges = [], []
     for each in plan:
         step_id = f"{prefix}/{each['step_id']}"
         needs = {str(name): f"{prefix}/{name}" for name in cast("list[str]", each["depends_on"])}
         call: dict[str, JsonValue] = {"tool": each["function"], "parameters": each["parameters"], "needs": cast(JsonValue, needs)}
-        made = _code("diskurs.tool", step_id, {}, call, work=f"tools:{each['function']}", expands=False)
+        made = _code("diskurs.tool", step_id, {}, call, context=f"tools:{each['function']}", expands=False)
         steps.append(made.model_copy(update={"on_error": "skip"}))
         edges += [Edge(source=needed, target=step_id) for needed in needs.values()]
-    gather = _behind("diskurs.gather", prefix, hop, before)
+    gather = _behind("diskurs.gather", prefix, turn, before)
     edges += [Edge(source=step.id, target=gather.id) for step in steps]
     return Graph(steps=(*steps, gather), edges=tuple(edges), exit=gather.id)
 
@@ -172,22 +174,22 @@ def carry_out(hop: Hop, plan: Sequence[Mapping[str, JsonValue]], *, before: str)
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> Step:
     """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
     call: dict[str, JsonValue] = {"tool": name, "parameters": dict(arguments)}
-    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
+    return _code("diskurs.tool", step_id, {}, call, context=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-def _behind(kind: str, step_id: str, hop: Hop, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
+def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """A step of a hop that needs nothing but where the conversation stands."""
-    return _code(kind, step_id, {"@talk": f"{RAW}{before}"}, {**hop.params, **more}, work=f"diskurs:{hop.agent}", expands=grows)
+    return _code(kind, step_id, {"@talk": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=grows)
 
 
 def _code(
-    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True
+    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, context: str, expands: bool = True
 ) -> Step:  # fmt: skip
     """A step that runs code of the folder."""
-    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=grows)
+    return Step(id=step_id, kind=kind, queue="tools", context=context, reads=dict(reads), params=dict(params), expands=grows)
 
 
 def _work(name: str, agent: ConversationAgent) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
 from cantata.models.graph import RAW, Graph
 from cantata.planning.turns import handovers
-from cantata.planning.turns.handovers import Hop
+from cantata.planning.turns.handovers import AgentTurn
 
 FORUM = ConversationConfig(
     first_contact="boss",
@@ -34,44 +34,44 @@ def test_a_hop_begins_as_its_agent_works() -> None:
 
 
 def test_a_reply_is_recorded_before_it_is_read() -> None:
-    graph = handovers.ask(Hop("ann", 2, "2.ann"), FORUM, before="2.ann")
+    graph = handovers.ask(AgentTurn("ann", 2, "2.ann"), FORUM, before="2.ann")
     asking, reading = graph.steps
-    assert (asking.id, asking.queue, asking.work, asking.expands) == ("2.ann/ask.1", "agents", "agents:ann", True)
+    assert (asking.id, asking.queue, asking.context, asking.expands) == ("2.ann/ask.1", "agents", "agents:ann", True)
     assert (reading.id, reading.queue, reading.reads["@said"]) == ("2.ann/read.1", "tools", "2.ann/ask.1")
     assert graph.exit == reading.id
     assert asking.reads == {"@talk": f"{RAW}2.ann", "@begun": f"{RAW}2.ann"}
 
 
 def test_what_only_conductors_do_is_no_agents_work() -> None:
-    asking, _ = handovers.ask(Hop("boss", 1, "1.boss"), FORUM, before="1.boss").steps
-    assert (asking.work, asking.expands) == ("conductors:boss", False)
+    asking, _ = handovers.ask(AgentTurn("boss", 1, "1.boss"), FORUM, before="1.boss").steps
+    assert (asking.context, asking.expands) == ("conductors:boss", False)
 
 
 def test_trials_and_steps_are_counted_apart() -> None:
-    hop = Hop("ann", 2, "2.ann")
+    turn = AgentTurn("ann", 2, "2.ann")
 
-    def after(hop: Hop, *, is_valid: bool) -> Hop | None:
-        graph = handovers.ask_again(hop, FORUM, before="x", is_valid=is_valid)
-        return Hop.of(graph.steps[0].params) if graph else None
+    def after(turn: AgentTurn, *, is_valid: bool) -> AgentTurn | None:
+        graph = handovers.ask_again(turn, FORUM, before="x", is_valid=is_valid)
+        return AgentTurn.of(graph.steps[0].params) if graph else None
 
-    second = after(hop, is_valid=False)
-    assert second == Hop("ann", 2, "2.ann", trial=2, step=1, asked=2)
+    second = after(turn, is_valid=False)
+    assert second == AgentTurn("ann", 2, "2.ann", trial=2, step=1, asked=2)
     assert after(second, is_valid=False) is None
     third = after(second, is_valid=True)
-    assert third == Hop("ann", 2, "2.ann", trial=1, step=2, asked=3)
-    assert after(Hop("ann", 2, "2.ann", step=3), is_valid=True) is None
-    assert after(Hop("boss", 1, "1.boss", step=2), is_valid=True) is None  # a conductor has as many steps as trials
+    assert third == AgentTurn("ann", 2, "2.ann", trial=1, step=2, asked=3)
+    assert after(AgentTurn("ann", 2, "2.ann", step=3), is_valid=True) is None
+    assert after(AgentTurn("boss", 1, "1.boss", step=2), is_valid=True) is None  # a conductor has as many steps as trials
 
 
 def test_the_parts_of_a_parallel_agent_are_joined() -> None:
-    graph = handovers.branches(Hop("ann", 2, "2.ann"), before="2.ann/branches", count=2)
+    graph = handovers.branches(AgentTurn("ann", 2, "2.ann"), before="2.ann/branches", count=2)
     assert kinds(graph) == {"2.ann/branch.0": "diskurs.begin", "2.ann/branch.1": "diskurs.begin", "2.ann/join": "diskurs.join"}
     assert {(edge.source, edge.target) for edge in graph.edges} == {("2.ann/branch.0", "2.ann/join"), ("2.ann/branch.1", "2.ann/join")}
     assert graph.steps[-1].reads["@branch/1"] == "2.ann/branch.1"  # whatever has taken its place by then
 
 
 def test_no_parts_are_joined_at_once() -> None:
-    assert kinds(handovers.branches(Hop("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
+    assert kinds(handovers.branches(AgentTurn("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
 
 
 def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
@@ -79,7 +79,7 @@ def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
         {"step_id": "1", "function": "add", "parameters": {"a": 1}, "depends_on": []},
         {"step_id": "2", "function": "add", "parameters": {"a": "$1"}, "depends_on": ["1"]},
     ]
-    graph = handovers.carry_out(Hop("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
+    graph = handovers.carry_out(AgentTurn("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
     assert kinds(graph) == {"2.ann/plan.4/1": "diskurs.tool", "2.ann/plan.4/2": "diskurs.tool", "2.ann/plan.4": "diskurs.gather"}
     assert ("2.ann/plan.4/1", "2.ann/plan.4/2") in {(edge.source, edge.target) for edge in graph.edges}
     assert graph.steps[1].params["needs"] == {"1": "2.ann/plan.4/1"}

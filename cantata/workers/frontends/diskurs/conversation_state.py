@@ -12,7 +12,7 @@ from cantata.models.values import JsonValue, ToolSchema, Value
 from cantata.workers.runtime.step_context import StepContext
 
 
-class Said(Value):
+class Utterance(Value):
     """Something that was said."""
 
     role: Literal["user", "assistant"] = Field(description="whose it is: an agent's model's, or what it was told")
@@ -21,7 +21,7 @@ class Said(Value):
     is_inner: bool = Field(default=False, description="whether only conductors see it")
 
 
-class Talk(Value):
+class ConversationState(Value):
     """A conversation, as a step hands it to the next."""
 
     memories: dict[str, dict[str, JsonValue]] = Field(description="long-term memories, by their class")
@@ -30,33 +30,33 @@ class Talk(Value):
     arguments: dict[str, JsonValue] = Field(default_factory=dict, description="the prompt arguments of who had it last")
     dispatches: dict[str, int] = Field(default_factory=dict, description="how often each conductor had it")
     past: tuple[str, ...] = Field(default=(), description="the steps in which something was said, oldest first")
-    said: tuple[Said, ...] = Field(default=(), description="what was said in this step")
+    said: tuple[Utterance, ...] = Field(default=(), description="what was said in this step")
     exhausted: str = Field(default="", description="the bound that a part of a parallel agent's work reached")
     system: str = Field(default="", description="where a hop begins: its system prompt")
     tools: tuple[ToolSchema, ...] = Field(default=(), description="where a hop begins: what its model may call")
-    parts: tuple[Talk, ...] = Field(default=(), description="where a parallel agent splits the conversation: the parts")
+    parts: tuple[ConversationState, ...] = Field(default=(), description="where a parallel agent splits the conversation: the parts")
 
     @classmethod
-    def of(cls, work: StepContext, name: str = "@talk") -> Talk:
+    def of(cls, context: StepContext, name: str = "@talk") -> ConversationState:
         """As it stood after the step that is read under a name."""
-        return cls.model_validate(work.begun.inputs[name])
+        return cls.model_validate(context.begun.inputs[name])
 
     def to_json(self) -> JsonValue:
         """As it is stored."""
         return cast(JsonValue, self.model_dump(mode="json", exclude_defaults=True))
 
-    def with_(self, step_id: str, *said: Said, **changes: object) -> Talk:
+    def with_(self, step_id: str, *said: Utterance, **changes: object) -> ConversationState:
         """The conversation after the step `step_id`, in which this was said."""
         past = (*(each for each in self.past if each != step_id), step_id) if said else self.past
         return self.model_copy(update={"said": said, "past": past, "system": "", "tools": (), "parts": (), **changes})
 
-    def chat(self, work: StepContext) -> list[Said]:
+    def chat(self, context: StepContext) -> list[Utterance]:
         """All that was said."""
-        return said_in(work, self.past)
+        return utterances_in(context, self.past)
 
 
-def said_in(work: StepContext, steps: Sequence[str]) -> list[Said]:
+def utterances_in(context: StepContext, steps: Sequence[str]) -> list[Utterance]:
     """What was said in steps of the run."""
-    texts = work.process.ledger.outputs(work.begun.run_id, steps) if steps else []
+    texts = context.process.ledger.outputs(context.begun.run_id, steps) if steps else []
     found = [cast("Mapping[str, list[JsonValue]]", json.loads(text)) for text in texts if text]
-    return [Said.model_validate(each) for output in found for each in output.get("said", [])]
+    return [Utterance.model_validate(each) for output in found for each in output.get("said", [])]

@@ -8,55 +8,55 @@ from cantata.models.conversation_config import FINALIZERS
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.planning.turns import handovers
-from cantata.planning.turns.handovers import Hop
+from cantata.planning.turns.handovers import AgentTurn
 from cantata.workers.frontends.diskurs import session_state
-from cantata.workers.frontends.diskurs.conversation_state import Talk
+from cantata.workers.frontends.diskurs.conversation_state import ConversationState
 from cantata.workers.frontends.diskurs.user_code import fields
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter
 from cantata.workers.runtime.step_context import StepContext
 
 
-def done(work: StepContext, hop: Hop, talk: Talk, **detail: JsonValue) -> Outcome:
+def done(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
     """The outcome of the step in which an agent is done: the conversation goes on, or its arguments are the result."""
-    prompter = Prompter(work, hop.agent)
-    agent, this = prompter.agent, work.begun.step_id
-    if hop.part == "branch":
-        return Outcome(output=talk.to_json(), detail=detail)
-    if agent.kind == "parallel_multistep" and not hop.part:
-        return Outcome(output=talk.to_json(), fragment=handovers.split(hop, before=this), detail=detail)
+    prompter = Prompter(context, turn.agent)
+    agent, this = prompter.agent, context.begun.step_id
+    if turn.part == "branch":
+        return Outcome(output=state.to_json(), detail=detail)
+    if agent.kind == "parallel_multistep" and not turn.part:
+        return Outcome(output=state.to_json(), fragment=handovers.split(turn, before=this), detail=detail)
     if agent.kind == "conductor":
-        chosen = str(talk.arguments["next_agent"])
-        following = handovers.hand(chosen, prompter.forum, number=hop.number + 1, before=this)
-        return Outcome(output=talk.to_json(), fragment=following, detail={**detail, "chosen_agent": chosen})
-    talk = remembered(prompter, talk)
-    if hop.judges:
-        return Outcome(output=talk.to_json(), fragment=handovers.judged(hop, hop.judges, before=this), detail=detail)
+        chosen = str(state.arguments["next_agent"])
+        following = handovers.hand(chosen, prompter.config, number=turn.number + 1, before=this)
+        return Outcome(output=state.to_json(), fragment=following, detail={**detail, "chosen_agent": chosen})
+    state = with_updated_memories(prompter, state)
+    if turn.judges:
+        return Outcome(output=state.to_json(), fragment=handovers.judged(turn, turn.judges, before=this), detail=detail)
     if agent.kind in FINALIZERS:
-        session_state.keep(work, talk)
-        result: JsonValue = {name: talk.arguments.get(name) for name in agent.final_properties}
+        session_state.keep(context, state)
+        result: JsonValue = {name: state.arguments.get(name) for name in agent.final_properties}
         return Outcome(output=result, detail=detail)
-    following = handovers.hand(agent.topics[0], prompter.forum, number=hop.number + 1, before=this)
-    return Outcome(output=talk.to_json(), fragment=following, detail={**detail, "handed_to": agent.topics[0]})
+    following = handovers.hand(agent.topics[0], prompter.config, number=turn.number + 1, before=this)
+    return Outcome(output=state.to_json(), fragment=following, detail={**detail, "handed_to": agent.topics[0]})
 
 
-def remembered(prompter: Prompter, talk: Talk) -> Talk:
+def with_updated_memories(prompter: Prompter, state: ConversationState) -> ConversationState:
     """The conversation whose long-term memories know what the agent hands over, by name."""
     names = fields.handed_over(prompter.argument_class, prompter.agent.locked_fields)
-    memories = {key: fields.merge(memory, talk.arguments, names) for key, memory in talk.memories.items()}
-    return talk.model_copy(update={"memories": memories})
+    memories = {key: fields.merge(memory, state.arguments, names) for key, memory in state.memories.items()}
+    return state.model_copy(update={"memories": memories})
 
 
-def given_up(work: StepContext, hop: Hop, talk: Talk, reason: str) -> Outcome:
+def give_up(context: StepContext, turn: AgentTurn, state: ConversationState, reason: str) -> Outcome:
     """The outcome of the step in which an agent reaches a bound: its conductor fails, with the last arguments kept."""
-    prompter = Prompter(work, hop.agent)
-    detail: dict[str, JsonValue] = {"verdict": "exhausted", "reason": reason, "arguments": talk.arguments}
-    if hop.part == "branch":
-        return Outcome(output=talk.model_copy(update={"exhausted": reason}).to_json(), detail=detail)
-    conductor = hop.judges or (hop.agent if prompter.agent.kind == "conductor" else talk.conductor)
+    prompter = Prompter(context, turn.agent)
+    detail: dict[str, JsonValue] = {"verdict": "exhausted", "reason": reason, "arguments": state.arguments}
+    if turn.part == "branch":
+        return Outcome(output=state.model_copy(update={"exhausted": reason}).to_json(), detail=detail)
+    conductor = turn.judges or (turn.agent if prompter.agent.kind == "conductor" else state.conductor)
     if prompter.agent.kind != "conductor":
-        talk = remembered(prompter, talk)
+        state = with_updated_memories(prompter, state)
     if not conductor:
-        error = ErrorInfo(code="exhausted", message=reason, step=work.begun.step_id)
-        return Outcome(status="failed", error=error, detail={**detail, "last_output": talk.arguments})
-    failing = handovers.fail(replace(hop, judges=""), conductor, before=work.begun.step_id, code="exhausted", reason=reason)
-    return Outcome(output=talk.to_json(), fragment=failing, detail=detail)
+        error = ErrorInfo(code="exhausted", message=reason, step=context.begun.step_id)
+        return Outcome(status="failed", error=error, detail={**detail, "last_output": state.arguments})
+    failing = handovers.fail(replace(turn, judges=""), conductor, before=context.begun.step_id, code="exhausted", reason=reason)
+    return Outcome(output=state.to_json(), fragment=failing, detail=detail)

@@ -108,7 +108,7 @@ def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
         raise ReplyError(f"The plan cannot be carried out: {'; '.join(faults)}. Please correct execution_plan.")
 
 
-def settled(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def merge_plan(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The arguments after a reply: a plan that was carried out stays as it is, unless a better one is wanted, of which nothing was done."""
     known = steps_of(before)
     was_carried_out = bool(known) and not is_open(before)
@@ -137,11 +137,11 @@ def filled(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonValue:
     return _REFERENCE.sub(lambda found: _text(results[found[1]]) if found[1] in results else found[0], value)
 
 
-def carried_out(steps: Sequence[Step], came: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
+def carried_out(steps: Sequence[Step], results: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
     """The plan with what came of each step: its result, or why it failed."""
     done: list[JsonValue] = []
     for step in steps:
-        value, error = came[str(step["step_id"])]
+        value, error = results[str(step["step_id"])]
         done.append({**step, "result": error or value, "status": "failed" if error else "completed"})
     return done
 

@@ -15,10 +15,10 @@ from cantata.planning import json_repair
 from cantata.workers.frontends.diskurs.user_code import fields
 from cantata.workers.frontends.diskurs.user_code.code_loading import refusal_of
 
-LONGEST = 1_000_000
-DEEPEST = 5
+MAX_REPLY_CHARS = 1_000_000
+MAX_JSON_DEPTH = 5
 """How often a text may turn out to be JSON within JSON."""
-YES = ("true", "1", "yes")
+TRUE_WORDS = ("true", "1", "yes")
 _NOT_STORABLE = "it is nested too deep, or a number in it is not finite, or a text has half a character"
 
 
@@ -33,8 +33,8 @@ def read_reply(text: str, cls: type, locked: Collection[str] = ()) -> dict[str, 
 
 def read_object(text: str) -> dict[str, JsonValue]:
     """The object that a reply is: fences, words around it, curly quotes, trailing commas, raw newlines and JSON within JSON are borne."""
-    if len(text) > LONGEST:
-        raise ReplyError(f"JSON response exceeds maximum size of {LONGEST} characters.")
+    if len(text) > MAX_REPLY_CHARS:
+        raise ReplyError(f"JSON response exceeds maximum size of {MAX_REPLY_CHARS} characters.")
     value = _read(text, 1)
     if not isinstance(value, dict):
         raise ReplyError(f"Expected a JSON object, got {type(value).__name__}.")
@@ -42,7 +42,7 @@ def read_object(text: str) -> dict[str, JsonValue]:
 
 
 def _read(text: str, depth: int) -> JsonValue:
-    if depth > DEEPEST:
+    if depth > MAX_JSON_DEPTH:
         raise ReplyError("Maximum JSON nesting depth exceeded.")
     try:
         value = cast(JsonValue, json.loads(text, strict=False))
@@ -126,7 +126,7 @@ def _converted(value: JsonValue, kind: Any) -> Any:
     if kind is Any or (origin is Literal and value in get_args(kind)):
         return value
     if kind is bool:
-        return value.strip().lower() in YES if isinstance(value, str) else bool(value)
+        return value.strip().lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
     if kind is list or origin is list:
         if not isinstance(value, list):
             raise _refused(value, kind)

@@ -13,7 +13,7 @@ from cantata.models.definitions import History
 from cantata.models.values import JsonValue
 from cantata.planning.turns.history import MOST_TOKENS
 from cantata.workers.frontends.diskurs import tool_calling
-from cantata.workers.frontends.diskurs.conversation_state import Said, Talk
+from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata.workers.frontends.diskurs.user_code import code_loading
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps import session_history
@@ -23,29 +23,29 @@ NAMESPACE = "diskurs"
 KEY = "longterm_memories"
 
 
-def keep(work: StepContext, talk: Talk) -> None:
+def keep(context: StepContext, state: ConversationState) -> None:
     """Keep the long-term memories for the next turn; a fork of a turn is not written down."""
-    if _is_kept(work) and FORKED_FROM not in tool_calling.metadata_of(work):
-        bank = memory_access.bank_of(work).of(session=memory_access.session_of(work.begun))
-        memories: JsonValue = {key: dict(memory) for key, memory in talk.memories.items()}
+    if _is_kept(context) and FORKED_FROM not in tool_calling.metadata_of(context):
+        bank = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun))
+        memories: JsonValue = {key: dict(memory) for key, memory in state.memories.items()}
         bank.store_memory(KEY, memories, NAMESPACE)
 
 
-def kept(work: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
+def kept(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
     """The long-term memories of the turn before."""
-    if not _is_kept(work):
+    if not _is_kept(context):
         return {}
-    found = memory_access.bank_of(work).of(session=memory_access.session_of(work.begun)).retrieve_memory(KEY, NAMESPACE)
+    found = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun)).retrieve_memory(KEY, NAMESPACE)
     return {key: memory for key, memory in found.items() if isinstance(memory, dict)} if isinstance(found, dict) else {}
 
 
-def said_before(work: StepContext) -> list[Said]:
+def earlier_utterances(context: StepContext) -> list[Utterance]:
     """What was said in the turns before: the user's texts and the answers."""
-    if not _is_kept(work):
+    if not _is_kept(context):
         return []
-    entries, _ = session_history.shown_to(work, History(), max_tokens=MOST_TOKENS)
-    return [Said(role="user" if entry.role == "user" else "assistant", text=entry.content) for entry in entries]
+    entries, _ = session_history.shown_to(context, History(), max_tokens=MOST_TOKENS)
+    return [Utterance(role="user" if entry.role == "user" else "assistant", text=entry.content) for entry in entries]
 
 
-def _is_kept(work: StepContext) -> bool:
-    return bool(work.begun.session) and code_loading.forum_of(work).keeps_memory
+def _is_kept(context: StepContext) -> bool:
+    return bool(context.begun.session) and code_loading.config_of(context).keeps_memory

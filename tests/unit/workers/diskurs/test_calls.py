@@ -40,12 +40,12 @@ def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str
     """What a model is told of the tool `price`."""
     (folder / "shop.py").write_text(shop)
     made_by = CodeReference(file="shop.py", name="Store")
-    forum = ConversationConfig(
+    config = ConversationConfig(
         first_contact="a", agents={"a": ConversationAgent(kind="heuristic")},
         tools={"price": ConversationTool(function=CodeReference(file="shop.py", name="price"), **tool)},
         dependencies={"store": ToolDependency(made_by=made_by, parameters={**store})},
     )  # fmt: skip
-    definitions = Definitions(folder=str(folder), diskurs=forum)
+    definitions = Definitions(folder=str(folder), diskurs=config)
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
     return tool_calling.schema_of(StepContext(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price").description
 

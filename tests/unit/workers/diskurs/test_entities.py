@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cantata.workers.frontends.diskurs.agents import shortened
+from cantata.workers.frontends.diskurs.agents import truncate
 from cantata.workers.frontends.diskurs.user_code.entities import (
     ChatMessage,
     Conversation,
@@ -89,7 +89,7 @@ def test_a_tool_is_what_its_docstring_says() -> None:
 
 def test_of_a_long_conversation_the_first_the_last_and_the_newest_are_shown() -> None:
     messages = [{"role": "user", "content": f"{i}" * 40} for i in range(6)]
-    assert shortened(messages, None) == messages
-    assert shortened(messages, 10_000) == messages
-    assert shortened(messages, 40) == [messages[0], *messages[4:]]
-    assert shortened(messages, 1) == [messages[0], messages[5]]
+    assert truncate(messages, None) == messages
+    assert truncate(messages, 10_000) == messages
+    assert truncate(messages, 40) == [messages[0], *messages[4:]]
+    assert truncate(messages, 1) == [messages[0], messages[5]]

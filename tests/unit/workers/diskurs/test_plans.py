@@ -70,17 +70,17 @@ def test_it_is_final_with_an_answer_and_without_the_wish_for_another_plan() -> N
 def test_a_plan_that_was_carried_out_is_not_begun_again_by_an_echo() -> None:
     done: dict[str, Any] = {"execution_plan": [{**step("1"), "status": "completed"}]}
     echo: dict[str, Any] = {"execution_plan": [step("1")], "answer": "3"}
-    assert plans.settled(done, dict(echo)) == {**echo, **done}
-    assert plans.settled(done, {**echo, "replan": True}) == {**echo, "replan": True}
-    assert plans.settled({"execution_plan": []}, dict(echo)) == echo
+    assert plans.merge_plan(done, dict(echo)) == {**echo, **done}
+    assert plans.merge_plan(done, {**echo, "replan": True}) == {**echo, "replan": True}
+    assert plans.merge_plan({"execution_plan": []}, dict(echo)) == echo
 
 
 def test_what_a_model_says_came_of_its_own_plan_counts_for_nothing() -> None:
     done: dict[str, Any] = {**step("1"), "status": "completed", "result": 3}
     more: dict[str, Any] = {**step("2"), "status": "done"}
 
-    assert plans.settled({}, {"execution_plan": [done]})["execution_plan"] == [step("1")]
-    again = plans.settled({"execution_plan": [done]}, {"replan": True, "execution_plan": [done, more]})
+    assert plans.merge_plan({}, {"execution_plan": [done]})["execution_plan"] == [step("1")]
+    again = plans.merge_plan({"execution_plan": [done]}, {"replan": True, "execution_plan": [done, more]})
     assert again["execution_plan"] == [step("1"), step("2")]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.errors import StepError
-from cantata.workers.frontends.diskurs.replies import LONGEST, ReplyError, check_made, read_object, read_reply
+from cantata.workers.frontends.diskurs.replies import MAX_REPLY_CHARS, ReplyError, check_made, read_object, read_reply
 from cantata.workers.frontends.diskurs.user_code.entities import (
     AccessMode,
     InputField,
@@ -101,7 +101,7 @@ def test_what_is_no_object_is_told_by_its_type(text: str, kind: str) -> None:
 
 
 def test_a_reply_is_not_too_long() -> None:
-    assert refused(" " * (LONGEST + 1)) == "JSON response exceeds maximum size of 1000000 characters."
+    assert refused(" " * (MAX_REPLY_CHARS + 1)) == "JSON response exceeds maximum size of 1000000 characters."
 
 
 def test_json_within_json_has_an_end() -> None:

@@ -22,29 +22,29 @@ from cantata.workers.frontends.diskurs.user_code import compatibility
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
-_entering = threading.RLock()
-_rooms: dict[str, Room] = {}
+_import_lock = threading.RLock()
+_folders: dict[str, CodeFolder] = {}
 
 
-def room_of(work: StepContext) -> Room:
+def code_folder_of(context: StepContext) -> CodeFolder:
     """The code of the run's folder. Raises StepError."""
-    folder = local_folder(work.definitions.folder)
+    folder = local_folder(context.definitions.folder)
     if folder is None:
-        raise StepError(f"the configuration's folder {work.definitions.folder!r} is not on this worker", code="no_folder")
+        raise StepError(f"the configuration's folder {context.definitions.folder!r} is not on this worker", code="no_folder")
     user_code.use(folder, "")
-    with _entering:
-        return _rooms.setdefault(folder, Room(folder))
+    with _import_lock:
+        return _folders.setdefault(folder, CodeFolder(folder))
 
 
-def forum_of(work: StepContext) -> ConversationConfig:
+def config_of(context: StepContext) -> ConversationConfig:
     """The agents of the run's folder. Raises StepError."""
-    forum = work.definitions.diskurs
-    if forum is None:
+    config = context.definitions.diskurs
+    if config is None:
         raise StepError("the run's configuration is no Diskurs folder", code="internal")
-    return forum
+    return config
 
 
-class Room:
+class CodeFolder:
     """The modules of one folder. While its code runs, it sees its own neighbours under their plain names, and nobody else does."""
 
     def __init__(self, folder: str) -> None:
@@ -64,7 +64,7 @@ class Room:
 
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
         """The module that a file is, after the modules that it may import by name. Raises StepError."""
-        with _entering:
+        with _import_lock:
             for name, other in (modules or {}).items():
                 if other != file:
                     self._neighbours[self._place(file)][name] = self.module(other)
@@ -88,7 +88,7 @@ class Room:
         importlib.invalidate_caches()
         sys.modules[name] = module
         try:
-            with self.inside(file):
+            with self.importing(file):
                 sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is free
                 spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
@@ -99,13 +99,13 @@ class Room:
         return module
 
     @contextmanager
-    def inside(self, file: str) -> Iterator[None]:
+    def importing(self, file: str) -> Iterator[None]:
         """Have a file's neighbours and the folder importable, as they are where Diskurs runs."""
         place = self._place(file)
         path = [str(place), str(self._folder)]
-        with _entering, compatibility.importable():
+        with _import_lock, compatibility.importable():
             functions.forget_folder()
-            ours = self._seen_from(place)
+            ours = self._visible_modules(place)
             hidden = {name: sys.modules[name] for name in ours if name in sys.modules}
             before = set(sys.modules)
             sys.modules.update(ours)
@@ -124,7 +124,7 @@ class Room:
     def _place(self, file: str) -> Path:
         return (self._folder / file).parent
 
-    def _seen_from(self, place: Path) -> dict[str, ModuleType]:
+    def _visible_modules(self, place: Path) -> dict[str, ModuleType]:
         """What code in a place imports by plain names: what is known of the whole folder, and of the place itself."""
         shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(place, name) == self._folder}
         return {**shared, **self._neighbours[place]}
@@ -139,19 +139,19 @@ class Room:
         return "/" not in name and functions.lies_in(module, self._folder)
 
 
-def call(work: StepContext, code: CodeReference, *arguments: Any, **named: Any) -> Any:
+def call(context: StepContext, code: CodeReference, *arguments: Any, **named: Any) -> Any:
     """What a function of the folder answers, sync or async. Raises StepError with the code tool_error, or what `refusal_of` finds."""
-    room = room_of(work)
-    function = room.load(code, forum_of(work).modules)
-    with room.inside(code.file):
-        return functions.call(work, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
+    folder = code_folder_of(context)
+    function = folder.load(code, config_of(context).modules)
+    with folder.importing(code.file):
+        return functions.call(context, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
 
 
-def optional(work: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
+def optional(context: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
     """A function of a file; None if it is not there and need not be. Raises StepError."""
     if file is None:
         return None
-    if callable(getattr(room_of(work).module(file, forum_of(work).modules), name, None)):
+    if callable(getattr(code_folder_of(context).module(file, config_of(context).modules), name, None)):
         return CodeReference(file=file, name=name)
     if is_named:
         raise StepError(f"{file} has no function {name!r}", code="bad_code")

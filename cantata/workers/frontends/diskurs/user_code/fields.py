@@ -169,14 +169,14 @@ def _access(hint: Any) -> Access:
     return "plain"
 
 
-def check_nesting(cls: type, inside: tuple[type, ...] = ()) -> None:
+def check_nesting(cls: type, importing: tuple[type, ...] = ()) -> None:
     """Raises StepError for a dataclass that contains itself: the form of a reply, which shows all that is in it, would have no end."""
     for name, hint in hints(cls).items():
         item = item_class(plain_type(hint))
-        if item in (cls, *inside):
+        if item in (cls, *importing):
             raise StepError(f"{cls.__name__}.{name} makes {item.__name__} contain itself; a reply's form has an end", code="bad_class")
         if item is not None:
-            check_nesting(item, (*inside, cls))
+            check_nesting(item, (*importing, cls))
 
 
 def item_class(plain: Any) -> type | None:

@@ -15,7 +15,7 @@ from cantata.models.conversation_config import CodeReference, ConversationAgent,
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning import templates
 from cantata.workers.frontends.diskurs import plans, tool_calling
-from cantata.workers.frontends.diskurs.conversation_state import Talk
+from cantata.workers.frontends.diskurs.conversation_state import ConversationState
 from cantata.workers.frontends.diskurs.replies import ReplyError, check_made, read_reply
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.entities import LockedField, LongtermMemory, OutputField, PromptArgument
@@ -49,18 +49,18 @@ class DefaultConductorPromptArgument(PromptArgument):
 class Prompter:
     """One agent's prompt, in a worker that runs its code."""
 
-    work: StepContext
+    context: StepContext
     name: str
 
     @cached_property
-    def forum(self) -> ConversationConfig:
+    def config(self) -> ConversationConfig:
         """All agents."""
-        return code_loading.forum_of(self.work)
+        return code_loading.config_of(self.context)
 
     @cached_property
     def agent(self) -> ConversationAgent:
         """Whose it is."""
-        return self.forum.agents[self.name]
+        return self.config.agents[self.name]
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
@@ -74,11 +74,11 @@ class Prompter:
             return plans.PlanningPromptArgument
         return DefaultConductorPromptArgument if self.agent.kind == "conductor" else PromptArgument
 
-    def arguments(self, talk: Talk) -> dict[str, JsonValue]:
+    def arguments(self, state: ConversationState) -> dict[str, JsonValue]:
         """Those it begins with: defaults, what the long-term memory knows, and what is locked."""
         begun = fields.blank(self.argument_class)
         if self.agent.takes_memory:
-            begun = fields.merge(begun, self.memory(talk), fields.taken_from_memory(self.argument_class))
+            begun = fields.merge(begun, self.memory(state), fields.taken_from_memory(self.argument_class))
         return self._locked(begun)
 
     def _locked(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -115,7 +115,7 @@ class Prompter:
         given = read_reply(text, self.argument_class, self.agent.locked_fields)
         updated = fields.merge(arguments, given)
         if self.agent.kind == "llm_compiler":
-            updated = plans.settled(arguments, updated)
+            updated = plans.merge_plan(arguments, updated)
         self._check(updated)
         return updated
 
@@ -125,7 +125,7 @@ class Prompter:
             plans.check(arguments, self.agent.tools)
         if found := self.function("is_valid"):
             try:
-                if code_loading.call(self.work, found, self.instance(arguments)) is False:
+                if code_loading.call(self.context, found, self.instance(arguments)) is False:
                     raise ReplyError(INVALID)
             except StepError as error:
                 if (text := code_loading.refusal_of(error)) is None:
@@ -146,7 +146,7 @@ class Prompter:
         if self.agent.kind == "conductor" and not arguments.get("next_agent"):
             return False
         found = self.function("is_final")
-        return found is None or bool(code_loading.call(self.work, found, self.instance(arguments)))
+        return found is None or bool(code_loading.call(self.context, found, self.instance(arguments)))
 
     def instance(self, arguments: Mapping[str, JsonValue]) -> Any:
         """The arguments as code of the folder sees them."""
@@ -159,7 +159,7 @@ class Prompter:
 
     @cached_property
     def _described(self) -> tuple[ToolSchema, ...]:
-        return tuple(tool_calling.schema_of(self.work, name) for name in self.agent.tools)
+        return tuple(tool_calling.schema_of(self.context, name) for name in self.agent.tools)
 
     # --- texts ------------------------------------------------------------------------------------------------------
 
@@ -185,9 +185,9 @@ class Prompter:
     def _render(self, which: str, template: str | None, context: Mapping[str, JsonValue]) -> str:
         text = template if template is not None else DEFAULTS.get((self.agent.kind, which), "")
         prompt = f"the {which} prompt of agent {self.name!r}"
-        limit_s = self.work.definitions.limits.render_s
+        limit_s = self.context.definitions.limits.render_s
         try:
-            with self.work.process.within(self.work.begun, limit_s, f"{prompt}: its template (limits.render_s)"):
+            with self.context.process.within(self.context.begun, limit_s, f"{prompt}: its template (limits.render_s)"):
                 return templates.render(text, context, self.agent.prompt.parts)
         except templates.TemplateError as error:
             raise StepError(f"{prompt}: {error}", code="bad_template") from error
@@ -200,31 +200,31 @@ class Prompter:
 
     def _descriptions(self) -> dict[str, JsonValue]:
         own = self.agent.descriptions
-        return {name: own.get(name, self.forum.agents[name].description).strip() for name in self.agent.topics}
+        return {name: own.get(name, self.config.agents[name].description).strip() for name in self.agent.topics}
 
     # --- long-term memory -------------------------------------------------------------------------------------------
 
-    def memory(self, talk: Talk) -> dict[str, JsonValue]:
+    def memory(self, state: ConversationState) -> dict[str, JsonValue]:
         """The long-term memory of the conductor that has or had the conversation."""
-        conductor = self.name if self.agent.kind == "conductor" else talk.conductor
-        key = memory_key(self.forum.memory_of(conductor)) if conductor else next(iter(talk.memories))
-        return talk.memories[key]
+        conductor = self.name if self.agent.kind == "conductor" else state.conductor
+        key = memory_key(self.config.memory_of(conductor)) if conductor else next(iter(state.memories))
+        return state.memories[key]
 
-    def memory_instance(self, talk: Talk) -> Any:
+    def memory_instance(self, state: ConversationState) -> Any:
         """The same, as code of the folder sees it."""
-        conductor = self.name if self.agent.kind == "conductor" else talk.conductor
-        found = self.forum.memory_of(conductor) if conductor else self.forum.memory
-        return fields.from_json(memory_class(self.work, found), self.memory(talk))
+        conductor = self.name if self.agent.kind == "conductor" else state.conductor
+        found = self.config.memory_of(conductor) if conductor else self.config.memory
+        return fields.from_json(memory_class(self.context, found), self.memory(state))
 
     # --- code -------------------------------------------------------------------------------------------------------
 
     def function(self, role: str) -> CodeReference | None:
         """A function of its prompt.py; None if there is none and none was named. Raises StepError."""
         prompt = self.agent.prompt
-        return code_loading.optional(self.work, prompt.file, prompt.names.get(role, role), is_named=role in prompt.names)
+        return code_loading.optional(self.context, prompt.file, prompt.names.get(role, role), is_named=role in prompt.names)
 
     def _class(self, file: str, name: str) -> type:
-        found: type = code_loading.room_of(self.work).load(CodeReference(file=file, name=name), self.forum.modules)
+        found: type = code_loading.code_folder_of(self.context).load(CodeReference(file=file, name=name), self.config.modules)
         fields.check_nesting(found)
         return found
 
@@ -243,11 +243,11 @@ def memory_key(of: CodeReference | None) -> str:
     return f"{of.file}:{of.name}" if of else "plain"
 
 
-def memory_class(work: StepContext, of: CodeReference | None) -> type:
+def memory_class(context: StepContext, of: CodeReference | None) -> type:
     """The class of a long-term memory."""
     if of is None:
         return LongtermMemory
-    found: type = code_loading.room_of(work).load(of, code_loading.forum_of(work).modules)
+    found: type = code_loading.code_folder_of(context).load(of, code_loading.config_of(context).modules)
     return found
 
 
