@@ -50,8 +50,8 @@ def diskurs_open(context: StepContext) -> Outcome:
         before = {name: value for name, value in kept.get(memory_key(found), {}).items() if name in begun and name not in renewed}
         query = {"user_query": text} if "user_query" in begun else {}
         memories[memory_key(found)] = {**begun, **before, **query}
-    said = [*session_state.earlier_utterances(context), Utterance(role="user", text=text)]
-    state = ConversationState(memories=memories).with_(context.begun.step_id, *said)
+    utterances = [*session_state.earlier_utterances(context), Utterance(role="user", text=text)]
+    state = ConversationState(memories=memories).with_(context.begun.step_id, *utterances)
     return Outcome(output=state.to_json(), fragment=handovers.hand(config.first_contact, config, number=1, before=context.begun.step_id))
 
 
@@ -69,11 +69,11 @@ def diskurs_begin(context: StepContext) -> Outcome:
     if turn.part != "branch":
         return begun(context, turn, state, Prompter(context, turn.agent).arguments(state))
     part = state.parts[int(cast(int, context.params["branch"]))]
-    return begun(context, turn, part, part.arguments, said=part.said)
+    return begun(context, turn, part, part.arguments, utterances=part.utterances)
 
 
 def begun(
-    context: StepContext, turn: AgentTurn, state: ConversationState, arguments: dict[str, JsonValue], *, said: Sequence[Utterance] = (),
+    context: StepContext, turn: AgentTurn, state: ConversationState, arguments: dict[str, JsonValue], *, utterances: Sequence[Utterance] = (),
     detail: Mapping[str, JsonValue] | None = None,
 ) -> Outcome:  # fmt: skip
     """The outcome of the step that asks an agent's model for the first time in this hop."""
@@ -81,7 +81,7 @@ def begun(
     turn = replace(turn, base=this)
     asked = Utterance(role="user", text=prompter.user(arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
     state = state.with_(
-        this, *said, asked, agent=turn.agent, arguments=arguments, system=prompter.system(arguments), tools=prompter.tools
+        this, *utterances, asked, agent=turn.agent, arguments=arguments, system=prompter.system(arguments), tools=prompter.tools
     )  # fmt: skip
     return Outcome(output=state.to_json(), fragment=handovers.ask(turn, prompter.config, before=this), detail=dict(detail or {}))
 
@@ -112,9 +112,9 @@ def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tup
     state, start, config = ConversationState.of(context), ConversationState.of(context, "@begun"), code_loading.config_of(context)
     agent = config.agents[turn.agent]
     sees_inner = _is_inner(turn, agent)
-    said = [each for each in utterances_in(context, state.past) if sees_inner or not each.is_inner]
+    utterances = [each for each in utterances_in(context, state.past) if sees_inner or not each.is_inner]
     base: list[Message] = [{"role": "system", "content": start.system}]
-    base += [{"role": each.role, "content": each.text} for each in said]
+    base += [{"role": each.role, "content": each.text} for each in utterances]
     rounds, answers = tool_calling.rounds_of(context)
     most = config.llms[str(agent.llm)].max_tokens
     return conversation(truncate(base, most), rounds, answers), rounds, start.tools
@@ -195,15 +195,15 @@ def diskurs_read(context: StepContext) -> Outcome:
     return go_on(context, turn, state, [reply], **counted)
 
 
-def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, said: Sequence[Utterance], **detail: JsonValue) -> Outcome:
+def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, utterances: Sequence[Utterance], **detail: JsonValue) -> Outcome:
     """The outcome where an agent takes another reasoning step, with its prompt rendered anew; or has none left."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     fragment = handovers.ask_again(turn, prompter.config, before=this, is_valid=True)
     if fragment is None:
         reason = f"agent {turn.agent!r} was not final after {turn.step} reasoning steps"
-        return endings.give_up(context, turn, state.with_(this, *said), reason)
+        return endings.give_up(context, turn, state.with_(this, *utterances), reason)
     prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
-    return Outcome(output=state.with_(this, *said, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail})
+    return Outcome(output=state.with_(this, *utterances, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail})
 
 
 def _request_correction(

@@ -30,7 +30,7 @@ class ConversationState(Value):
     arguments: dict[str, JsonValue] = Field(default_factory=dict, description="the prompt arguments of who had it last")
     dispatches: dict[str, int] = Field(default_factory=dict, description="how often each conductor had it")
     past: tuple[str, ...] = Field(default=(), description="the steps in which something was said, oldest first")
-    said: tuple[Utterance, ...] = Field(default=(), description="what was said in this step")
+    utterances: tuple[Utterance, ...] = Field(default=(), description="what was said in this step")
     exhausted: str = Field(default="", description="the bound that a part of a parallel agent's work reached")
     system: str = Field(default="", description="where a hop begins: its system prompt")
     tools: tuple[ToolSchema, ...] = Field(default=(), description="where a hop begins: what its model may call")
@@ -45,10 +45,10 @@ class ConversationState(Value):
         """As it is stored."""
         return cast(JsonValue, self.model_dump(mode="json", exclude_defaults=True))
 
-    def with_(self, step_id: str, *said: Utterance, **changes: object) -> ConversationState:
+    def with_(self, step_id: str, *utterances: Utterance, **changes: object) -> ConversationState:
         """The conversation after the step `step_id`, in which this was said."""
-        past = (*(each for each in self.past if each != step_id), step_id) if said else self.past
-        return self.model_copy(update={"said": said, "past": past, "system": "", "tools": (), "parts": (), **changes})
+        past = (*(each for each in self.past if each != step_id), step_id) if utterances else self.past
+        return self.model_copy(update={"said": utterances, "past": past, "system": "", "tools": (), "parts": (), **changes})
 
     def chat(self, context: StepContext) -> list[Utterance]:
         """All that was said."""

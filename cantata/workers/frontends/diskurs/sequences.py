@@ -49,7 +49,7 @@ def diskurs_heuristic(context: StepContext) -> Outcome:
     state = _state_from_code(prompter, state, made)
     if prompter.agent.render_prompt:
         prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent)
-        state = state.with_(context.begun.step_id, *state.said, prompt)
+        state = state.with_(context.begun.step_id, *state.utterances, prompt)
     outcome = endings.done(context, turn, state)
     return outcome.model_copy(update={"usage": client.usage}) if client.usage.model_calls else outcome
 
@@ -135,14 +135,14 @@ def _state_from_code(prompter: Prompter, state: ConversationState, made: Any) ->
     if not isinstance(made, Conversation):  # an older sequence gives the arguments alone
         return state.with_(this, agent=prompter.name, arguments=_json_of(prompter, made))
     before = state.chat(prompter.context)
-    said = [_said(each) for each in made.chat]
-    is_continued = said[: len(before)] == before
+    utterances = [_utterance(each) for each in made.chat]
+    is_continued = utterances[: len(before)] == before
     memories = state.memories
     if made.longterm_memory is not None:
         key = _key_of(prompter, state)
         memories = {**memories, key: {**memories[key], **fields.to_json(made.longterm_memory)}}
     changed = state if is_continued else state.model_copy(update={"past": ()})
-    new = said[len(before) :] if is_continued else said
+    new = utterances[len(before) :] if is_continued else utterances
     return changed.with_(
         this, *new, agent=prompter.name, arguments=_json_of(prompter, made.prompt_argument), memories=memories
     )  # fmt: skip
@@ -158,7 +158,7 @@ def _key_of(prompter: Prompter, state: ConversationState) -> str:
     return memory_key(prompter.config.memory_of(state.conductor)) if state.conductor else next(iter(state.memories))
 
 
-def _said(message: ChatMessage) -> Utterance:
+def _utterance(message: ChatMessage) -> Utterance:
     role: Literal["user", "assistant"] = "assistant" if str(message.role) == "assistant" else "user"
     return Utterance(role=role, text=message.content or "", by=message.name or "", is_inner=str(message.type) == "conductor")
 

@@ -235,8 +235,8 @@ class Conversation(Generic[T]):
         """Another conversation with this said last."""
         if isinstance(message, str):
             message = ChatMessage(role=Role(role) if isinstance(role, str) else role, content=message, name=name)
-        said = [message] if isinstance(message, ChatMessage) else list(message)
-        return self.update(chat=[*self._chat, *said])
+        utterances = [message] if isinstance(message, ChatMessage) else list(message)
+        return self.update(chat=[*self._chat, *utterances])
 
     def update_longterm_memory(self, source: Any) -> Conversation[T]:
         """Another conversation whose long-term memory has what this knows, by name."""
@@ -292,19 +292,19 @@ class ToolDescription:
 
         A parameter that the docstring does not tell is left out; those that it tells are all needed.
         """
-        said: list[str] = []
+        utterances: list[str] = []
         told: dict[str, str] = {}
         current: str | None = None
         for line in map(str.strip, (inspect.getdoc(function) or "").splitlines()):
             if found := _PARAMETER.match(line):
                 current, told[found[1]] = found[1], found[2]
             elif found := _RETURN.match(line):
-                said.append(f"Returns: {found[1]}")
+                utterances.append(f"Returns: {found[1]}")
                 current = None
             elif current and line:
                 told[current] += f" {line}"
             elif line:
-                said.append(line)
+                utterances.append(line)
         hidden = tuple(name for name, text in told.items() if INVISIBLE in text)
         types = _annotations(function)
         shown = {
@@ -312,7 +312,7 @@ class ToolDescription:
             for name, text in told.items()
             if name not in hidden
         }
-        return cls(getattr(function, "__name__", "tool"), "\n".join(said), shown, hidden)
+        return cls(getattr(function, "__name__", "tool"), "\n".join(utterances), shown, hidden)
 
     @property
     def schema(self) -> dict[str, Any]:
