@@ -43,7 +43,7 @@ def diskurs_open(context: StepContext) -> Outcome:
         Prompter(context, name).check_names()
     conductors = [name for name, agent in config.agents.items() if agent.kind == "conductor"]
     known = [config.memory_of(name) for name in conductors] or [config.memory]
-    kept, renewed = session_state.kept(context), _per_turn(context)
+    kept, renewed = session_state.load_memories(context), _per_turn(context)
     memories = {}
     for found in known:
         begun = fields.blank(memory_class(context, found))
@@ -67,12 +67,12 @@ def diskurs_begin(context: StepContext) -> Outcome:
     """Begins an agent's turn: renders its prompts for what it knows; a part of a parallel agent's work knows what the split gave it."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     if turn.part != "branch":
-        return begun(context, turn, state, Prompter(context, turn.agent).arguments(state))
+        return begin_turn(context, turn, state, Prompter(context, turn.agent).arguments(state))
     part = state.parts[int(cast(int, context.params["branch"]))]
-    return begun(context, turn, part, part.arguments, utterances=part.utterances)
+    return begin_turn(context, turn, part, part.arguments, utterances=part.utterances)
 
 
-def begun(
+def begin_turn(
     context: StepContext, turn: AgentTurn, state: ConversationState, arguments: dict[str, JsonValue], *, utterances: Sequence[Utterance] = (),
     detail: Mapping[str, JsonValue] | None = None,
 ) -> Outcome:  # fmt: skip
@@ -184,7 +184,7 @@ def diskurs_read(context: StepContext) -> Outcome:
         return _request_correction(context, turn, state, reply, str(error), counted)
     state = state.model_copy(update={"arguments": arguments})
     if prompter.is_final(arguments):
-        return endings.done(context, turn, state.with_(context.begun.step_id, reply), verdict="final", **counted)
+        return endings.finish(context, turn, state.with_(context.begun.step_id, reply), verdict="final", **counted)
     if prompter.agent.kind == "llm_compiler" and plans.is_open(arguments):
         state = state.with_(context.begun.step_id, reply)
         steps = plans.steps_of(arguments)
@@ -226,6 +226,6 @@ def diskurs_gather(context: StepContext) -> Outcome:
     ids = [f"{context.begun.step_id}/{step['step_id']}" for step in steps]
     answers = tool_calling.answers_of(context, ids)
     results = {str(step["step_id"]): (answer.value, answer.error) for step, answer in zip(steps, answers, strict=True)}
-    done = plans.carried_out(steps, results)
+    done = plans.with_results(steps, results)
     state = state.model_copy(update={"arguments": {**state.arguments, "execution_plan": done, "replan": False}})
     return go_on(context, turn, state, [], failed=sum(bool(answer.error) for answer in answers))

@@ -94,7 +94,7 @@ def _rule_holds(context: StepContext, rule: HandoverRule, state: ConversationSta
 def _model_chooses(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
     prompter = Prompter(context, turn.agent)
     if prompter.agent.fallback_to_llm and prompter.agent.llm:
-        return agents.begun(context, replace(turn, trial=1, step=1, asked=1), state, prompter.arguments(state), detail=detail)
+        return agents.begin_turn(context, replace(turn, trial=1, step=1, asked=1), state, prompter.arguments(state), detail=detail)
     reason = f"no rule of conductor {turn.agent!r} holds, and no model is asked"
     failing = handovers.fail(turn, turn.agent, before=context.begun.step_id, code="no_agent", reason=reason)
     return Outcome(output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "nobody"})
@@ -106,7 +106,7 @@ def diskurs_finalize(context: StepContext) -> Outcome:
     prompter = Prompter(context, turn.agent)
     found = prompter.function("finalize")
     result: Any = code_loading.call(context, found, prompter.memory_instance(state)) if found else prompter.memory(state)
-    session_state.keep(context, state)
+    session_state.store_memories(context, state)
     return Outcome(output=schemas.jsonable(result))
 
 
@@ -118,7 +118,7 @@ def diskurs_fail(context: StepContext) -> Outcome:
     kept: Any = (
         code_loading.call(context, found, prompter.memory_instance(state)) if found else {**prompter.memory(state), "error": NOT_FINALIZED}
     )
-    session_state.keep(context, state)
+    session_state.store_memories(context, state)
     error = ErrorInfo(code=context.text_param("code"), message=context.text_param("reason"), step=context.begun.step_id)
     return Outcome(status="failed", error=error, detail={"last_output": schemas.jsonable(kept), "arguments": state.arguments})
 

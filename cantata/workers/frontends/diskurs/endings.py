@@ -16,7 +16,7 @@ from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompte
 from cantata.workers.runtime.step_context import StepContext
 
 
-def done(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
+def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
     """The outcome of the step in which an agent is done: the conversation goes on, or its arguments are the result."""
     prompter = Prompter(context, turn.agent)
     agent, this = prompter.agent, context.begun.step_id
@@ -32,7 +32,7 @@ def done(context: StepContext, turn: AgentTurn, state: ConversationState, **deta
     if turn.judges:
         return Outcome(output=state.to_json(), fragment=handovers.judged(turn, turn.judges, before=this), detail=detail)
     if agent.kind in FINALIZERS:
-        session_state.keep(context, state)
+        session_state.store_memories(context, state)
         result: JsonValue = {name: state.arguments.get(name) for name in agent.final_properties}
         return Outcome(output=result, detail=detail)
     following = handovers.hand(agent.topics[0], prompter.config, number=turn.number + 1, before=this)

@@ -123,12 +123,12 @@ def needs_of(step: Mapping[str, JsonValue], ids: Collection[str]) -> list[str]:
     return list(dict.fromkeys([*_declared(step), *referred]))
 
 
-def filled(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonValue:
+def fill_references(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonValue:
     """A parameter with results in place of references. One that is all of a text keeps its type; within a text it becomes text."""
     if isinstance(value, dict):
-        return {key: filled(each, results) for key, each in value.items()}
+        return {key: fill_references(each, results) for key, each in value.items()}
     if isinstance(value, list):
-        return [filled(each, results) for each in value]
+        return [fill_references(each, results) for each in value]
     if not isinstance(value, str):
         return value
     whole = _REFERENCE.fullmatch(value)
@@ -137,7 +137,7 @@ def filled(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonValue:
     return _REFERENCE.sub(lambda found: _text(results[found[1]]) if found[1] in results else found[0], value)
 
 
-def carried_out(steps: Sequence[Step], results: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
+def with_results(steps: Sequence[Step], results: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
     """The plan with what came of each step: its result, or why it failed."""
     done: list[JsonValue] = []
     for step in steps:

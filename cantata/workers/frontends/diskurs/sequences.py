@@ -50,7 +50,7 @@ def diskurs_heuristic(context: StepContext) -> Outcome:
     if prompter.agent.render_prompt:
         prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent)
         state = state.with_(context.begun.step_id, *state.utterances, prompt)
-    outcome = endings.done(context, turn, state)
+    outcome = endings.finish(context, turn, state)
     return outcome.model_copy(update={"usage": client.usage}) if client.usage.model_calls else outcome
 
 
@@ -120,7 +120,7 @@ def diskurs_join(context: StepContext) -> Outcome:
     state = _state_from_code(prompter, base, made)
     if _branches(prompter).invoke_on_final:
         return Outcome(output=state.to_json(), fragment=handovers.after_join(turn, before=context.begun.step_id))
-    return endings.done(context, replace(turn, part="joined"), state)
+    return endings.finish(context, replace(turn, part="joined"), state)
 
 
 def _branches(prompter: Prompter) -> BranchCode:

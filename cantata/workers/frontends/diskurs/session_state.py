@@ -23,7 +23,7 @@ NAMESPACE = "diskurs"
 KEY = "longterm_memories"
 
 
-def keep(context: StepContext, state: ConversationState) -> None:
+def store_memories(context: StepContext, state: ConversationState) -> None:
     """Keep the long-term memories for the next turn; a fork of a turn is not written down."""
     if _is_kept(context) and FORKED_FROM not in tool_calling.metadata_of(context):
         bank = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun))
@@ -31,7 +31,7 @@ def keep(context: StepContext, state: ConversationState) -> None:
         bank.store_memory(KEY, memories, NAMESPACE)
 
 
-def kept(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
+def load_memories(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
     """The long-term memories of the turn before."""
     if not _is_kept(context):
         return {}

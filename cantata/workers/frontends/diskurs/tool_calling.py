@@ -29,7 +29,7 @@ def diskurs_tool(context: StepContext) -> Outcome:
     needs = cast("dict[str, str]", context.params.get("needs") or {})
     try:
         return Outcome(
-            output=call(context, name, cast("dict[str, JsonValue]", plans.filled(given, _results(context, needs)))), usage=_CALLED
+            output=call(context, name, cast("dict[str, JsonValue]", plans.fill_references(given, _results(context, needs)))), usage=_CALLED
         )
     except StepError as error:
         message = str(error.__cause__ or error)

@@ -47,12 +47,12 @@ def test_a_circle_is_refused() -> None:
 
 def test_money_within_a_text_is_no_reference() -> None:
     plans.check({"execution_plan": [step("1", note="costs $50 or more")]}, ["add"])
-    assert plans.filled({"note": "costs $50"}, {"1": 3}) == {"note": "costs $50"}
+    assert plans.fill_references({"note": "costs $50"}, {"1": 3}) == {"note": "costs $50"}
 
 
 def test_a_reference_that_is_all_of_a_text_keeps_its_type() -> None:
     results: dict[str, Any] = {"1": {"a": 2}, "two": [1]}
-    assert plans.filled({"x": "$1", "y": ["$two", {"z": "$1!"}], "n": 4}, results) == {
+    assert plans.fill_references({"x": "$1", "y": ["$two", {"z": "$1!"}], "n": 4}, results) == {
         "x": {"a": 2},
         "y": [[1], {"z": '{"a": 2}!'}],
         "n": 4,
@@ -85,5 +85,5 @@ def test_what_a_model_says_came_of_its_own_plan_counts_for_nothing() -> None:
 
 
 def test_what_came_of_a_plan_stands_in_it() -> None:
-    done = plans.carried_out([step("1"), step("2")], {"1": (3, ""), "2": (None, "no")})
+    done = plans.with_results([step("1"), step("2")], {"1": (3, ""), "2": (None, "no")})
     assert [(each["result"], each["status"]) for each in done] == [(3, "completed"), ("no", "failed")]  # type: ignore[index,call-overload]
