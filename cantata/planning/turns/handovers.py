@@ -62,12 +62,12 @@ class AgentTurn:
     @classmethod
     def of(cls, params: Mapping[str, JsonValue]) -> AgentTurn:
         """The hop that a step belongs to."""
-        return cls(**cast("dict[str, Any]", params["hop"]))
+        return cls(**cast("dict[str, Any]", params["turn"]))
 
     @property
     def params(self) -> dict[str, JsonValue]:
         """As a step's parameters have it."""
-        return {"hop": cast(JsonValue, asdict(self))}
+        return {"turn": cast(JsonValue, asdict(self))}
 
 
 def opening(text: str) -> tuple[Graph, str]:
@@ -85,13 +85,13 @@ def hand(agent: str, config: ConversationConfig, *, number: int, before: str, ju
 def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
     """Asks the model of a hop about the conversation as it stands after the step `before`, and reads its reply."""
     agent = config.agents[turn.agent]
-    reads = {"@talk": f"{RAW}{before}", "@begun": f"{RAW}{turn.base}"}
+    reads = {"@conversation": f"{RAW}{before}", "@turn_start": f"{RAW}{turn.base}"}
     asking = Step(
         id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", context=_work(turn.agent, agent), reads=reads, params=turn.params,
         retries=RETRIES, cheap=False, expands=bool(agent.tools),
     )  # fmt: skip
     reading = _code(
-        "diskurs.read", f"{turn.base}/read.{turn.asked}", {**reads, "@said": asking.id}, turn.params, context=f"diskurs:{turn.agent}"
+        "diskurs.read", f"{turn.base}/read.{turn.asked}", {**reads, "@reply": asking.id}, turn.params, context=f"diskurs:{turn.agent}"
     )
     return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
 
@@ -182,7 +182,9 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """A step of a hop that needs nothing but where the conversation stands."""
-    return _code(kind, step_id, {"@talk": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=grows)
+    return _code(
+        kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=grows
+    )
 
 
 def _code(

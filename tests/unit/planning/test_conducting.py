@@ -37,9 +37,9 @@ def test_a_reply_is_recorded_before_it_is_read() -> None:
     graph = handovers.ask(AgentTurn("ann", 2, "2.ann"), FORUM, before="2.ann")
     asking, reading = graph.steps
     assert (asking.id, asking.queue, asking.context, asking.expands) == ("2.ann/ask.1", "agents", "agents:ann", True)
-    assert (reading.id, reading.queue, reading.reads["@said"]) == ("2.ann/read.1", "tools", "2.ann/ask.1")
+    assert (reading.id, reading.queue, reading.reads["@reply"]) == ("2.ann/read.1", "tools", "2.ann/ask.1")
     assert graph.exit == reading.id
-    assert asking.reads == {"@talk": f"{RAW}2.ann", "@begun": f"{RAW}2.ann"}
+    assert asking.reads == {"@conversation": f"{RAW}2.ann", "@turn_start": f"{RAW}2.ann"}
 
 
 def test_what_only_conductors_do_is_no_agents_work() -> None:

@@ -109,7 +109,7 @@ async def diskurs_ask(context: StepContext) -> Outcome:
 
 def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tuple[ModelRound, ...], tuple[ToolSchema, ...]]:
     """What the model is told: its system prompt, what was said, and the rounds of tool calls of this question."""
-    state, start, config = ConversationState.of(context), ConversationState.of(context, "@begun"), code_loading.config_of(context)
+    state, start, config = ConversationState.of(context), ConversationState.of(context, "@turn_start"), code_loading.config_of(context)
     agent = config.agents[turn.agent]
     sees_inner = _is_inner(turn, agent)
     utterances = [each for each in utterances_in(context, state.past) if sees_inner or not each.is_inner]
@@ -174,7 +174,7 @@ def diskurs_read(context: StepContext) -> Outcome:
     """Reads a reply into the agent's arguments: it is corrected, asked for the next step, or done."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
-    text = str(cast("Mapping[str, JsonValue]", context.begun.inputs["@said"]).get("reply", ""))
+    text = str(cast("Mapping[str, JsonValue]", context.begun.inputs["@reply"]).get("reply", ""))
     inner = _is_inner(turn, prompter.agent)
     reply = Utterance(role="assistant", text=text, by=turn.agent, is_inner=inner)
     counted: dict[str, JsonValue] = {"trial": turn.trial, "reasoning_step": turn.step}

@@ -37,7 +37,7 @@ class ConversationState(Value):
     parts: tuple[ConversationState, ...] = Field(default=(), description="where a parallel agent splits the conversation: the parts")
 
     @classmethod
-    def of(cls, context: StepContext, name: str = "@talk") -> ConversationState:
+    def of(cls, context: StepContext, name: str = "@conversation") -> ConversationState:
         """As it stood after the step that is read under a name."""
         return cls.model_validate(context.begun.inputs[name])
 
@@ -48,7 +48,7 @@ class ConversationState(Value):
     def with_(self, step_id: str, *utterances: Utterance, **changes: object) -> ConversationState:
         """The conversation after the step `step_id`, in which this was said."""
         past = (*(each for each in self.past if each != step_id), step_id) if utterances else self.past
-        return self.model_copy(update={"said": utterances, "past": past, "system": "", "tools": (), "parts": (), **changes})
+        return self.model_copy(update={"utterances": utterances, "past": past, "system": "", "tools": (), "parts": (), **changes})
 
     def chat(self, context: StepContext) -> list[Utterance]:
         """All that was said."""
@@ -59,4 +59,4 @@ def utterances_in(context: StepContext, steps: Sequence[str]) -> list[Utterance]
     """What was said in steps of the run."""
     texts = context.process.ledger.outputs(context.begun.run_id, steps) if steps else []
     found = [cast("Mapping[str, list[JsonValue]]", json.loads(text)) for text in texts if text]
-    return [Utterance.model_validate(each) for output in found for each in output.get("said", [])]
+    return [Utterance.model_validate(each) for output in found for each in output.get("utterances", [])]
