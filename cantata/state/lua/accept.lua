@@ -9,7 +9,7 @@ use(id)
 if status then
   return {meta('accepted_by') == call and 'new' or 'known', tonumber(meta('priority'))}
 end
-local queue = of_session ~= '' and conversation_of(of_session) .. ':queue'
+local queue = of_session ~= '' and session_key(of_session) .. ':queue'
 if queue and redis.call('LLEN', queue) > tonumber(most_waiting) then return {'full', 0} end
 local shared = S .. ':definitions:' .. digest
 if definitions_text ~= '' then
@@ -17,7 +17,7 @@ if definitions_text ~= '' then
 elseif redis.call('HEXISTS', shared, 'text') == 0 then
   return {'undefined', 0}
 end
-hold_definitions(digest)
+retain_definitions(digest)
 
 local priority = priority_among(of_tenant)
 redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'timeout_ms', timeout_ms, 'definitions', digest,
@@ -25,10 +25,10 @@ redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'timeout_ms', tim
 redis.call('HSET', R .. ':steps', step, spec)
 redis.call('ZADD', S .. ':runs', now, run)
 use(id)
-keep(#(meta('request') or ''))
-tally('accepted')
+add_bytes(#(meta('request') or ''))
+count_total('accepted')
 event('accepted')
-if queue and join_queue(of_session, tonumber(keep_session_ms)) > 1 then
+if queue and enqueue_run(of_session, tonumber(keep_session_ms)) > 1 then
   redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
   redis.call('HSET', R, 'time_left', timeout_ms) -- its time begins with its turn
   return {'queued', priority}

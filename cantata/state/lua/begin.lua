@@ -11,7 +11,7 @@ local text, _, spec = spec_of(s.id)
 if s.word == 'running' then
   if s.owner ~= ARGV[3] then return {'leased'} end
   redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(s))
-  return {'begun', needs(s, text, spec)}
+  return {'begun', handler_inputs(s, text, spec)}
 end
 if s.word ~= 'sent' then return {'early'} end
 if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now); status = 'running' end

@@ -27,7 +27,7 @@ local function begun_before()
     local n = id ~= '' and get(id)
     if n and n.word == 'running' and n.owner == next_owner then
       local text, _, spec = spec_of(id)
-      return needs(n, text, spec)
+      return handler_inputs(n, text, spec)
     end
   end
   return begin_next()
@@ -41,7 +41,7 @@ if status ~= 'running' then return {'closed', {}, false, status, {}} end
 if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
 
 add_usage(ARGV[10])
-keep(#ARGV[6] + #ARGV[7] + #ARGV[8])
+add_bytes(#ARGV[6] + #ARGV[7] + #ARGV[8])
 if ARGV[20] ~= '' then
   local known = meta('code') or '\n'
   local whole = known
@@ -55,7 +55,7 @@ if ARGV[18] ~= '' then
 end
 
 if ARGV[5] == 'retry' or ARGV[5] == 'wait' then
-  forget(s)
+  remove_entries(s)
   if ARGV[5] == 'retry' then s.failures = s.failures + 1 end
   move(s, 'waiting'); s.owner = '-'; put(s)
   local before = ARGV[5] == 'wait' and redis.call('HGET', R .. ':info', s.id)

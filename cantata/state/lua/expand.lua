@@ -194,10 +194,10 @@ local function expand(s, output, takes, fragment)
     end
   end
   if items then add_items(s.id, items) end
-  if fragment.exit then count_down(1) else follow(s, takes) end
+  if fragment.exit then decrement_left(1) else propagate(s, takes) end
   for _, step in ipairs(order) do
     if is_open(step) and not settled[step.id] and not ended[step.id] then
-      if step.pending == 0 then settle(step) elseif step.enough then force(step) end
+      if step.pending == 0 then settle(step) elseif step.enough then force_join(step) end
     end
   end
 end

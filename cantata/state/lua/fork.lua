@@ -24,7 +24,7 @@ if redis.call('HEXISTS', S .. ':definitions:' .. past[4], 'text') == 0 then retu
 for _, part in ipairs(plan.parts) do
   if redis.call('EXISTS', staged .. part) == 0 then return {'lost', 0, {}} end
 end
-hold_definitions(past[4])
+retain_definitions(past[4])
 local timeout_ms = tonumber(past[2])
 
 for _, part in ipairs(plan.parts) do
@@ -46,8 +46,8 @@ if plan.failures > 0 then redis.call('HSET', R, 'failures', plan.failures) end
 if session then redis.call('HSET', R, 'session', session, 'session_keep_ms', past[11], 'session_entries', past[12]) end
 redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
-keep(tonumber(past[14] or 0) + #ARGV[5])
-tally('accepted')
+add_bytes(tonumber(past[14] or 0) + #ARGV[5])
+count_total('accepted')
 
 -- The rest stands as it did before it was ready; of many that are ready now each would take a while.
 for i = 1, #plan.sent, 500 do
@@ -57,12 +57,12 @@ for i = 1, #plan.sent, 500 do
   end
   redis.call('ZADD', S .. ':ready', unpack(looks))
 end
-moved.working = #plan.sent
+changes.working = #plan.sent
 for _, each in ipairs(plan.deadlines) do redis.call('ZADD', S .. ':due', now + each[2] * 1000, 'join|' .. run .. '|' .. each[1]) end
 for _, id in ipairs(plan.ready) do
   local s = get(id)
   if s.word == 'waiting' and not settled[s.id] and not ended[s.id] then
-    if s.pending == 0 then settle(s) else force(s) end
+    if s.pending == 0 then settle(s) else force_join(s) end
   end
 end
 local sends = dispatch(resend_ms)

@@ -10,21 +10,21 @@ for i = 4, #ARGV do
   bytes = bytes + #ARGV[i]
 end
 local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
-local held, dropped = redis.call('XLEN', logs), 0
-while held > 1 and (held > most or bytes > most_bytes) do
-  local oldest = redis.call('XRANGE', logs, '-', '+', 'COUNT', math.max(1, math.min(100, held - most)))
+local length, dropped = redis.call('XLEN', logs), 0
+while length > 1 and (length > most or bytes > most_bytes) do
+  local oldest = redis.call('XRANGE', logs, '-', '+', 'COUNT', math.max(1, math.min(100, length - most)))
   for _, entry in ipairs(oldest) do
-    if held > 1 and (held > most or bytes > most_bytes) then
+    if length > 1 and (length > most or bytes > most_bytes) then
       redis.call('XDEL', logs, entry[1])
       bytes = bytes - #entry[2][2]
-      held, dropped = held - 1, dropped + 1
+      length, dropped = length - 1, dropped + 1
     end
   end
 end
 redis.call('HSET', R, 'log_bytes', bytes)
 count('log_bytes', tenant, bytes - before)
-keep(bytes - before)
+add_bytes(bytes - before)
 if dropped > 0 then redis.call('HINCRBY', R, 'log_dropped', dropped) end
 local keep_ms = redis.call('PTTL', R) -- of a run that is over
 if keep_ms > 0 then redis.call('PEXPIRE', logs, keep_ms) end
-return held
+return length

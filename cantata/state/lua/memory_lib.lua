@@ -10,7 +10,7 @@
 --   T:lasting             hash    <scope>|<namespace> -> bytes of its keys and values      entries go with their memories
 --   T:kept                hash    bytes: of all of them                                    "
 -- Of a write:
---   T:told:<mark>         string  what it was answered, so that it is not done twice                                expires after two minutes
+--   T:told:<mark>         string  what it was signalled, so that it is not done twice                                expires after two minutes
 --
 -- Redis 7 and Valkey expire whole keys only, so each reader holds a memory against its end. Those that ended are removed by later writes to their
 -- namespace; what has only keys that end expires with the last of them.

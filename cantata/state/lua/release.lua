@@ -9,7 +9,7 @@ if spec.at_most_once and ARGV[6] == '' then
   park(s, ARGV[4])
   return {}
 end
-forget(s)
+remove_entries(s)
 mark_sent(s, tonumber(ARGV[5]))
 if ARGV[5] == '0' then redis.call('ZADD', S .. ':ready', UNSENT, run .. '|' .. s.id) end
 event(ARGV[6] == '' and 'released' or 'refused', s.id, s.attempt, ARGV[4], ARGV[6])

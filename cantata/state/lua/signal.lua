@@ -6,19 +6,19 @@
 -- Of what was found, the steps that wait for a signal; of none, one that waited or will; else any.
 local function waiting_of(names)
   local seen = {}
-  local waiting, others, deaf = {}, {}, {}
+  local waiting, others, not_waits = {}, {}, {}
   for _, name in ipairs(names) do
     local id = answering(name)
     local s = not seen[id] and get(id)
     if s then
       seen[id] = true
       local _, _, spec = spec_of(id)
-      local into = s.word == 'waiting_signal' and waiting or spec.kind == 'wait' and others or deaf
+      local into = s.word == 'waiting_signal' and waiting or spec.kind == 'wait' and others or not_waits
       into[#into + 1] = id
     end
   end
   if #waiting > 0 then return waiting end
-  return #others > 0 and others or {deaf[1]}
+  return #others > 0 and others or {not_waits[1]}
 end
 
 use(ARGV[1])
@@ -52,6 +52,6 @@ if redis.call('HLEN', R .. ':signals') >= tonumber(ARGV[5]) or bytes > tonumber(
 redis.call('HSET', R .. ':signals', id, ARGV[3])
 redis.call('HSET', R, 'signal_bytes', bytes)
 count('signals', tenant, 1)
-keep(#id + #ARGV[3])
+add_bytes(#id + #ARGV[3])
 event('signal', id)
 return {'kept', {}}

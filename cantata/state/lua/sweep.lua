@@ -5,7 +5,7 @@
 -- looked for, and of those that wait no more.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local recovered, sends, overdue, lost, fired, waiting = {}, {}, {}, 0, 0, {}
-local LOOK_AGAIN = 30000 -- ms until one that waits for limits is looked for again, if nobody says when
+local RECHECK_MS = 30000 -- ms until one that waits for limits is looked for again, if nobody says when
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
 
@@ -20,7 +20,7 @@ local function flush()
   end
   for _, item in ipairs(following) do sends[#sends + 1] = item end
   following = {}
-  fresh, unasked, answered, settled, ended = {}, {}, {}, {}, {}
+  fresh, to_skip, signalled, settled, ended = {}, {}, {}, {}, {}
 end
 
 for _, member in ipairs(due(':leases')) do
@@ -30,7 +30,7 @@ for _, member in ipairs(due(':leases')) do
   local s = status == 'running' and get(step)
   if s and s.word == 'running' and s.attempt == tonumber(attempt) then
     lost = lost + 1
-    tally('lost')
+    count_total('lost')
     s.crashes = s.crashes + 1
     event('lost', step, s.attempt, owner)
     local text, _, spec = spec_of(step)
@@ -42,16 +42,16 @@ for _, member in ipairs(due(':leases')) do
       park(s, owner)
     elseif s.crashes >= most_attempts then
       put(s)
-      local story = {}
-      for _, each in ipairs(info.lost) do story[#story + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
+      local attempts = {}
+      for _, each in ipairs(info.lost) do attempts[#attempts + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
       info.error = {code = 'poison', step = step, message = 'step ' .. step .. ' took down ' .. s.crashes .. ' workers (' ..
-        table.concat(story, ', ') .. '); it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}
+        table.concat(attempts, ', ') .. '); it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}
       fail(s, 'failed', cjson.encode(info))
     else
       redis.call('HSET', R .. ':info', step, cjson.encode(info))
       mark_sent(s, resend_ms)
       add(recovered, step, text)
-      tally('recovered')
+      count_total('recovered')
     end
     flush()
   end
@@ -64,12 +64,12 @@ end
 
 -- What a timer waits for, and what it does.
 local TIMERS = {
-  retry = {waits_to_try, make_ready},
-  permit = {waits_to_try, function(s)
+  retry = {awaits_retry, make_ready},
+  permit = {awaits_retry, function(s)
     waiting[#waiting + 1] = run .. '|' .. s.id
-    redis.call('ZADD', S .. ':due', now + LOOK_AGAIN, 'permit|' .. run .. '|' .. s.id)
+    redis.call('ZADD', S .. ':due', now + RECHECK_MS, 'permit|' .. run .. '|' .. s.id)
   end},
-  join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force},
+  join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force_join},
   wait = {function(s) return s and s.word == 'waiting_signal' end, function(s)
     local info = '{"timed_out":true}'
     redis.call('HSET', R .. ':info', s.id, info)
@@ -135,4 +135,4 @@ for _, id in ipairs(due(':finished')) do
   end
   redis.call('HDEL', S .. ':sizes', id)
 end
-return {recovered, sends, overdue, lost, fired, '', over_now, waiting, redis.call('LPOP', S .. ':left', most) or {}}
+return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, redis.call('LPOP', S .. ':left', most) or {}}
