@@ -10,7 +10,7 @@ Each arrow is growth, and the last step stands in the place of the first: what i
 conversation stands then (`Talk`: long-term memory, the arguments of who has it, counts), and what was said in that very step. What was said
 before is not copied: the talk names the steps that hold it. So a worker may die between any two steps, and nothing is written twice.
 
-A hop is one holding of the conversation; its steps are named after it: `2.agent`, `2.agent/ask.1`, `2.agent/read.1`. What runs code of the
+A turn is one holding of the conversation; its steps are named after it: `2.agent`, `2.agent/ask.1`, `2.agent/read.1`. What runs code of the
 folder is done by tools workers, model calls by agents workers. A reply is recorded (`ask`) before it is read (`read`), so no model is asked
 twice for the same. Replies that cannot be read (trials) and valid ones that are not final (reasoning steps) are counted apart, in the
 parameters of the steps; rounds of tool calls grow within `ask`, as those of every agent, and count for neither.
@@ -57,11 +57,11 @@ class AgentTurn:
     trial: int = 1
     step: int = 1
     asked: int = 1
-    """Which question to the model it is, within this hop."""
+    """Which question to the model it is, within this turn."""
 
     @classmethod
     def of(cls, params: Mapping[str, JsonValue]) -> AgentTurn:
-        """The hop that a step belongs to."""
+        """The turn that a step belongs to."""
         return cls(**cast("dict[str, Any]", params["turn"]))
 
     @property
@@ -83,7 +83,7 @@ def hand(agent: str, config: ConversationConfig, *, number: int, before: str, ju
 
 
 def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
-    """Asks the model of a hop about the conversation as it stands after the step `before`, and reads its reply."""
+    """Asks the model of a turn about the conversation as it stands after the step `before`, and reads its reply."""
     agent = config.agents[turn.agent]
     reads = {"@conversation": f"{RAW}{before}", "@turn_start": f"{RAW}{turn.base}"}
     asking = Step(
@@ -97,7 +97,7 @@ def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
 
 
 def ask_again(turn: AgentTurn, config: ConversationConfig, *, before: str, is_valid: bool) -> Graph | None:
-    """The next question of a hop: after a valid reply the next reasoning step, else the next trial; None if that bound is reached."""
+    """The next question of a turn: after a valid reply the next reasoning step, else the next trial; None if that bound is reached."""
     agent = config.agents[turn.agent]
     most_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
     step, trial = (turn.step + 1, 1) if is_valid else (turn.step, turn.trial + 1)
@@ -181,7 +181,7 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 
 
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
-    """A step of a hop that needs nothing but where the conversation stands."""
+    """A step of a turn that needs nothing but where the conversation stands."""
     return _code(
         kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=grows
     )

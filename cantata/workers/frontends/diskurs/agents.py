@@ -76,7 +76,7 @@ def begin_turn(
     context: StepContext, turn: AgentTurn, state: ConversationState, arguments: dict[str, JsonValue], *, utterances: Sequence[Utterance] = (),
     detail: Mapping[str, JsonValue] | None = None,
 ) -> Outcome:  # fmt: skip
-    """The outcome of the step that asks an agent's model for the first time in this hop."""
+    """The outcome of the step that asks an agent's model for the first time in this turn."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     turn = replace(turn, base=this)
     asked = Utterance(role="user", text=prompter.user(arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))

@@ -32,8 +32,8 @@ class ConversationState(Value):
     past: tuple[str, ...] = Field(default=(), description="the steps in which something was said, oldest first")
     utterances: tuple[Utterance, ...] = Field(default=(), description="what was said in this step")
     exhausted: str = Field(default="", description="the bound that a part of a parallel agent's work reached")
-    system: str = Field(default="", description="where a hop begins: its system prompt")
-    tools: tuple[ToolSchema, ...] = Field(default=(), description="where a hop begins: what its model may call")
+    system: str = Field(default="", description="where a turn begins: its system prompt")
+    tools: tuple[ToolSchema, ...] = Field(default=(), description="where a turn begins: what its model may call")
     parts: tuple[ConversationState, ...] = Field(default=(), description="where a parallel agent splits the conversation: the parts")
 
     @classmethod
