@@ -88,13 +88,13 @@ def asks_router(team: Team) -> bool:
 def ask_router(now: Round, definitions: Definitions, *, fault: str = "", said: str | None = None) -> Graph:
     """Asks the router, and decides by its reply; once more if `fault` tells what was wrong with what it `said` in the step of that name."""
     settings = definitions.teams[now.team].router or Router()
-    reads = {"@text": now.text, "@request": now.request, **({"@last": now.last} if now.last else {}), **({"@said": said} if said else {})}
+    reads = {"@text": now.text, "@request": now.request, **({"@last": now.last} if now.last else {}), **({"@reply": said} if said else {})}
     ask = Step(
         id=now.id("@router"), kind="team.call" if settings.function else "team.ask", queue="tools" if settings.function else "agents",
         work=f"teams:{now.team}", reads=reads, params={**now.params, **({"fault": fault} if fault else {})}, on_error="skip",
         retries=0 if settings.function else settings.retries, timeout_s=settings.timeout_s if settings.function else None, cheap=False,
     )  # fmt: skip
-    reads = {"@text": now.text, "@said": ask.id, **({"@last": now.last} if now.last else {})}
+    reads = {"@text": now.text, "@reply": ask.id, **({"@last": now.last} if now.last else {})}
     route = Step(
         id=now.id("@route"), kind="team.route", work=f"teams:{now.team}", reads=reads, params={**now.params, "asked": ask.id}, decides=True,
         expands=True,

@@ -72,7 +72,7 @@ def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     prompt = templates.fill(settings.template(team.strategy) or choices.TEMPLATES[team.strategy], gaps)
     messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
     if "fault" in context.params:
-        said = context.begun.inputs.get("@said")
+        said = context.begun.inputs.get("@reply")
         correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.FORMS[team.strategy]})
         messages += [{"role": "assistant", "content": as_text(said)}] if said else []
         messages.append({"role": "user", "content": correction})

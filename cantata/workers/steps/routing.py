@@ -51,7 +51,7 @@ def team_route(context: StepContext) -> Outcome:
     if error is not None:
         return _undecided(context, now, error["message"], error["code"])
     try:
-        choice = choices.choice_of(context.begun.inputs["@said"], team.strategy, team.agents)
+        choice = choices.choice_of(context.begun.inputs["@reply"], team.strategy, team.agents)
     except ValueError as fault:
         return _undecided(context, now, str(fault))
     return _decided(context, now, choice)
