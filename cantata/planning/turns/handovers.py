@@ -70,13 +70,13 @@ class AgentTurn:
         return {"turn": cast(JsonValue, asdict(self))}
 
 
-def opening(text: str) -> tuple[Graph, str]:
+def open_conversation(text: str) -> tuple[Graph, str]:
     """What a turn begins with: the long-term memory, with the user's text."""
     step = _code("diskurs.open", "@open", {"@text": text}, {}, context="diskurs:open")
     return Graph(steps=(step,)), step.id
 
 
-def hand(agent: str, config: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
+def hand_over(agent: str, config: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
     """Gives the conversation, as it stands after the step `before`, to an agent."""
     turn = AgentTurn(agent, number, f"{number}.{agent}", judges=judges)
     return _only(_behind(ENTRIES[config.agents[agent].kind], turn.base, turn, before))
@@ -107,12 +107,12 @@ def ask_again(turn: AgentTurn, config: ConversationConfig, *, before: str, is_va
     return ask(following, config, before=before)
 
 
-def rules(turn: AgentTurn, *, before: str) -> Graph:
+def ask_rules(turn: AgentTurn, *, before: str) -> Graph:
     """Asks a conductor's rules."""
     return _only(_behind("diskurs.rules", f"{turn.base}/rules", turn, before))
 
 
-def judged(turn: AgentTurn, conductor: str, *, before: str) -> Graph:
+def return_verdict(turn: AgentTurn, conductor: str, *, before: str) -> Graph:
     """Has a conductor go on with what its predicate agent said."""
     return _only(_behind("diskurs.visit", f"{turn.base}/judged", replace(turn, agent=conductor, judges=""), before, judged=True))
 
@@ -128,7 +128,7 @@ def fail(turn: AgentTurn, conductor: str, *, before: str, code: str, reason: str
     return _only(_behind("diskurs.fail", f"{turn.base}/fail", turn, before, expands=False, code=code, reason=reason))
 
 
-def branches(turn: AgentTurn, *, before: str, count: int) -> Graph:
+def run_branches(turn: AgentTurn, *, before: str, count: int) -> Graph:
     """The parts of a parallel agent's work, all at once, and the step that joins them."""
     parts = [
         _behind("diskurs.begin", f"{turn.base}/branch.{i}", replace(turn, base=f"{turn.base}/branch.{i}", part="branch"), before, branch=i)
@@ -146,13 +146,13 @@ def split(turn: AgentTurn, *, before: str) -> Graph:
     return _only(_behind("diskurs.branch", f"{turn.base}/branches", turn, before))
 
 
-def after_join(turn: AgentTurn, *, before: str) -> Graph:
+def ask_after_join(turn: AgentTurn, *, before: str) -> Graph:
     """Asks a parallel agent once more, about what was joined."""
     base = f"{turn.base}/joined"
     return _only(_behind("diskurs.begin", base, replace(turn, base=base, part="joined", trial=1, step=1, asked=1), before))
 
 
-def carry_out(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
+def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
     """The steps of a plan as their dependencies allow, and behind them the one that tells the model what came of them.
 
     Each step is {step_id, function, parameters, depends_on}; what it depends on is among the steps, and they form no cycle.
@@ -183,7 +183,7 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """A step of a turn that needs nothing but where the conversation stands."""
     return _code(
-        kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=grows
+        kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=expands
     )
 
 
@@ -191,7 +191,7 @@ def _code(
     kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, context: str, expands: bool = True
 ) -> Step:  # fmt: skip
     """A step that runs code of the folder."""
-    return Step(id=step_id, kind=kind, queue="tools", context=context, reads=dict(reads), params=dict(params), expands=grows)
+    return Step(id=step_id, kind=kind, queue="tools", context=context, reads=dict(reads), params=dict(params), expands=expands)
 
 
 def _work(name: str, agent: ConversationAgent) -> str:

@@ -23,14 +23,14 @@ def kinds(graph: Graph) -> dict[str, str]:
 
 
 def test_a_turn_begins_with_one_step_of_a_tools_worker() -> None:
-    graph, last = handovers.opening("=@start")
+    graph, last = handovers.open_conversation("=@start")
     assert (kinds(graph), last, graph.steps[0].queue) == ({"@open": "diskurs.open"}, "@open", "tools")
 
 
 def test_a_hop_begins_as_its_agent_works() -> None:
-    assert kinds(handovers.hand("boss", FORUM, number=1, before="@open")) == {"1.boss": "diskurs.visit"}
-    assert kinds(handovers.hand("ann", FORUM, number=2, before="1.boss")) == {"2.ann": "diskurs.begin"}
-    assert kinds(handovers.hand("code", FORUM, number=3, before="2.ann")) == {"3.code": "diskurs.heuristic"}
+    assert kinds(handovers.hand_over("boss", FORUM, number=1, before="@open")) == {"1.boss": "diskurs.visit"}
+    assert kinds(handovers.hand_over("ann", FORUM, number=2, before="1.boss")) == {"2.ann": "diskurs.begin"}
+    assert kinds(handovers.hand_over("code", FORUM, number=3, before="2.ann")) == {"3.code": "diskurs.heuristic"}
 
 
 def test_a_reply_is_recorded_before_it_is_read() -> None:
@@ -64,14 +64,14 @@ def test_trials_and_steps_are_counted_apart() -> None:
 
 
 def test_the_parts_of_a_parallel_agent_are_joined() -> None:
-    graph = handovers.branches(AgentTurn("ann", 2, "2.ann"), before="2.ann/branches", count=2)
+    graph = handovers.run_branches(AgentTurn("ann", 2, "2.ann"), before="2.ann/branches", count=2)
     assert kinds(graph) == {"2.ann/branch.0": "diskurs.begin", "2.ann/branch.1": "diskurs.begin", "2.ann/join": "diskurs.join"}
     assert {(edge.source, edge.target) for edge in graph.edges} == {("2.ann/branch.0", "2.ann/join"), ("2.ann/branch.1", "2.ann/join")}
     assert graph.steps[-1].reads["@branch/1"] == "2.ann/branch.1"  # whatever has taken its place by then
 
 
 def test_no_parts_are_joined_at_once() -> None:
-    assert kinds(handovers.branches(AgentTurn("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
+    assert kinds(handovers.run_branches(AgentTurn("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
 
 
 def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
@@ -79,7 +79,7 @@ def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
         {"step_id": "1", "function": "add", "parameters": {"a": 1}, "depends_on": []},
         {"step_id": "2", "function": "add", "parameters": {"a": "$1"}, "depends_on": ["1"]},
     ]
-    graph = handovers.carry_out(AgentTurn("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
+    graph = handovers.run_plan(AgentTurn("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
     assert kinds(graph) == {"2.ann/plan.4/1": "diskurs.tool", "2.ann/plan.4/2": "diskurs.tool", "2.ann/plan.4": "diskurs.gather"}
     assert ("2.ann/plan.4/1", "2.ann/plan.4/2") in {(edge.source, edge.target) for edge in graph.edges}
     assert graph.steps[1].params["needs"] == {"1": "2.ann/plan.4/1"}

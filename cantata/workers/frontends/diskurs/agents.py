@@ -52,7 +52,9 @@ def diskurs_open(context: StepContext) -> Outcome:
         memories[memory_key(found)] = {**begun, **before, **query}
     utterances = [*session_state.earlier_utterances(context), Utterance(role="user", text=text)]
     state = ConversationState(memories=memories).with_(context.begun.step_id, *utterances)
-    return Outcome(output=state.to_json(), fragment=handovers.hand(config.first_contact, config, number=1, before=context.begun.step_id))
+    return Outcome(
+        output=state.to_json(), fragment=handovers.hand_over(config.first_contact, config, number=1, before=context.begun.step_id)
+    )
 
 
 def _per_turn(context: StepContext) -> set[str]:
@@ -190,7 +192,7 @@ def diskurs_read(context: StepContext) -> Outcome:
         steps = plans.steps_of(arguments)
         ids = [str(step["step_id"]) for step in steps]
         planned = [{**step, "depends_on": cast(JsonValue, plans.needs_of(step, ids))} for step in steps]
-        fragment = handovers.carry_out(turn, planned, before=context.begun.step_id)
+        fragment = handovers.run_plan(turn, planned, before=context.begun.step_id)
         return Outcome(output=state.to_json(), fragment=fragment, detail={**counted, "verdict": "plan", "steps": len(steps)})
     return go_on(context, turn, state, [reply], **counted)
 

@@ -40,7 +40,7 @@ def diskurs_visit(context: StepContext) -> Outcome:
     state = state.with_(this, conductor=turn.agent)
     detail: dict[str, JsonValue] = {"dispatch": count}
     if agent.judge and not is_judged:
-        judging = handovers.hand(agent.judge, prompter.config, number=turn.number + 1, before=this, judges=turn.agent)
+        judging = handovers.hand_over(agent.judge, prompter.config, number=turn.number + 1, before=this, judges=turn.agent)
         return Outcome(output=state.to_json(), fragment=judging, detail={**detail, "asks": agent.judge})
     if is_done or _can_finalize(prompter, state):
         return _finalized(context, turn, state, {**detail, "verdict": "done"})
@@ -49,7 +49,7 @@ def diskurs_visit(context: StepContext) -> Outcome:
         failing = handovers.fail(turn, turn.agent, before=this, code="exhausted", reason=reason)
         return Outcome(output=state.to_json(), fragment=failing, detail={**detail, "verdict": "exhausted"})
     if agent.rules:
-        return Outcome(output=state.to_json(), fragment=handovers.rules(turn, before=this), detail=detail)
+        return Outcome(output=state.to_json(), fragment=handovers.ask_rules(turn, before=this), detail=detail)
     return _model_chooses(context, turn, state, **detail)
 
 
@@ -63,7 +63,7 @@ def _finalized(context: StepContext, turn: AgentTurn, state: ConversationState, 
     state = state.model_copy(update={"dispatches": {**state.dispatches, turn.agent: 0}})  # it may be given the conversation anew
     following = prompter.agent.finalizer or prompter.agent.supervisor
     if following:
-        fragment = handovers.hand(following, prompter.config, number=turn.number + 1, before=this)
+        fragment = handovers.hand_over(following, prompter.config, number=turn.number + 1, before=this)
         return Outcome(output=state.to_json(), fragment=fragment, detail={**detail, "handed_to": following})
     return Outcome(output=state.to_json(), fragment=handovers.finalize(turn, before=this), detail=dict(detail))
 
@@ -77,7 +77,7 @@ def diskurs_rules(context: StepContext) -> Outcome:
         if _rule_holds(context, rule, state, prompter, warnings):
             routed = Utterance(role="assistant", text=json.dumps({"next_agent": rule.target}), by=turn.agent, is_inner=True)
             state = state.with_(context.begun.step_id, routed)
-            fragment = handovers.hand(rule.target, prompter.config, number=turn.number + 1, before=context.begun.step_id)
+            fragment = handovers.hand_over(rule.target, prompter.config, number=turn.number + 1, before=context.begun.step_id)
             detail: dict[str, JsonValue] = {"rule": rule.name, "chosen_agent": rule.target}
             return Outcome(output=state.to_json(), fragment=fragment, detail=detail, warnings=tuple(warnings))
     return _model_chooses(context, turn, state).model_copy(update={"warnings": tuple(warnings)})

@@ -26,16 +26,16 @@ def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **de
         return Outcome(output=state.to_json(), fragment=handovers.split(turn, before=this), detail=detail)
     if agent.kind == "conductor":
         chosen = str(state.arguments["next_agent"])
-        following = handovers.hand(chosen, prompter.config, number=turn.number + 1, before=this)
+        following = handovers.hand_over(chosen, prompter.config, number=turn.number + 1, before=this)
         return Outcome(output=state.to_json(), fragment=following, detail={**detail, "chosen_agent": chosen})
     state = with_updated_memories(prompter, state)
     if turn.judges:
-        return Outcome(output=state.to_json(), fragment=handovers.judged(turn, turn.judges, before=this), detail=detail)
+        return Outcome(output=state.to_json(), fragment=handovers.return_verdict(turn, turn.judges, before=this), detail=detail)
     if agent.kind in FINALIZERS:
         session_state.store_memories(context, state)
         result: JsonValue = {name: state.arguments.get(name) for name in agent.final_properties}
         return Outcome(output=result, detail=detail)
-    following = handovers.hand(agent.topics[0], prompter.config, number=turn.number + 1, before=this)
+    following = handovers.hand_over(agent.topics[0], prompter.config, number=turn.number + 1, before=this)
     return Outcome(output=state.to_json(), fragment=following, detail={**detail, "handed_to": agent.topics[0]})
 
 

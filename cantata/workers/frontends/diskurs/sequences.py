@@ -104,7 +104,7 @@ def diskurs_branch(context: StepContext) -> Outcome:
     this = context.begun.step_id
     parts = tuple(_without_step(_state_from_code(prompter, state, each), this) for each in made)
     state = state.with_(this, parts=parts)
-    fragment = handovers.branches(turn, before=this, count=len(parts))
+    fragment = handovers.run_branches(turn, before=this, count=len(parts))
     return Outcome(output=state.to_json(), fragment=fragment, detail={"branches": len(parts)})
 
 
@@ -119,7 +119,7 @@ def diskurs_join(context: StepContext) -> Outcome:
     made = code_loading.call(context, _branches(prompter).join, [conversation_of(prompter, part, part.arguments) for part in parts])
     state = _state_from_code(prompter, base, made)
     if _branches(prompter).invoke_on_final:
-        return Outcome(output=state.to_json(), fragment=handovers.after_join(turn, before=context.begun.step_id))
+        return Outcome(output=state.to_json(), fragment=handovers.ask_after_join(turn, before=context.begun.step_id))
     return endings.finish(context, replace(turn, part="joined"), state)
 
 
