@@ -54,7 +54,7 @@ def plan(turn: Turn, definitions: Definitions) -> Graph:
     if kind == "team":
         graph, last = _team(name, definitions, prefix="", text=text)
     elif kind == "diskurs":
-        graph, last = handovers.opening(text)
+        graph, last = handovers.open_conversation(text)
     elif kind == "workflow":
         graph, last = Graph(steps=(_workflow(name, text),)), name
     else:
