@@ -72,7 +72,7 @@ class AgentTurn:
 
 def open_conversation(text: str) -> tuple[Graph, str]:
     """What a turn begins with: the long-term memory, with the user's text."""
-    step = _code("diskurs.open", "@open", {"@text": text}, {}, context="diskurs:open")
+    step = _code("diskurs.open", "@open", {"@text": text}, {}, work="diskurs:open")
     return Graph(steps=(step,)), step.id
 
 
@@ -87,11 +87,11 @@ def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
     agent = config.agents[turn.agent]
     reads = {"@conversation": f"{RAW}{before}", "@turn_start": f"{RAW}{turn.base}"}
     asking = Step(
-        id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", context=_work(turn.agent, agent), reads=reads, params=turn.params,
+        id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", work=_work(turn.agent, agent), reads=reads, params=turn.params,
         retries=RETRIES, cheap=False, expands=bool(agent.tools),
     )  # fmt: skip
     reading = _code(
-        "diskurs.read", f"{turn.base}/read.{turn.asked}", {**reads, "@reply": asking.id}, turn.params, context=f"diskurs:{turn.agent}"
+        "diskurs.read", f"{turn.base}/read.{turn.asked}", {**reads, "@reply": asking.id}, turn.params, work=f"diskurs:{turn.agent}"
     )
     return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
 
@@ -163,7 +163,7 @@ def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before
         step_id = f"{prefix}/{each['step_id']}"
         needs = {str(name): f"{prefix}/{name}" for name in cast("list[str]", each["depends_on"])}
         call: dict[str, JsonValue] = {"tool": each["function"], "parameters": each["parameters"], "needs": cast(JsonValue, needs)}
-        made = _code("diskurs.tool", step_id, {}, call, context=f"tools:{each['function']}", expands=False)
+        made = _code("diskurs.tool", step_id, {}, call, work=f"tools:{each['function']}", expands=False)
         steps.append(made.model_copy(update={"on_error": "skip"}))
         edges += [Edge(source=needed, target=step_id) for needed in needs.values()]
     gather = _behind("diskurs.gather", prefix, turn, before)
@@ -174,7 +174,7 @@ def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> Step:
     """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
     call: dict[str, JsonValue] = {"tool": name, "parameters": dict(arguments)}
-    return _code("diskurs.tool", step_id, {}, call, context=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
+    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -182,16 +182,14 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """A step of a turn that needs nothing but where the conversation stands."""
-    return _code(
-        kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, context=f"diskurs:{turn.agent}", expands=expands
-    )
+    return _code(kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, work=f"diskurs:{turn.agent}", expands=expands)
 
 
 def _code(
-    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, context: str, expands: bool = True
+    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True
 ) -> Step:  # fmt: skip
     """A step that runs code of the folder."""
-    return Step(id=step_id, kind=kind, queue="tools", context=context, reads=dict(reads), params=dict(params), expands=expands)
+    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=expands)
 
 
 def _work(name: str, agent: ConversationAgent) -> str:

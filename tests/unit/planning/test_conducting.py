@@ -36,7 +36,7 @@ def test_a_hop_begins_as_its_agent_works() -> None:
 def test_a_reply_is_recorded_before_it_is_read() -> None:
     graph = handovers.ask(AgentTurn("ann", 2, "2.ann"), FORUM, before="2.ann")
     asking, reading = graph.steps
-    assert (asking.id, asking.queue, asking.context, asking.expands) == ("2.ann/ask.1", "agents", "agents:ann", True)
+    assert (asking.id, asking.queue, asking.work, asking.expands) == ("2.ann/ask.1", "agents", "agents:ann", True)
     assert (reading.id, reading.queue, reading.reads["@reply"]) == ("2.ann/read.1", "tools", "2.ann/ask.1")
     assert graph.exit == reading.id
     assert asking.reads == {"@conversation": f"{RAW}2.ann", "@turn_start": f"{RAW}2.ann"}
@@ -44,7 +44,7 @@ def test_a_reply_is_recorded_before_it_is_read() -> None:
 
 def test_what_only_conductors_do_is_no_agents_work() -> None:
     asking, _ = handovers.ask(AgentTurn("boss", 1, "1.boss"), FORUM, before="1.boss").steps
-    assert (asking.context, asking.expands) == ("conductors:boss", False)
+    assert (asking.work, asking.expands) == ("conductors:boss", False)
 
 
 def test_trials_and_steps_are_counted_apart() -> None:
