@@ -48,7 +48,7 @@ class Toolbox:
         """All tools, by name. Raises ConfigError if there is a schema without a function."""
         unmatched = self._schemas.keys() - self._functions.keys()
         if unmatched:
-            message = f"no function belongs to the {_register_function('schema', unmatched)}: give it to register_tool_function"
+            message = f"no function belongs to the {_name_list('schema', unmatched)}: give it to register_tool_function"
             raise ConfigError(message, source="PromptChain")
         return {**self._tools, **self.servers()}
 
@@ -75,7 +75,7 @@ class Toolbox:
         added = (schemas or {}).keys() | (functions or {}).keys()
         if unmatched_schemas and unmatched_functions and added & (unmatched_schemas | unmatched_functions):
             raise ValueError(
-                f"the {_register_function('schema', unmatched_schemas)} and the {_register_function('function', unmatched_functions)} do not belong together: "
+                f"the {_name_list('schema', unmatched_schemas)} and the {_name_list('function', unmatched_functions)} do not belong together: "
                 "the name in a schema must be the function's `__name__`"
             )
         for name in added & self._servers.keys():
@@ -132,6 +132,6 @@ def _variables(env: Mapping[str, str] | Sequence[str], what: str) -> list[str]:
     return [env] if isinstance(env, str) else list(env)
 
 
-def _register_function(noun: str, names: Iterable[str]) -> str:
+def _name_list(noun: str, names: Iterable[str]) -> str:
     words = sorted(map(repr, names))
     return f"{noun if len(words) == 1 else f'{noun}s'} {', '.join(words)}"
