@@ -193,7 +193,7 @@ class Prompter:
             raise StepError(f"{prompt}: {error}", code="bad_template") from error
         except MemoryError as error:
             traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
-            raise StepError(f"{prompt}: its template ran out of memory{resource_limits.utterances()}", code="bad_template") from None
+            raise StepError(f"{prompt}: its template ran out of memory{resource_limits.said()}", code="bad_template") from None
 
     def _shown_to_conductors(self) -> dict[str, JsonValue]:
         return {"agent_descriptions": self._descriptions()} if self.agent.kind == "conductor" else {}
