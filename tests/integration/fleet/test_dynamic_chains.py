@@ -16,7 +16,7 @@ import pytest
 
 from cantata import ChainBuilder, ChainRun, Client, RunError, UnavailableError
 from cantata.client.client import EmbeddedClient
-from cantata.frontends.chainbuilder.plan import Mode, Plan
+from cantata.frontends.chainbuilder.plan import BuilderPlan, Mode
 from cantata.models.values import JsonValue
 from cantata.testing import ScriptedModels
 from tests.integration.fleet import chain_steps
@@ -353,7 +353,7 @@ def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, asked: 
 @pytest.mark.slow("a step takes seconds, so that another waits for it")
 def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(models: ScriptedModels, client: EmbeddedClient) -> None:
     class Told(ChainBuilder):
-        def _done(self, chains: Plan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
+        def _done(self, chains: BuilderPlan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
             if chain_ids == ["behind"]:
                 starts.set()
             return super()._done(chains, chain_ids)
