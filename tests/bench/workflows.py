@@ -14,10 +14,11 @@ from pathlib import Path
 from redis import Redis
 
 from cantata import ChainBuilder
-from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import Run
 from cantata.config import loading
 from cantata.frontends.chainbuilder import compiling, plan
-from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.frontends.chainbuilder.reading import read_base, read_parts
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.values import JsonValue
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
@@ -198,10 +199,10 @@ def _group(client: Client) -> Flow:
     os.environ["REDIS_URL"] = client.redis_url
     members = [f"m{number}" for number in range(MEMBERS)]
     told = f"Sum up {{input}}: {' '.join(f'{{{name}}}' for name in members)}"
-    builder, made = ChainBuilder(MODEL), plan.Plan(base=base_of(MODEL, "{instruction}", "normal", 60.0))
+    builder, made = ChainBuilder(MODEL), plan.Plan(base=read_base(MODEL, "{instruction}", "normal", 60.0))
     for name, text, mode, needs in (*((name, "Look at {input}", "parallel", []) for name in members), ("all", told, "serial", members)):
         builder.create_chain(name, [text], mode, dependencies=needs)  # type: ignore[arg-type]  # the words of its modes
-        made = plan.create(made, name, parts_of([text], "normal"), mode=mode, group="default", dependencies=needs)  # type: ignore[arg-type]
+        made = plan.create(made, name, read_parts([text], "normal"), mode=mode, group="default", dependencies=needs)  # type: ignore[arg-type]
     request = compiling.request_of(made, [*members, "all"], TEXT, {}, timeout_s=None)
     own = client.with_definitions(compiling.definitions_of(made, [*members, "all"], str(HERE)))
     name = f"a builder's group of {MEMBERS + 1} chains"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cantata.config import loading
 from cantata.frontends.chainbuilder import compiling, plan
-from cantata.frontends.chainbuilder.reading import base_of, parts_of
+from cantata.frontends.chainbuilder.reading import read_base, read_parts
 from cantata.models.definitions import Definitions
 from cantata.models.wire import ChainRequest
 
@@ -122,7 +122,7 @@ def desk(folder: Path) -> Definitions:
 
 def group(model: str, text: str) -> tuple[ChainRequest, Definitions]:
     """What a ChainBuilder submits for a group on a text, and what it may name."""
-    made = plan.Plan(base=base_of({"name": model}, "{instruction}", "normal", 60.0))
+    made = plan.Plan(base=read_base({"name": model}, "{instruction}", "normal", 60.0))
     for name in SOURCES:
         made = _with(made, name, f"{name} <{{input}}>", "parallel")
     made = _with(made, SINK, f"{SINK} <{{input}}> {{{'} {'.join(SOURCES)}}}", "serial", *SOURCES)
@@ -131,4 +131,4 @@ def group(model: str, text: str) -> tuple[ChainRequest, Definitions]:
 
 
 def _with(old: plan.Plan, name: str, instruction: str, mode: plan.Mode, *needs: str) -> plan.Plan:
-    return plan.create(old, name, parts_of([instruction], "normal"), mode=mode, group="group", dependencies=needs)
+    return plan.create(old, name, read_parts([instruction], "normal"), mode=mode, group="group", dependencies=needs)
