@@ -15,7 +15,7 @@ from cantata.client.client import Client, EmbeddedClient
 from cantata.config import loading
 from cantata.models.definitions import Limits
 from cantata.testing import ScriptedModels
-from cantata.workers.frontends.diskurs.conversation_state import Talk
+from cantata.workers.frontends.diskurs.conversation_state import ConversationState
 from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS, PATIENCE_S, Stage
@@ -317,7 +317,7 @@ def test_a_conductor_of_conductors_with_a_predicate_and_a_finalizer(stage: Stage
     assert "lower: Directs those who know things." in stage.requests()[0]["body"]["messages"][0]["content"]
     assert stage.asked()[4] == f"Is this an answer: {ANSWERED['answer']}"
     assert stage.asked()[5] == f"Write about firewall: {ANSWERED['answer']}"
-    visits = [Talk.model_validate(step.output).dispatches for step in stage.steps(result.run_id, "diskurs.visit")]
+    visits = [ConversationState.model_validate(step.output).dispatches for step in stage.steps(result.run_id, "diskurs.visit")]
     assert visits[-2:] == [{"upper": 1, "lower": 0}, {"upper": 0, "lower": 0}]
 
 
@@ -358,7 +358,7 @@ def test_a_sequence_asks_its_model_and_hands_over_to_its_conductor(stage: Stage)
     assert stage.asked()[1] == "Sum up: a long story"
     assert result.usage.model_calls == 2
     (sequence,) = stage.steps(result.run_id, "diskurs.heuristic")
-    said = Talk.model_validate(sequence.output).said
+    said = ConversationState.model_validate(sequence.output).said
     assert [each.text for each in said] == ["Sum up: a long story", "All is well.", "Noted: All is well."]
 
 
