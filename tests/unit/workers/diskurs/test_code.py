@@ -15,7 +15,7 @@ from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder,
 from cantata.workers.tools import functions
 
 
-def folder(folder: Path, **files: str) -> CodeFolder:
+def code_folder(folder: Path, **files: str) -> CodeFolder:
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def test_diskurs_is_importable_only_while_code_runs(tmp_path: Path) -> None:
 
 def test_names_that_code_only_annotates_with_are_importable(tmp_path: Path) -> None:
     names = "PromptArgument, LLMClient, Conversation, CallTool, ToolDependency"
-    assert folder(tmp_path, prompt=f"from diskurs import {names}\nfrom diskurs.protocols import {names}\n").module("prompt.py")
+    assert code_folder(tmp_path, prompt=f"from diskurs import {names}\nfrom diskurs.protocols import {names}\n").module("prompt.py")
 
 
 def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_a_module_is_one_whoever_imports_it_first(tmp_path: Path) -> None:
 
 
 def test_a_file_called_as_a_loaded_module_does_not_take_its_place(tmp_path: Path) -> None:
-    loaded = folder(tmp_path, tools__json="def add(): ...\n", tools__calendar="1 / 0\n")
+    loaded = code_folder(tmp_path, tools__json="def add(): ...\n", tools__calendar="1 / 0\n")
     known = sys.modules["json"], calendar
 
     assert loaded.module("tools/json.py").add
@@ -84,7 +84,7 @@ def test_modules_of_a_configuration_without_diskurs_are_apart(tmp_path: Path) ->
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "words.py").write_text("def who():\n    return 'plain'\n\n\ndef again():\n    return who()\n")
     folder = str(tmp_path / "plain")
-    loaded = folder(tmp_path / "desk", a__prompt="import words\n", a__words="", tools__words="")
+    loaded = code_folder(tmp_path / "desk", a__prompt="import words\n", a__words="", tools__words="")
 
     assert functions.load("words:who", folder)() == "plain"
     assert loaded.module("a/prompt.py").words.__file__ == str(tmp_path / "desk" / "a" / "words.py")
@@ -93,8 +93,8 @@ def test_modules_of_a_configuration_without_diskurs_are_apart(tmp_path: Path) ->
 
 
 def test_folders_without_init_are_apart(tmp_path: Path) -> None:
-    one = folder(tmp_path / "one", a__prompt="from lib import words\n", lib__words="NAME = 'one'\n")
-    two = folder(tmp_path / "two", a__prompt="from lib import words\n", lib__words="NAME = 'two'\n")
+    one = code_folder(tmp_path / "one", a__prompt="from lib import words\n", lib__words="NAME = 'one'\n")
+    two = code_folder(tmp_path / "two", a__prompt="from lib import words\n", lib__words="NAME = 'two'\n")
 
     assert one.module("a/prompt.py").words.NAME == "one"
     assert two.module("a/prompt.py").words.NAME == "two"
@@ -119,18 +119,18 @@ def test_a_folder_called_diskurs_is_not_taken_for_the_package(tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path)
     compatibility._is_installed.cache_clear()
 
-    assert folder(tmp_path / "desk", a__prompt="from diskurs import tool\n").module("a/prompt.py").tool
+    assert code_folder(tmp_path / "desk", a__prompt="from diskurs import tool\n").module("a/prompt.py").tool
 
 
 def test_custom_modules_are_imported_by_name(tmp_path: Path) -> None:
-    loaded = folder(tmp_path, lib__sums="def add(a, b):\n    return a + b\n", a__prompt="import sums\n")
+    loaded = code_folder(tmp_path, lib__sums="def add(a, b):\n    return a + b\n", a__prompt="import sums\n")
     module = loaded.module("a/prompt.py", {"sums": "lib/sums.py"})
     assert module.sums is loaded.module("lib/sums.py")
 
 
 def test_annotations_of_classes_are_readable_afterwards(tmp_path: Path) -> None:
     text = "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom diskurs import InputField, PromptArgument\n"
-    loaded = folder(tmp_path, a__prompt=f"{text}@dataclass\nclass Mine(PromptArgument):\n    topic: InputField[str] = ''\n")
+    loaded = code_folder(tmp_path, a__prompt=f"{text}@dataclass\nclass Mine(PromptArgument):\n    topic: InputField[str] = ''\n")
     mine = loaded.load(CodeReference(file="a/prompt.py", name="Mine"))
     assert fields.accesses(mine) == {"topic": "input"}
 
@@ -149,7 +149,7 @@ def test_annotations_of_classes_that_neighbours_import_are_readable_afterwards(t
 
 
 def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
-    loaded = folder(tmp_path, broken="1 / 0\n", leaving="import sys\nsys.exit(3)\n", fine="x = 1\n")
+    loaded = code_folder(tmp_path, broken="1 / 0\n", leaving="import sys\nsys.exit(3)\n", fine="x = 1\n")
     with pytest.raises(StepError, match=r"broken\.py cannot be imported: ZeroDivisionError"):
         loaded.module("broken.py")
     with pytest.raises(StepError, match=r"leaving\.py cannot be imported: SystemExit: 3"):
