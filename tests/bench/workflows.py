@@ -199,7 +199,7 @@ def _group(client: Client) -> Flow:
     os.environ["REDIS_URL"] = client.redis_url
     members = [f"m{number}" for number in range(MEMBERS)]
     told = f"Sum up {{input}}: {' '.join(f'{{{name}}}' for name in members)}"
-    builder, made = ChainBuilder(MODEL), plan.Plan(base=read_base(MODEL, "{instruction}", "normal", 60.0))
+    builder, made = ChainBuilder(MODEL), plan.BuilderPlan(base=read_base(MODEL, "{instruction}", "normal", 60.0))
     for name, text, mode, needs in (*((name, "Look at {input}", "parallel", []) for name in members), ("all", told, "serial", members)):
         builder.create_chain(name, [text], mode, dependencies=needs)  # type: ignore[arg-type]  # the words of its modes
         made = plan.create(made, name, read_parts([text], "normal"), mode=mode, group="default", dependencies=needs)  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def desk(folder: Path) -> Definitions:
 
 def group(model: str, text: str) -> tuple[ChainRequest, Definitions]:
     """What a ChainBuilder submits for a group on a text, and what it may name."""
-    made = plan.Plan(base=read_base({"name": model}, "{instruction}", "normal", 60.0))
+    made = plan.BuilderPlan(base=read_base({"name": model}, "{instruction}", "normal", 60.0))
     for name in SOURCES:
         made = _with(made, name, f"{name} <{{input}}>", "parallel")
     made = _with(made, SINK, f"{SINK} <{{input}}> {{{'} {'.join(SOURCES)}}}", "serial", *SOURCES)
@@ -130,5 +130,5 @@ def group(model: str, text: str) -> tuple[ChainRequest, Definitions]:
     return compiling.request_of(made, ids, text, {}, timeout_s=None), compiling.definitions_of(made, ids, str(HERE))
 
 
-def _with(old: plan.Plan, name: str, instruction: str, mode: plan.Mode, *needs: str) -> plan.Plan:
+def _with(old: plan.BuilderPlan, name: str, instruction: str, mode: plan.Mode, *needs: str) -> plan.BuilderPlan:
     return plan.create(old, name, read_parts([instruction], "normal"), mode=mode, group="group", dependencies=needs)
