@@ -358,7 +358,7 @@ def test_a_sequence_asks_its_model_and_hands_over_to_its_conductor(stage: Stage)
     assert stage.asked()[1] == "Sum up: a long story"
     assert result.usage.model_calls == 2
     (sequence,) = stage.steps(result.run_id, "diskurs.heuristic")
-    said = ConversationState.model_validate(sequence.output).said
+    said = ConversationState.model_validate(sequence.output).utterances
     assert [each.text for each in said] == ["Sum up: a long story", "All is well.", "Noted: All is well."]
 
 
