@@ -7,8 +7,8 @@
                            └─ fail: nobody was chosen, or a bound is reached
 
 Each arrow is growth, and the last step stands in the place of the first: what it gives is the answer. A step's output is where the
-conversation stands then (`Talk`: long-term memory, the arguments of who has it, counts), and what was said in that very step. What was said
-before is not copied: the talk names the steps that hold it. So a worker may die between any two steps, and nothing is written twice.
+conversation stands then (`ConversationState`: long-term memory, the arguments of who has it, counts), and what was said in that very step. What was said
+before is not copied: the state names the steps that hold it. So a worker may die between any two steps, and nothing is written twice.
 
 A turn is one holding of the conversation; its steps are named after it: `2.agent`, `2.agent/ask.1`, `2.agent/read.1`. What runs code of the
 folder is done by tools workers, model calls by agents workers. A reply is recorded (`ask`) before it is read (`read`), so no model is asked
@@ -44,7 +44,7 @@ ENTRIES: Mapping[AgentKind, str] = {
 
 @dataclass(frozen=True)
 class AgentTurn:
-    """One holding of the conversation: whose it is, and what for."""
+    """One turn of an agent in the conversation, and the purpose of the turn."""
 
     agent: str
     number: int
