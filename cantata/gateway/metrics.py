@@ -22,8 +22,8 @@ from cantata.client.client import Client
 from cantata.dispatch.queues import waiting
 from cantata.errors import UnavailableError
 from cantata.gateway.api.routes import ERRORS, Caller
-from cantata.health.facts import Missing
-from cantata.health.probe import Part
+from cantata.health.facts import Unavailable
+from cantata.health.probe import BackgroundCall
 from cantata.models.definitions import Definitions
 from cantata.models.names import NAME
 from cantata.models.values import Value
@@ -68,7 +68,7 @@ class Watch:
         self._named = set(load.USUAL_QUEUES)
         self._asked: dict[str, float] = {}
         self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
-        self._gathering: Part[Found] | None = None
+        self._gathering: BackgroundCall[Found] | None = None
         self._sizes = Sizes()
         self.page: Page = page_of(registry(__version__, _Fleet(self)))
 
@@ -76,20 +76,20 @@ class Watch:
         """How the fleet stands. Raises UnavailableError, after seconds at most."""
         with self._lock:
             gathering = self._gathering_for(set(named))
-        found = gathering.wait(gathering.since + PATIENCE_S)
-        if isinstance(found, Missing):
-            raise UnavailableError(found.why)
+        found = gathering.wait(gathering.started_at + PATIENCE_S)
+        if isinstance(found, Unavailable):
+            raise UnavailableError(found.reason)
         return found
 
-    def _gathering_for(self, named: set[str]) -> Part[Found]:
+    def _gathering_for(self, named: set[str]) -> BackgroundCall[Found]:
         """What is being gathered or was a moment ago; it is begun anew if that is too old, or for queues that nobody named before."""
         now = time.monotonic()
         asked = {queue: at for queue, at in self._asked.items() if now - at < REMEMBERED_S}
         taken = sorted(named - self._named - asked.keys())[: max(0, MOST_NAMED - len(asked))]
         self._asked = asked | dict.fromkeys([*(named & asked.keys()), *taken], now)
         known = self._gathering
-        if known is None or taken or now - known.since > (FRESH_S if known.is_over else HUNG_S):
-            known = self._gathering = Part("Redis or the broker", self._gathered)
+        if known is None or taken or now - known.started_at > (FRESH_S if known.is_over else HUNG_S):
+            known = self._gathering = BackgroundCall("Redis or the broker", self._gathered)
         return known
 
     def _gathered(self) -> Found:

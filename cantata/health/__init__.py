@@ -1,26 +1,26 @@
-"""Says whether all is well: each matter has a line that is green, yellow or red, with the reason and what to do.
+"""Health of a deployment: each part has a check that is ok, degraded or failing, with a message and the action to take.
 
-    gather ──▶ facts ──▶ lines_of_redis, lines_of_fleet, lines_of_limits, lines_of_doors ──▶ report
+    gather ──▶ facts ──▶ redis_checks, fleet_checks, limit_checks, service_checks ──▶ report
 
-Gathering asks, each part for itself and for seconds at most; the rest is pure.
+Gathering reads the parts in parallel and waits for a few seconds at most; the rest is pure.
 """
 
 from __future__ import annotations
 
-from cantata.health.facts import Facts, Missing
-from cantata.health.fleet_checks import of_fleet
+from cantata.health.facts import Facts, Unavailable
+from cantata.health.fleet_checks import check_fleet
 from cantata.health.gather import gather
-from cantata.health.limit_checks import of_limits
-from cantata.health.redis_checks import of_store
-from cantata.health.report import Line, Report, report
-from cantata.health.service_checks import of_doors, of_stack
+from cantata.health.limit_checks import check_limits
+from cantata.health.redis_checks import check_redis
+from cantata.health.report import Check, HealthReport, report
+from cantata.health.service_checks import check_services, check_stack
 
-__all__ = ["Line", "Report", "gather", "judged"]
+__all__ = ["Check", "HealthReport", "evaluate", "gather"]
 
 
-def judged(facts: Facts) -> Report:
-    """What is to be said of these facts."""
-    lines = [*of_store(facts.store)]
-    if not isinstance(facts.store, Missing) or not isinstance(facts.fleet, Missing):  # else both would say the same
-        lines += [*of_fleet(facts.fleet, facts.version, facts.broker), *of_limits(facts.shared)]
-    return report([*lines, *of_doors(facts.doors), *of_stack(facts.stack, facts.dead, facts.code_fault)])
+def evaluate(facts: Facts) -> HealthReport:
+    """Return the health that these facts show."""
+    checks = check_redis(facts.redis)
+    if not isinstance(facts.redis, Unavailable) or not isinstance(facts.fleet, Unavailable):  # else both have the same reason
+        checks += [*check_fleet(facts.fleet, facts.version, facts.broker), *check_limits(facts.limits)]
+    return report([*checks, *check_services(facts.services), *check_stack(facts.stack_home, facts.dead_processes, facts.code_fault)])

@@ -1,4 +1,4 @@
-"""What was found out, as values."""
+"""Facts about a deployment, as values."""
 
 from __future__ import annotations
 
@@ -13,89 +13,89 @@ from cantata.state.limits.limiter import LimitUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A part that could not be found out, and why."""
+class Unavailable:
+    """A part that could not be read, and the reason."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A server that keeps runs."""
+class RedisNode:
+    """A Redis server that stores runs."""
 
-    place: str
-    """As it may be shown."""
+    address: str
+    """Without a password."""
     info: Mapping[str, Any]
-    """What it says of itself: the reply to INFO."""
+    """Its reply to INFO."""
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """The Redis that keeps the runs: one server, or the nodes of a cluster that take writes."""
+class RedisFacts:
+    """The Redis that stores the runs: one server, or the masters of a cluster."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[RedisNode]
     answer_ms: float
-    """How long it took to answer."""
-    refusal: str = ""
-    """Why it takes no writes, in a sentence; empty if it does."""
+    """Duration of one round trip."""
+    write_error: str = ""
+    """The reason why it refuses writes; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Who works, and on what."""
+    """Workers, queues and runs."""
 
     workers: Sequence[Worker]
     sweep_age_s: float | None
-    """Since a sweep for lost work last ended; None if none ever did."""
+    """Time since the last sweep ended; None if none has."""
     runs_open: int
     totals: Mapping[str, int]
-    """What happened since the ledger began, such as `closed:failed`."""
-    queues: Mapping[str, QueueLoad] | Missing
-    """Missing if the broker could not be asked what waits there."""
-    handed_back: Sequence[str] = ()
-    """Steps that workers handed back in the last minute, and why."""
+    """Counts since the ledger was created, such as `closed:failed`."""
+    queues: Mapping[str, QueueLoad] | Unavailable
+    """Unavailable if the broker could not be read."""
+    refused_steps: Sequence[str] = ()
+    """Steps that workers refused in the last minute, and the reason of each."""
     last_ended: Mapping[str, int] = field(default_factory=dict)
-    """How the last runs that ended did: status → how many."""
+    """Outcomes of the last runs that closed: status → count."""
     dead_letters: int = 0
-    """Messages in our queues that were no steps."""
+    """Messages in the queues that were not steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """The limits that the configuration here names, and how they stand."""
+class LimitFacts:
+    """The shared limits that the local configuration sets, and their use."""
 
     limits: Limits
-    standing: LimitUsage
+    usage: LimitUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """A service that answers over HTTP."""
+class ServiceProbe:
+    """Answer of an HTTP service to a health request."""
 
     name: str
     url: str
     answer_ms: float | None = None
-    """How long it took; None if there was no answer."""
+    """None if there was no answer."""
     fault: str = ""
-    """What is wrong with it."""
+    """The problem that the answer reports, or the reason why there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was found out."""
+    """All facts that checks are made from."""
 
     version: str
-    """Of the command that asks."""
-    store: Store | Missing
-    fleet: Fleet | Missing
-    shared: Shared | Missing | None = None
-    """None if the configuration here names no limits."""
-    doors: Sequence[Door] = ()
+    """Version of the command that checks."""
+    redis: RedisFacts | Unavailable
+    fleet: Fleet | Unavailable
+    limits: LimitFacts | Unavailable | None = None
+    """None if the local configuration sets no limits."""
+    services: Sequence[ServiceProbe] = ()
     broker: str = ""
-    """Where messages go, if that is not the Redis of the runs; as it may be shown."""
-    stack: str = ""
-    """The folder of a stack that runs here; empty if there is none."""
-    dead: Sequence[str] = ()
-    """Its processes that do not run."""
+    """Address of the broker without its password, if it is not the Redis of the runs."""
+    stack_home: str = ""
+    """Folder of a local stack; empty if none runs."""
+    dead_processes: Sequence[str] = ()
+    """Processes of the stack that are not running."""
     code_fault: str = ""
-    """Why it does not serve changed code."""
+    """The reason why the stack does not serve changed code."""

@@ -1,43 +1,41 @@
-"""What is said of the limits that all workers share. Pure."""
+"""Check of the limits that all workers share. Pure."""
 
 from __future__ import annotations
 
-from cantata.health.facts import Missing, Shared
-from cantata.health.report import Line, green, red, yellow
+from cantata.health.facts import LimitFacts, Unavailable
+from cantata.health.report import Check, degraded, failing, ok
 from cantata.text_format import duration
 
-NEARLY = 0.8  # of what may be spent in a day
+HIGH = 0.8  # of the daily budget
 
 
-def of_limits(shared: Shared | Missing | None) -> list[Line]:
-    """A line for the limits of models and the budget of the day, if the configuration here names any."""
-    if shared is None:
+def check_limits(facts: LimitFacts | Unavailable | None) -> list[Check]:
+    """Return a check of the model limits and the daily budget, if the local configuration sets any."""
+    if facts is None:
         return []
-    if isinstance(shared, Missing):
-        return [yellow("limits", f"how they stand is not known: {shared.why}")]
-    return [_of(shared)]
+    if isinstance(facts, Unavailable):
+        return [degraded("limits", f"the limits cannot be read: {facts.reason}")]
+    return [_limits(facts)]
 
 
-def _of(shared: Shared) -> Line:
-    spent = _spent(shared)
+def _limits(facts: LimitFacts) -> Check:
+    spent = _spent_part(facts)
     if spent >= 1:
-        return red(
-            "limits", "the budget of this day is spent: runs end as exhausted", "raise limits.budgets.day, or wait until midnight UTC"
-        )
-    models = shared.standing.models
+        return failing("limits", "the daily budget is spent: runs end as exhausted", "raise limits.budgets.day, or wait until midnight UTC")
+    models = facts.usage.models
     paused = [f"{name} for {duration(found.paused_s * 1000)}" for name, found in models.items() if found.paused_s > 0]
     if paused:
-        return yellow("limits", f"providers asked for a pause: {', '.join(paused)}", "wait, or lower the limits of these models")
-    if spent > NEARLY:
-        return yellow("limits", f"{spent:.0%} of the budget of this day are spent", "raise limits.budgets.day if that is too little")
-    waiting = [f"{found.waiting:,} wait for {name}" for name, found in models.items() if found.waiting]
-    return green("limits", ", ".join(waiting) or "nothing waits for them")
+        return degraded("limits", f"providers asked for a pause: {', '.join(paused)}", "wait, or lower the limits of these models")
+    if spent > HIGH:
+        return degraded("limits", f"{spent:.0%} of the daily budget is spent", "raise limits.budgets.day if that is too little")
+    waiting = [f"{found.waiting:,} waiting for {name}" for name, found in models.items() if found.waiting]
+    return ok("limits", ", ".join(waiting) or "no calls waiting")
 
 
-def _spent(shared: Shared) -> float:
-    """How much of what may be spent in a day was: of tokens or of dollars, whichever is more."""
-    budget, standing = shared.limits.budgets.day, shared.standing
+def _spent_part(facts: LimitFacts) -> float:
+    """Return the part of the daily budget that is spent: of tokens or of dollars, the larger one."""
+    budget, usage = facts.limits.budgets.day, facts.usage
     return max(
-        standing.spent_tokens / budget.tokens if budget.tokens else 0.0,
-        standing.spent_usd / budget.usd if budget.usd else 0.0,
+        usage.spent_tokens / budget.tokens if budget.tokens else 0.0,
+        usage.spent_usd / budget.usd if budget.usd else 0.0,
     )

@@ -1,54 +1,50 @@
-"""What is said of the whole: a line for each matter, and the worst of their colours."""
+"""Health report: one check for each part of a deployment, and the worst of their statuses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from cantata.models.values import Value
 
-Colour = Literal["green", "yellow", "red"]
+CheckStatus = Literal["ok", "degraded", "failing"]
 
-RANKS: dict[Colour, int] = {"green": 0, "yellow": 1, "red": 2}
-
-
-class Line(Value):
-    """How one matter stands."""
-
-    matter: str = Field(description="what it is about, in a word or two")
-    colour: Colour = Field(description="green: all is well; yellow: it works, but look; red: it does not work")
-    said: str = Field(description="how it stands, and why that is not well")
-    todo: str = Field(default="", description="what to do; empty if nothing, or if `said` says it")
+SEVERITIES: dict[CheckStatus, int] = {"ok": 0, "degraded": 1, "failing": 2}
 
 
-class Report(Value):
-    """How all stands."""
+class Check(Value):
+    """Result of checking one part of a deployment."""
 
-    colour: Colour = Field(description="the worst of the lines")
-    lines: tuple[Line, ...] = Field(description="a line for each matter")
-
-
-def green(matter: str, said: str) -> Line:
-    """All is well."""
-    return Line(matter=matter, colour="green", said=said)
+    name: str = Field(description="the part that was checked, in a word or two")
+    status: CheckStatus = Field(description="ok; degraded: it works, with a problem; failing: it does not work")
+    message: str = Field(description="the state of the part, and the problem if there is one")
+    action: str = Field(default="", description="the action to take; empty if there is none, or if `message` names it")
 
 
-def yellow(matter: str, said: str, todo: str = "") -> Line:
-    """It works, but somebody should look."""
-    return Line(matter=matter, colour="yellow", said=said, todo=todo)
+class HealthReport(Value):
+    """Results of all checks."""
+
+    status: CheckStatus = Field(description="the worst status of the checks")
+    checks: tuple[Check, ...] = Field(description="one check for each part")
 
 
-def red(matter: str, said: str, todo: str = "") -> Line:
-    """It does not work."""
-    return Line(matter=matter, colour="red", said=said, todo=todo)
+def ok(name: str, message: str) -> Check:
+    """Return a check without a problem."""
+    return Check(name=name, status="ok", message=message)
 
 
-def worst(colours: list[Colour]) -> Colour:
-    """The worst of these; green if there are none."""
-    return max(colours, key=RANKS.__getitem__, default="green")
+def degraded(name: str, message: str, action: str = "") -> Check:
+    """Return a check of a part that works, with a problem."""
+    return Check(name=name, status="degraded", message=message, action=action)
 
 
-def report(lines: list[Line]) -> Report:
-    """These lines, and their worst."""
-    return Report(colour=worst([line.colour for line in lines]), lines=tuple(lines))
+def failing(name: str, message: str, action: str = "") -> Check:
+    """Return a check of a part that does not work."""
+    return Check(name=name, status="failing", message=message, action=action)
+
+
+def report(checks: Sequence[Check]) -> HealthReport:
+    """Return a report of these checks, with their worst status."""
+    return HealthReport(status=max((check.status for check in checks), key=SEVERITIES.__getitem__, default="ok"), checks=tuple(checks))

@@ -1,39 +1,41 @@
-"""What is said of the gateway, of Flower and of the stack of this folder. Pure."""
+"""Checks of the gateway, of Flower and of the local stack. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cantata.health.facts import Door
-from cantata.health.report import Line, green, red, yellow
+from cantata.health.facts import ServiceProbe
+from cantata.health.report import Check, degraded, failing, ok
 
 SLOW_MS = 1000.0
 
 
-def of_doors(doors: Sequence[Door]) -> list[Line]:
-    """A line for each service that answers over HTTP. Runs go on without any of them; a gateway that is gone is missed by its clients."""
-    return [_of_door(door) for door in doors]
+def check_services(probes: Sequence[ServiceProbe]) -> list[Check]:
+    """Return a check of each HTTP service. Runs need none of them, but clients need the gateway."""
+    return [_service(probe) for probe in probes]
 
 
-def _of_door(door: Door) -> Line:
-    if door.answer_ms is None:
-        said, todo = f"{door.url} {door.fault}; runs go on without it", "start it again, or look at its log"
-        return red(door.name, said, todo) if door.name == "gateway" else yellow(door.name, said, todo)
-    said = f"{door.url} answers in {door.answer_ms:.0f} ms"
-    if door.fault:
-        return yellow(door.name, f"{said}, but is not ready: {door.fault}")
-    if door.answer_ms > SLOW_MS:
-        return yellow(door.name, f"{said}, which is slow; runs go on without it", "look at its load")
-    return green(door.name, said)
+def _service(probe: ServiceProbe) -> Check:
+    if probe.answer_ms is None:
+        check = failing if probe.name == "gateway" else degraded
+        return check(probe.name, f"{probe.url} {probe.fault}; runs continue without it", "restart it, or check its log")
+    message = f"{probe.url} answers in {probe.answer_ms:.0f} ms"
+    if probe.fault:
+        return degraded(probe.name, f"{message}, but is not ready: {probe.fault}")
+    if probe.answer_ms > SLOW_MS:
+        return degraded(probe.name, f"{message}, which is slow; runs continue without it", "check its load")
+    return ok(probe.name, message)
 
 
-def of_stack(home: str, dead: Sequence[str], code_fault: str = "") -> list[Line]:
-    """Return a line for the stack of this folder, if there is one."""
+def check_stack(home: str, dead_processes: Sequence[str], code_fault: str = "") -> list[Check]:
+    """Return a check of the local stack, if one runs."""
     if not home:
         return []
     if code_fault:
-        return [yellow("stack", f"the stack in {home} still serves the code of before: {code_fault}", "correct the file; it is noticed")]
-    if dead:
-        said = f"of the stack in {home} {', '.join(dead)} {'does' if len(dead) == 1 else 'do'} not run"
-        return [yellow("stack", said, f"look at {home}/logs if that does not start again by itself")]
-    return [green("stack", f"all of it runs, in {home}")]
+        return [
+            degraded("stack", f"the stack in {home} still serves the previous code: {code_fault}", "correct the file; it is then reloaded")
+        ]
+    if dead_processes:
+        message = f"of the stack in {home}, {', '.join(dead_processes)} {'is' if len(dead_processes) == 1 else 'are'} not running"
+        return [degraded("stack", message, f"check {home}/logs if that does not restart by itself")]
+    return [ok("stack", f"all processes are running, in {home}")]

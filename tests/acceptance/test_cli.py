@@ -483,17 +483,17 @@ def test_status_lists_every_process_and_worker(kept: Folder) -> None:
     assert {queue for each in found["workers"] for queue in each["queues"]} >= {"coordinator", "agents", "tools"}
 
 
-def test_status_says_of_each_matter_whether_it_is_well(kept: Folder) -> None:
+def test_status_prints_a_line_for_each_check(kept: Folder) -> None:
     eventually(lambda: len(_workers(kept)) == 3)
 
-    green = {("green", matter) for matter in ("Redis", "disk", "memory", "workers", "code", "sweep", "queue", "runs", "gateway", "stack")}
+    expected = {("ok", name) for name in ("Redis", "disk", "memory", "workers", "code", "sweep", "queue", "runs", "gateway", "stack")}
 
-    def told() -> tuple[int, set[tuple[str, ...]]]:
+    def checks() -> tuple[int, set[tuple[str, ...]]]:
         done = kept.submit("status")
-        lines = [line for line in done.stdout.splitlines() if line.startswith(("green", "yellow", "red"))]
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("ok", "degraded", "failing"))]
         return done.returncode, {tuple(line.split(maxsplit=2)[:2]) for line in lines}
 
-    eventually(lambda: told() == (0, green))
+    eventually(lambda: checks() == (0, expected))
 
 
 def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folder) -> None:

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 from cantata import embedded
 from cantata.cli.main import submit
-from cantata.client.client import ChainRun, Client
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
 from cantata.dashboard.pages.run_pages import Pages
 from cantata.embedded import Stack, stack_plan
 from cantata.embedded.identity import identify
@@ -182,9 +183,9 @@ def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk
     said = CliRunner().invoke(submit, ["up"])
     assert f"warning: the stack still serves the code of before: {desk.folder}/steps.py: line 1" in said.stderr
     status = CliRunner().invoke(submit, ["status", "--json"])
-    lines = {line["matter"]: line for line in json.loads(status.stdout)["health"]["lines"]}
-    assert lines["stack"]["colour"] == "yellow"
-    assert "line 1: invalid syntax" in lines["stack"]["said"]
+    checks = {check["name"]: check for check in json.loads(status.stdout)["health"]["checks"]}
+    assert checks["stack"]["status"] == "degraded"
+    assert "line 1: invalid syntax" in checks["stack"]["message"]
     version = desk.edit()
     until(lambda: desk.served() == version, "the corrected version")
     until(lambda: not desk.stack.code_fault, "the end of the fault")

@@ -413,7 +413,7 @@ def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home
         stack.stop()
 
     assert (said.exit_code, listed.exit_code) == (3, 3)
-    assert re.search(r"^red +Redis +.*gave no answer within \d s", said.stdout, re.MULTILINE), said.output
+    assert re.search(r"^failing +Redis +.*gave no answer within \d s", said.stdout, re.MULTILINE), said.output
     assert f"the Redis of the stack in {home.path} gives no answer; `submit status` says" in listed.stderr
 
 

@@ -12,9 +12,11 @@ from cantata import __version__, embedded, health, text_format
 from cantata.cli.main import FAILED
 from cantata.cli.options import as_json, configured
 from cantata.errors import UnavailableError
-from cantata.health.facts import Missing
+from cantata.health.facts import Unavailable
 from cantata.settings import settings
 from cantata.state.fleet import registry
+
+COLOURS = {"ok": "green", "degraded": "yellow", "failing": "red"}
 
 
 @click.command()
@@ -68,9 +70,9 @@ def down(as_json: bool) -> int:
 @click.option("--flower", metavar="URL", help="The same of Flower.")
 @as_json
 def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
-    """Show whether all is well, what to do where it is not, and what runs.
+    """Check this deployment, and show what runs.
 
-    Each matter is green, yellow (it works, but look) or red (it does not work). If any is red the exit status is 1.
+    Prints one line per check: ok, degraded or failing, with the action to take. If any is failing the exit status is 1.
     """
     stack = embedded.status()
     url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if that gives no answer: then this is reported
@@ -82,14 +84,14 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     facts = health.gather(
         url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower
     )  # fmt: skip
-    found = health.judged(facts)
-    _print_status(stack, found, [] if isinstance(facts.fleet, Missing) else list(facts.fleet.workers), as_json)
-    if isinstance(facts.store, Missing):
-        raise UnavailableError(facts.store.why)
-    return FAILED if found.colour == "red" else 0
+    found = health.evaluate(facts)
+    _print_status(stack, found, [] if isinstance(facts.fleet, Unavailable) else list(facts.fleet.workers), as_json)
+    if isinstance(facts.redis, Unavailable):
+        raise UnavailableError(facts.redis.reason)
+    return FAILED if found.status == "failing" else 0
 
 
-def _print_status(stack: embedded.StackStatus, found: health.Report | None, workers: list[registry.Worker], as_json: bool) -> None:
+def _print_status(stack: embedded.StackStatus, found: health.HealthReport | None, workers: list[registry.Worker], as_json: bool) -> None:
     if as_json:
         shown = [worker.model_dump(mode="json") for worker in workers]
         click.echo(json.dumps({**stack.to_json(), "workers": shown, "health": found.model_dump() if found else None}))
@@ -100,12 +102,13 @@ def _print_status(stack: embedded.StackStatus, found: health.Report | None, work
     _show(stack, workers)
 
 
-def _show_health(found: health.Report) -> None:
-    width = max(len(line.matter) for line in found.lines)
-    for line in found.lines:
-        click.echo(f"{click.style(f'{line.colour:6}', fg=line.colour)}  {line.matter:{width}}  {text_format.clean(line.said)}")
-        if line.todo:
-            click.echo(f"{'':8}{'':{width}}  → {text_format.clean(line.todo)}")
+def _show_health(found: health.HealthReport) -> None:
+    width = max(len(check.name) for check in found.checks)
+    for check in found.checks:
+        status = click.style(f"{check.status:8}", fg=COLOURS[check.status])
+        click.echo(f"{status}  {check.name:{width}}  {text_format.clean(check.message)}")
+        if check.action:
+            click.echo(f"{'':10}{'':{width}}  → {text_format.clean(check.action)}")
 
 
 def _show(stack: embedded.StackStatus, workers: list[registry.Worker]) -> None:

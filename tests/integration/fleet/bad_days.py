@@ -1,4 +1,4 @@
-"""A Redis, workers and a gateway of a test's own, each a process that may be hurt, and what `submit status` says of them."""
+"""A Redis, workers and a gateway of a test's own, each a process that may be hurt, and what `submit status` prints of them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ PATIENCE_S = 60.0  # for a process to start or to end, on a busy machine
 
 
 @dataclass(frozen=True)
-class Told:
-    """What `submit status` said."""
+class StatusOutput:
+    """Output of `submit status`."""
 
     exit_status: int
-    colour: str
-    lines: Mapping[str, tuple[str, str]]
-    """Matter → colour and text."""
+    status: str
+    checks: Mapping[str, tuple[str, str]]
+    """Name → status, and message with action."""
     errors: str
     seconds: float
 
-    def of(self, matter: str) -> tuple[str, str]:
-        """The line of a matter."""
-        return self.lines[matter]
+    def of(self, name: str) -> tuple[str, str]:
+        """Return the check of this name."""
+        return self.checks[name]
 
 
 class Town:
@@ -118,14 +118,14 @@ class Town:
         """A client of these processes."""
         return Client(self.url, config=self._definitions)
 
-    def status(self, *words: str, url: str | None = None) -> Told:
-        """What `submit status` says now."""
+    def status(self, *words: str, url: str | None = None) -> StatusOutput:
+        """Return what `submit status` prints now."""
         since = time.monotonic()
         done = CliRunner().invoke(submit, ["status", "--json", *words], env={"REDIS_URL": url or self.url})
         seconds = time.monotonic() - since
-        told = json.loads(done.stdout)["health"]
-        lines = {line["matter"]: (line["colour"], f"{line['said']} {line['todo']}".strip()) for line in told["lines"]}
-        return Told(done.exit_code, told["colour"], lines, done.stderr, seconds)
+        health = json.loads(done.stdout)["health"]
+        checks = {check["name"]: (check["status"], f"{check['message']} {check['action']}".strip()) for check in health["checks"]}
+        return StatusOutput(done.exit_code, health["status"], checks, done.stderr, seconds)
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until a condition holds."""
@@ -135,17 +135,17 @@ class Town:
                 pytest.fail(f"{what} did not come within {PATIENCE_S} s")
             time.sleep(0.02)
 
-    def wait_for(self, matter: str, colour: str, *words: str, text: str = "") -> Told:
-        """Wait until `submit status` says this colour of a matter, and this."""
-        told: list[Told] = []
+    def wait_for(self, name: str, status: str, *words: str, text: str = "") -> StatusOutput:
+        """Wait until a check has this status, and a message with this text."""
+        outputs: list[StatusOutput] = []
 
         def is_so() -> bool:
-            told.append(self.status(*words))
-            found, said = told[-1].lines.get(matter, ("", ""))
-            return found == colour and text in said
+            outputs.append(self.status(*words))
+            found, message = outputs[-1].checks.get(name, ("", ""))
+            return found == status and text in message
 
-        self.wait(is_so, f"{colour} of {matter}")
-        return told[-1]
+        self.wait(is_so, f"{status} of {name}")
+        return outputs[-1]
 
     @contextmanager
     def frozen(self, name: str) -> Iterator[None]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cantata.client.client import ChainRun, Client
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
 from cantata.models.definitions import Tool
 from cantata.state.redis.connection import connect
 from tests.integration.fleet import conftest
@@ -56,14 +57,14 @@ def check_ends_well(run: ChainRun, journal: Journal) -> None:
     assert [line["name"] for line in journal.of("finish")] == [f"s{number}" for number in range(MANY)]
 
 
-def test_when_all_is_well_nothing_is_red_and_what_lacks_is_named(town: Town) -> None:
-    town.wait_for("sweep", "green")
-    told = town.wait_for("Redis", "green")  # a machine that stalls makes one answer slow
+def test_without_faults_no_check_fails_and_an_unserved_queue_is_named(town: Town) -> None:
+    town.wait_for("sweep", "ok")
+    told = town.wait_for("Redis", "ok")  # a machine that stalls makes one answer slow
 
-    assert (told.exit_status, told.colour, told.errors) == (0, "yellow", "")
-    assert told.of("queue agents") == ("yellow", "no worker serves queue 'agents'; nothing waits start one with `submit worker agents`")
-    assert {matter: colour for matter, (colour, _) in told.lines.items() if matter != "queue agents"} == dict.fromkeys(
-        ("Redis", "disk", "memory", "workers", "sweep", "queue coordinator", "queue tools", "runs"), "green"
+    assert (told.exit_status, told.status, told.errors) == (0, "degraded", "")
+    assert told.of("queue agents") == ("degraded", "no worker serves queue 'agents'; nothing waiting start one with `submit worker agents`")
+    assert {name: status for name, (status, _) in told.checks.items() if name != "queue agents"} == dict.fromkeys(
+        ("Redis", "disk", "memory", "workers", "sweep", "queue coordinator", "queue tools", "runs"), "ok"
     )
 
 
@@ -72,16 +73,16 @@ def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Clien
     run = begin(client, journal)
 
     with town.full_disk():
-        told = town.wait_for("disk", "red")
+        told = town.wait_for("disk", "failing")
         town.wait(lambda: "cannot write to its disk" in town.log("tools") + town.log("coordinator"), "the sentence in a log")
 
     assert (told.exit_status, told.of("disk")[1]) == (
         1,
-        "the AOF cannot be written, so writes are refused and runs wait free the disk that Redis writes to",
+        "the AOF cannot be written, so writes are refused and runs wait free space on the disk that Redis writes to",
     )
-    assert "but takes no writes: Redis cannot write to its disk" in told.of("Redis")[1]
+    assert "but refuses writes: Redis cannot write to its disk" in told.of("Redis")[1]
     check_ends_well(run, journal)
-    assert town.wait_for("disk", "green").of("Redis")[0] == "green"
+    assert town.wait_for("disk", "ok").of("Redis")[0] == "ok"
 
 
 def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Client, journal: Journal) -> None:
@@ -90,11 +91,11 @@ def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Clie
     with connect(town.url) as redis:
         redis.config_set("maxmemory", 1_000_000)
         try:
-            told = town.wait_for("Redis", "red")
+            told = town.wait_for("Redis", "failing")
         finally:
             redis.config_set("maxmemory", 0)
 
-    assert (told.exit_status, told.of("memory")[0]) == (1, "red")
+    assert (told.exit_status, told.of("memory")[0]) == (1, "failing")
     assert "Redis is full (maxmemory): raise its maxmemory" in told.of("Redis")[1]
     check_ends_well(run, journal)
 
@@ -133,7 +134,7 @@ def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town:
         told = town.status()
 
     assert told.exit_status == 3
-    assert list(told.lines) == ["Redis"]
+    assert list(told.checks) == ["Redis"]
     assert "gave no answer within 4 s" in told.of("Redis")[1]
     assert "gave no answer within 4 s" in told.errors
     assert told.seconds < 20
@@ -143,7 +144,7 @@ def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town:
 def test_a_gateway_that_is_frozen_or_killed_keeps_no_run(town: Town, client: Client, journal: Journal) -> None:
     address = town.start_gateway()
     assert (
-        town.wait_for("gateway", "yellow", "--gateway", address)
+        town.wait_for("gateway", "degraded", "--gateway", address)
         .of("gateway")[1]
         .endswith("no worker serves queue 'agents': start one with `submit worker agents`")
     )
@@ -155,8 +156,8 @@ def test_a_gateway_that_is_frozen_or_killed_keeps_no_run(town: Town, client: Cli
     town.end("gateway")
     gone = town.status("--gateway", address)
 
-    assert told.of("gateway")[0] == "red"
-    assert "does not answer within 3 s; runs go on without it" in told.of("gateway")[1]
+    assert told.of("gateway")[0] == "failing"
+    assert "does not answer within 3 s; runs continue without it" in told.of("gateway")[1]
     assert gone.exit_status == 1
     assert f"{address} cannot be reached" in gone.of("gateway")[1]
 
@@ -165,7 +166,7 @@ def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(town: Tow
     nodes = [tool("one", "paint", journal=str(journal.path), mark="one", seconds=0.0)]
     run = client.submit_chain({"nodes": nodes, "entry_node": "one"})
 
-    told = town.wait_for("queue gpu", "red")
+    told = town.wait_for("queue gpu", "failing")
     run.cancel()
 
     assert told.exit_status == 1
@@ -177,7 +178,7 @@ def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(town: Tow
 def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
     town.start_worker("tools", module="tests.faults.old_worker", name="old")
 
-    told = town.wait_for("workers", "yellow", text=": old@")
+    told = town.wait_for("workers", "degraded", text=": old@")
     town.end("old")
 
     assert told.exit_status == 0
@@ -191,20 +192,23 @@ def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
     command = [sys.executable, "-P", "-m", "cantata.workers", "tools", "--name", "tools", "--concurrency", "1"]
     town.start("duplicate", command, PYTHONPATH=str(TOP))
 
-    told = town.wait_for("workers", "yellow", text="of one name")
+    told = town.wait_for("workers", "degraded", text="same name")
     town.wait(lambda: all("name_taken" in town.log(name) for name in ("tools", "duplicate")), "the warning of both")
     town.end("duplicate")
 
     assert "2, of version " in told.of("workers")[1]
-    assert "of one name, so they count as one: tools@" in told.of("workers")[1]
+    assert "same name, so counted as one: tools@" in told.of("workers")[1]
     assert told.of("workers")[1].endswith("start one of them with another --name")
     assert [town.log(name).count("name_taken") for name in ("tools", "duplicate")] == [1, 1]
-    assert town.wait_for("workers", "green").exit_status == 0
+    assert town.wait_for("workers", "ok").exit_status == 0
 
 
-def test_a_redis_without_workers_is_red(town: Town) -> None:
+def test_a_redis_without_workers_is_failing(town: Town) -> None:
     told = town.status(url=f"{town.url}?db=1")
 
     assert told.exit_status == 1
-    assert told.of("workers") == ("red", "nobody works, so runs wait start some with `submit worker coordinator agents tools`")
-    assert told.of("sweep")[0] == "red"
+    assert told.of("workers") == (
+        "failing",
+        "no worker is running, so runs wait start workers with `submit worker coordinator agents tools`",
+    )
+    assert told.of("sweep")[0] == "failing"

@@ -14,7 +14,7 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.dispatch.celery_app import send
-from cantata.health.gather import look_at_fleet
+from cantata.health.gather import read_fleet
 from cantata.planning.canvas import Dispatch
 from cantata.state.fleet import dead_letters
 from cantata.state.fleet.load import measure
@@ -92,7 +92,7 @@ def test_a_task_that_is_no_step_is_kept_and_told(
 
     (letter,) = until(lambda: dead_letters.letters(client.redis), "the dead letter")
     assert (letter["queue"], letter["reason"]) == ("tools", reason)
-    assert look_at_fleet(client.redis_url).standing.dead_letters == 1
+    assert read_fleet(client.redis_url).fleet.dead_letters == 1
     assert client.redis.ttl(letters) > 0
 
 

@@ -18,10 +18,10 @@ from tests.integration.redis.servers import HERE, Clustered, Server, running, un
 
 
 def status(url: str, **environment: str) -> tuple[Result, dict[str, tuple[str, str]]]:
-    """What it says, and its lines: matter → colour and text."""
+    """Return the result of the command, and its checks: name → status and message."""
     done = CliRunner().invoke(submit, ["status", "--json"], env={"REDIS_URL": url, **environment})
-    lines = json.loads(done.stdout)["health"]["lines"] if done.stdout else []
-    return done, {line["matter"]: (line["colour"], line["said"]) for line in lines}
+    checks = json.loads(done.stdout)["health"]["checks"] if done.stdout else []
+    return done, {check["name"]: (check["status"], check["message"]) for check in checks}
 
 
 def test_each_node_of_a_cluster_has_its_lines_and_its_broker_has_one(tmp_path: Path) -> None:
@@ -29,17 +29,17 @@ def test_each_node_of_a_cluster_has_its_lines_and_its_broker_has_one(tmp_path: P
     with running(*cluster.nodes, broker):
         cluster.form()
 
-        _, told = status(cluster.url, CANTATA_BROKER_URL=f"redis://{broker.place}")
+        _, checks = status(cluster.url, CANTATA_BROKER_URL=f"redis://{broker.place}")
         broker.kill()
         _, lost = status(cluster.url, CANTATA_BROKER_URL=f"redis://{broker.place}")
         without, _ = status(cluster.url)
 
-    assert {(matter, colour) for matter, (colour, _) in told.items() if matter.startswith("memory")} == {
-        (f"memory {node.place}", "green") for node in cluster.nodes
+    assert {(name, found) for name, (found, _) in checks.items() if name.startswith("memory")} == {
+        (f"memory {node.place}", "ok") for node in cluster.nodes
     }
-    assert "at 3 nodes" in told["Redis"][1]
-    assert told["broker"] == ("green", f"redis://{broker.place} answers")
-    assert lost["broker"][0] == "red"
+    assert "at 3 nodes" in checks["Redis"][1]
+    assert checks["broker"] == ("ok", f"redis://{broker.place} answers")
+    assert lost["broker"][0] == "failing"
     assert (without.exit_code, "set CANTATA_BROKER_URL" in without.stderr) == (2, True)
 
 
@@ -50,10 +50,10 @@ def test_a_master_tells_of_its_replica_which_is_refused_itself(tmp_path: Path) -
     with running(master, replica):
         until(lambda: master.redis.info("replication").get("slave0", {}).get("state") == "online", "the replica")
 
-        _, told = status(f"redis://{master.place}")
+        _, checks = status(f"redis://{master.place}")
         refused, _ = status(f"redis://{replica.place}")
 
-    assert told["replicas"] == ("green", "1 follows")
+    assert checks["replicas"] == ("ok", "1 in sync")
     assert (refused.exit_code, "is a read-only replica; name its master" in refused.stderr) == (3, True)
 
 
@@ -69,5 +69,5 @@ def test_what_never_answers_costs_seconds_and_is_told() -> None:
 
     assert time.monotonic() - since < 60  # some 4 s, and what a busy machine takes to start a process
     assert done.returncode == 3
-    assert [line for line in done.stdout.splitlines() if line.startswith("red") and "gave no answer within" in line]
+    assert [line for line in done.stdout.splitlines() if line.startswith("failing") and "gave no answer within" in line]
     assert "geheim" not in done.stdout + done.stderr

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from cantata import health
 from cantata.cli.main import submit
-from cantata.client.client import Client, EmbeddedClient, TurnRun
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError
 from cantata.models.events import SignalAwaited, StepRefused
 from cantata.models.wire import RunResult
@@ -351,12 +352,12 @@ def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_i
         run = own.submit_workflow("w", "Hello")
         refused = until(lambda: [event for event in run.log(timeout_s=0.5) if isinstance(event, StepRefused)], "a refusal")
         shown = CliRunner().invoke(submit, ["runs", "show", run.run_id], env={"REDIS_URL": client.redis_url}).output
-        handed_back = health.judged(health.gather(client.redis_url, version="0.1.0")).lines
+        checks = health.evaluate(health.gather(client.redis_url, version="0.1.0")).checks
 
         assert "no script 'up' with the digest" in refused[0].message
         assert "no script 'up' with the digest" in " ".join(shown.split())
-        (line,) = [line for line in handed_back if line.matter == "steps"]
-        assert run.run_id in line.said
+        (check,) = [check for check in checks if check.name == "steps"]
+        assert run.run_id in check.message
         file.write_text(text)
         result = run.result(PATIENCE_S)
 
