@@ -38,21 +38,21 @@ def faults(folder: Path, *texts: str, **files: str) -> list[str]:
     return [str(fault) for fault in loaded.in_files(checks.check_chains(loaded.definitions))]
 
 
-def play(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello", **is_true: Tool | JsonValue) -> Run:
+def play(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> Run:
     """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
     assert loaded.in_files(checks.check_chains(loaded.definitions)) == []
     definitions = loaded.definitions
-    tools: dict[str, Tool] = {name: _agent(name, is_true.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
-    tools |= {name: say for name, say in is_true.items() if callable(say) and name not in tools}
+    tools: dict[str, Tool] = {name: _agent(name, replies.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
+    tools |= {name: say for name, say in replies.items() if callable(say) and name not in tools}
     tools["langswarm.value"] = lambda given: given["value"]
     tools["langswarm.check"] = _check
     node = ChainNode(node_id="it", kind="chain", name=workflow, input=dict.fromkeys(("user_input", "user_query", "input"), text))
     return Run(ChainRequest(nodes=[node], entry_node="it"), definitions, tools).play()
 
 
-def answer(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello", **is_true: Tool | JsonValue) -> JsonValue:
+def answer(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> JsonValue:
     """What a workflow answers."""
-    run = play(loaded, workflow, text, **is_true)
+    run = play(loaded, workflow, text, **replies)
     assert run.status == "succeeded", run.story
     return run.output("it")
 
@@ -74,14 +74,14 @@ def _calls(run: Run, step: str) -> bool:
     return run.states[step] == "done" and not isinstance(run.outputs.get(step), bool)
 
 
-def _agent(name: str, is_true: Tool | JsonValue) -> Tool:
+def _agent(name: str, replies: Tool | JsonValue) -> Tool:
     def say(given: dict[str, JsonValue]) -> JsonValue:
-        if callable(is_true):
-            return is_true(given)
+        if callable(replies):
+            return replies(given)
         return (
-            is_true.replace("{}", str(given["input"] if len(given) == 1 and "input" in given else given))
-            if isinstance(is_true, str)
-            else is_true
+            replies.replace("{}", str(given["input"] if len(given) == 1 and "input" in given else given))
+            if isinstance(replies, str)
+            else replies
         )
 
     return say

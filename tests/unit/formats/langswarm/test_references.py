@@ -38,9 +38,9 @@ JSON = st.recursive(
 )
 
 
-def value(braced: JsonValue, root: dict[str, JsonValue] | None = None, scope: Scope = SCOPE) -> JsonValue:
+def value(written: JsonValue, root: dict[str, JsonValue] | None = None, scope: Scope = SCOPE) -> JsonValue:
     """What a value of the file comes to."""
-    rendered = render(braced, scope)
+    rendered = render(written, scope)
     return rendered.value if rendered.expression is None else evaluated(rendered.expression, ROOT if root is None else root)
 
 
@@ -77,8 +77,8 @@ def evaluated(expression: str, root: dict[str, JsonValue]) -> JsonValue:
         ("no reference {user_input} $ {}", "no reference {user_input} $ {}"),
     ],
 )
-def test_a_reference_means_what_the_pages_say(braced: str, meant: JsonValue) -> None:
-    assert value(braced) == meant
+def test_a_reference_means_what_the_pages_say(written: str, meant: JsonValue) -> None:
+    assert value(written) == meant
 
 
 def test_a_lone_reference_keeps_its_type_and_one_within_a_text_is_written_out() -> None:
@@ -102,9 +102,9 @@ def test_mappings_and_lists_are_read_within() -> None:
         ("${.read}", "no path"),
     ],
 )
-def test_what_means_nothing_is_said_with_the_nearest_name(braced: str, said: str) -> None:
+def test_what_means_nothing_is_said_with_the_nearest_name(written: str, said: str) -> None:
     with pytest.raises(UnreadableError) as error:
-        value(f"text {braced}")
+        value(f"text {written}")
 
     assert said in str(error.value)
 

@@ -128,14 +128,14 @@ ROUTED = """
         ("condition: {if: '${a.id} exists', then: b, else: c}", {"id": ""}, ["a", "b"]),
     ],
 )  # fmt: skip
-def test_one_way_of_a_condition_is_taken(tmp_path: Path, route: str, is_true: JsonValue, done: list[str]) -> None:
+def test_one_way_of_a_condition_is_taken(tmp_path: Path, route: str, replies: JsonValue, done: list[str]) -> None:
     used = [step for step in "bcd" if f" {step}" in route or f"[{step}" in route]
     rest = "".join(
         line + "\n" for line in (ROUTED % f"{{{route}}}").splitlines() if "id: a" in line or any(f"id: {s}" in line for s in used)
     )
     loaded = load(tmp_path, f"{AGENTS}workflows:\n  w:\n    steps:\n{rest}")
 
-    assert asked(play(loaded, "w", ann=is_true)) == done
+    assert asked(play(loaded, "w", ann=replies)) == done
 
 
 def test_the_user_may_be_one_way_of_a_condition(tmp_path: Path) -> None:
