@@ -111,7 +111,7 @@ ROUTED = """
 
 
 @pytest.mark.parametrize(
-    ("route", "says", "done"),
+    ("route", "replies", "done"),
     [
         ("condition: {if: \"${a.level} == 'high'\", then: b, else: c}", {"level": "high"}, ["a", "b"]),
         ("condition: {if: \"${a.level} == 'high'\", then: b, else: c}", {"level": "low"}, ["a", "c"]),
