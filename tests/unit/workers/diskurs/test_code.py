@@ -24,7 +24,7 @@ def code_folder(folder: Path, **files: str) -> CodeFolder:
 
 
 def test_diskurs_is_importable_only_while_code_runs(tmp_path: Path) -> None:
-    loaded = folder(
+    loaded = code_folder(
         tmp_path, a__prompt="from diskurs.entities import PromptArgument\nfrom diskurs import prompt_field, PromptValidationError\n"
     )
     module = loaded.module("a/prompt.py")
@@ -45,7 +45,7 @@ def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_of_the_same_name_are_apart_and_neighbours_are_found(tmp_path: Path) -> None:
-    loaded = folder(
+    loaded = code_folder(
         tmp_path, a__prompt="from words import NAME\n", a__words="NAME = 'a'\n", b__prompt="from words import NAME\n",
         b__words="NAME = 'b'\n", a__parallelize="from prompt import NAME as it\nimport prompt\n",
     )  # fmt: skip
@@ -58,7 +58,7 @@ def test_files_of_the_same_name_are_apart_and_neighbours_are_found(tmp_path: Pat
 
 
 def test_a_module_is_one_whoever_imports_it_first(tmp_path: Path) -> None:
-    loaded = folder(
+    loaded = code_folder(
         tmp_path, known="class Known: ...\n", a__rules="from prompt import Topic\nfrom known import Known\n",
         a__prompt="class Topic: ...\n", b__prompt="from known import Known\n",
     )  # fmt: skip
@@ -103,7 +103,7 @@ def test_folders_without_init_are_apart(tmp_path: Path) -> None:
 
 def test_what_is_installed_in_the_folder_stays_loaded(tmp_path: Path) -> None:
     package = "venv/lib/site-packages"
-    loaded = folder(
+    loaded = code_folder(
         tmp_path, **{f"{package}/installed_in_folder": ""}, a__prompt=f"import sys\nsys.path.append({str(tmp_path / package)!r})\n"
         "import installed_in_folder\n",
     )  # fmt: skip
@@ -137,7 +137,7 @@ def test_annotations_of_classes_are_readable_afterwards(tmp_path: Path) -> None:
 
 def test_annotations_of_classes_that_neighbours_import_are_readable_afterwards(tmp_path: Path) -> None:
     head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-    loaded = folder(
+    loaded = code_folder(
         tmp_path,
         common=f"{head}from diskurs import InputField, PromptArgument\n@dataclass\nclass Base(PromptArgument):\n    a: InputField[str]\n",
         a__prompt=f"{head}from typing import Optional\nimport common\n@dataclass\nclass Own(common.Base):\n    b: Optional[str] = None\n",
