@@ -34,7 +34,7 @@ COMMANDS = {
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, keep and forget what is remembered."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),
-    "status": ("stacks", "Show whether all is well, what to do where it is not, and what runs."),
+    "status": ("stacks", "Check this deployment, and show what runs."),
     "down": ("stacks", "Stop the stack of this folder."),
     "gateway": ("gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
     "flower": ("flower", "Serve Flower, which shows the tasks, with the run pages in it."),
