@@ -8,57 +8,57 @@ from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
-from cantata.frontends.diskurs.diskurs_config import Page
-from cantata.frontends.diskurs.entry_checks import check_agent, check_ways
+from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
+from cantata.frontends.diskurs.entry_checks import check_agent, check_handover_cycles
 from cantata.frontends.diskurs.prompts import PromptReader
 from cantata.models.conversation_config import BranchCode, CodeReference, ConversationAgent, HandoverRule
 
 
-def agents_of(page: Page) -> dict[str, ConversationAgent]:
+def agents_of(reader: DiskursConfigReader) -> dict[str, ConversationAgent]:
     """Those that have their form, by name."""
-    entries = page.entries("agents", schema.Agent)
-    check_ways(page, entries)
-    return {entry.name: _agent(page, ("agents", i), entry) for i, entry in entries.items()}
+    entries = reader.entries("agents", schema.Agent)
+    check_handover_cycles(reader, entries)
+    return {entry.name: _agent(reader, ("agents", i), entry) for i, entry in entries.items()}
 
 
-def _agent(page: Page, path: KeyPath, entry: schema.Agent) -> ConversationAgent:
-    check_agent(page, path, entry)
-    prompt, description = PromptReader(page, (*path, "prompt"), entry).read()
+def _agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> ConversationAgent:
+    check_agent(reader, path, entry)
+    prompt, description = PromptReader(reader, (*path, "prompt"), entry).read()
     return ConversationAgent(
         kind=entry.type, description=description, llm=entry.llm, topics=entry.topics, tools=entry.tools, prompt=prompt,
         max_reasoning_steps=entry.max_reasoning_steps, max_trials=entry.max_trials, max_dispatches=entry.max_dispatches,
         locked_fields=entry.locked_fields, takes_memory=entry.init_prompt_arguments_with_longterm_memory,
         final_properties=entry.final_properties, render_prompt=entry.render_prompt, fallback_to_llm=entry.fallback_to_llm,
         descriptions=entry.agent_descriptions, finalizer=entry.finalizer_name, supervisor=entry.supervisor,
-        judge=entry.can_finalize_name, rules=_rules(page, path, entry), branches=_branches(page, path, entry),
+        judge=entry.can_finalize_name, rules=_rules(reader, path, entry), branches=_branches(reader, path, entry),
     )  # fmt: skip
 
 
-def _rules(page: Page, path: KeyPath, entry: schema.Agent) -> list[HandoverRule]:
+def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> list[HandoverRule]:
     rules = []
     for i, rule in enumerate(entry.rules):
         at = (*path, "rules", i)
-        page.check_known((*at, "targetAgent"), rule.target_agent, entry.topics, "topic of this conductor")
-        with page.told((*at, "conditionName")):
-            place = page.files.place(rule.location or entry.prompt.location or ".")
-            condition = page.files.first_code(page.files.those_in(place, ("rules.py", "prompt.py")), rule.condition_name)
+        reader.check_known((*at, "targetAgent"), rule.target_agent, entry.topics, "topic of this conductor")
+        with reader.file_faults((*at, "conditionName")):
+            path = reader.files.path(rule.location or entry.prompt.location or ".")
+            condition = reader.files.first_code(reader.files.candidates(path, ("rules.py", "prompt.py")), rule.condition_name)
             rules.append(HandoverRule(name=rule.name, description=rule.description, condition=condition, target=rule.target_agent))
     return rules
 
 
-def _branches(page: Page, path: KeyPath, entry: schema.Agent) -> BranchCode | None:
+def _branches(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> BranchCode | None:
     if entry.type != "parallel_multistep":
         return None
-    place: Path | None = None
-    with page.told((*path, "location")):
-        place = page.files.place(entry.location or entry.prompt.location or ".")
-    if place is None:
+    path: Path | None = None
+    with reader.file_faults((*path, "location")):
+        path = reader.files.path(entry.location or entry.prompt.location or ".")
+    if path is None:
         return None
-    file = place if place.is_file() else place / "parallelize.py"
+    file = path if path.is_file() else path / "parallelize.py"
     found: dict[str, CodeReference] = {}
     for key in ("branch_conversation_name", "join_conversation_name"):
-        with page.told((*path, to_camel(key))):
-            found[key] = page.files.code(file, getattr(entry, key))
+        with reader.file_faults((*path, to_camel(key))):
+            found[key] = reader.files.code(file, getattr(entry, key))
     if len(found) < 2:
         return None
     branch, join = found.values()

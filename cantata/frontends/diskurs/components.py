@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
-from cantata.frontends.diskurs.diskurs_config import Page
+from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.files import FileFault
 from cantata.frontends.diskurs.spelling import variable_of
 from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationModel, ConversationTool, ToolDependency
@@ -16,19 +16,19 @@ _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key does not belong in a file; write ${OPENAI_API_KEY}, or the like, and set the variable where the workers run"
 
 
-def llms_of(page: Page) -> dict[str, ConversationModel]:
+def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
     """The models, by name."""
-    return {entry.name: _llm(page, ("llms", i), entry) for i, entry in page.entries("llms", schema.Llm).items()}
+    return {entry.name: _llm(reader, ("llms", i), entry) for i, entry in reader.entries("llms", schema.Llm).items()}
 
 
-def _llm(page: Page, path: KeyPath, entry: schema.Llm) -> ConversationModel:
+def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.Llm) -> ConversationModel:
     if entry.use_entra_id:
-        page.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
+        reader.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
     if entry.type == "azure" and entry.endpoint is None:
-        page.fault(path, "'endpoint' is missing: where the deployment is")
+        reader.fault(path, "'endpoint' is missing: where the deployment is")
     variable = variable_of(entry.api_key)
     if entry.api_key and variable is None:
-        page.fault((*path, "apiKey"), _NO_SECRETS)
+        reader.fault((*path, "apiKey"), _NO_SECRETS)
     given = {"api_base": entry.endpoint, "api_version": entry.api_version}
     return ConversationModel(
         model=f"{entry.type}/{entry.model_name}", params={key: value for key, value in given.items() if value is not None},
@@ -36,75 +36,75 @@ def _llm(page: Page, path: KeyPath, entry: schema.Llm) -> ConversationModel:
     )  # fmt: skip
 
 
-def modules_of(page: Page) -> dict[str, str]:
+def modules_of(reader: DiskursConfigReader) -> dict[str, str]:
     """The modules that code may import by name, each with its file."""
     found = {}
-    entries = page.document.data.get("customModules") if isinstance(page.document.data, dict) else None
+    entries = reader.document.data.get("customModules") if isinstance(reader.document.data, dict) else None
     for i, entry in enumerate(entries if isinstance(entries, list) else []):
         if isinstance(entry, str):
             entry = {"name": entry, "location": _file_of(entry)}
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "location")):
             continue  # told with the whole file
-        with page.told(("customModules", i)):
-            found[str(entry["name"]).rpartition(".")[2]] = page.files.name(page.files.place(str(entry["location"])))
+        with reader.file_faults(("customModules", i)):
+            found[str(entry["name"]).rpartition(".")[2]] = reader.files.name(reader.files.path(str(entry["location"])))
     return found
 
 
-def tools_of(page: Page, modules: Mapping[str, str]) -> dict[str, ConversationTool]:
+def tools_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ConversationTool]:
     """The tools, by name."""
-    return {entry.name: _tool(page, ("tools", i), entry, modules) for i, entry in page.entries("tools", schema.Tool).items()}
+    return {entry.name: _tool(reader, ("tools", i), entry, modules) for i, entry in reader.entries("tools", schema.Tool).items()}
 
 
-def _tool(page: Page, path: KeyPath, entry: schema.Tool, modules: Mapping[str, str]) -> ConversationTool:
+def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.Tool, modules: Mapping[str, str]) -> ConversationTool:
     for i, name in enumerate(entry.dependencies):
-        page.check_known((*path, "dependencies", i), name, page.names("toolDependencies"), "tool dependency")
+        reader.check_known((*path, "dependencies", i), name, reader.names("toolDependencies"), "tool dependency")
     function = CodeReference(file="", name=entry.function_name)
     if (entry.module_name is None) == (entry.module_path is None):
-        page.fault(path, "give 'moduleName' (or the older 'modulePath'), one of them")
+        reader.fault(path, "give 'moduleName' (or the older 'modulePath'), one of them")
         return ConversationTool(function=function)
     is_made = bool(entry.configs or entry.dependencies)
-    with page.told((*path, "functionName")):
-        file = _module(page, entry.module_name, modules) if entry.module_name else page.files.place(str(entry.module_path))
-        found = page.files.code(file, f"create_{entry.function_name}") if is_made else _function(page, file, entry.function_name)
+    with reader.file_faults((*path, "functionName")):
+        file = _module(reader, entry.module_name, modules) if entry.module_name else reader.files.path(str(entry.module_path))
+        found = reader.files.code(file, f"create_{entry.function_name}") if is_made else _function(reader, file, entry.function_name)
         function = CodeReference(file=found.file, name=entry.function_name)
     return ConversationTool(function=function, configs=entry.configs, dependencies=entry.dependencies)
 
 
-def _function(page: Page, file: Path, name: str) -> CodeReference:
+def _function(reader: DiskursConfigReader, file: Path, name: str) -> CodeReference:
     """A function, or the factory that makes it."""
     try:
-        return page.files.code(file, name)
+        return reader.files.code(file, name)
     except FileFault as fault:
         try:
-            return page.files.code(file, f"create_{name}")
+            return reader.files.code(file, f"create_{name}")
         except FileFault:
             raise fault from None
 
 
-def dependencies_of(page: Page, modules: Mapping[str, str]) -> dict[str, ToolDependency]:
+def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ToolDependency]:
     """The objects that factories of tools are given, by name."""
     found = {}
-    for i, entry in page.entries("toolDependencies", schema.Dependency).items():
-        with page.told(("toolDependencies", i, "className")):
-            made_by = page.files.code(_module(page, entry.module_name, modules), entry.class_name)
+    for i, entry in reader.entries("toolDependencies", schema.Dependency).items():
+        with reader.file_faults(("toolDependencies", i, "className")):
+            made_by = reader.files.code(_module(reader, entry.module_name, modules), entry.class_name)
             found[entry.name] = ToolDependency(made_by=made_by, parameters=entry.parameters)
     return found
 
 
-def memory_of(page: Page, said: schema.Memory | None, agents: Mapping[str, ConversationAgent]) -> CodeReference | None:
+def memory_of(reader: DiskursConfigReader, said: schema.Memory | None, agents: Mapping[str, ConversationAgent]) -> CodeReference | None:
     """The class of the one long-term memory: where it is said to be, else beside a conductor's prompt, else in the folder."""
     if said is None:
         return None
-    with page.told(("longtermMemory",)):
+    with reader.file_faults(("longtermMemory",)):
         own = [Path(each.prompt.file).parent for each in agents.values() if each.kind == "conductor" and each.prompt.file]
         places = [said.location] if said.location else [*map(str, own), "."]
-        files = [file for place in places for file in page.files.those_in(page.files.place(place), _MEMORY_FILES)]
-        return page.files.first_code(files, said.type)
+        files = [file for path in places for file in reader.files.candidates(reader.files.path(path), _MEMORY_FILES)]
+        return reader.files.first_code(files, said.type)
     return None
 
 
-def _module(page: Page, name: str, modules: Mapping[str, str]) -> Path:
-    return page.files.place(modules.get(name) or _file_of(name))
+def _module(reader: DiskursConfigReader, name: str, modules: Mapping[str, str]) -> Path:
+    return reader.files.path(modules.get(name) or _file_of(name))
 
 
 def _file_of(module: str) -> str:

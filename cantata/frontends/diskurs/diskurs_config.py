@@ -13,17 +13,17 @@ from cantata.config.documents import Document
 from cantata.config.faults import did_you_mean
 from cantata.config.source_map import KeyPath, step
 from cantata.errors import Fault
-from cantata.frontends.diskurs.files import FileFault, Files
+from cantata.frontends.diskurs.files import FileFault, FolderFiles
 
-Part = TypeVar("Part", bound=BaseModel)
+EntryModel = TypeVar("Part", bound=BaseModel)
 
 
 @dataclass
-class Page:
+class DiskursConfigReader:
     """What is wrong is noted, and the reading goes on: so all faults are told at once."""
 
     document: Document
-    files: Files
+    files: FolderFiles
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, path: KeyPath, message: str) -> None:
@@ -31,7 +31,7 @@ class Page:
         self.faults.append(self.document.fault(path, message))
 
     @contextmanager
-    def told(self, path: KeyPath) -> Iterator[None]:
+    def file_faults(self, path: KeyPath) -> Iterator[None]:
         """What is wrong with a file is a fault of the key that names it."""
         try:
             yield
@@ -48,10 +48,10 @@ class Page:
         entries = step(self.document.data, section)
         return [str(step(entry, key)) for entry in entries] if isinstance(entries, list) else []
 
-    def entries(self, section: str, model: type[Part]) -> dict[int, Part]:
+    def entries(self, section: str, model: type[EntryModel]) -> dict[int, EntryModel]:
         """The entries of a section that have their form. What is wrong with the others is told with the whole file."""
         entries = step(self.document.data, section)
-        found: dict[int, Part] = {}
+        found: dict[int, EntryModel] = {}
         first: dict[str, int] = {}
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             name = str(step(entry, "name"))

@@ -8,48 +8,48 @@ from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
-from cantata.frontends.diskurs.diskurs_config import Page
+from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.models.conversation_config import FINALIZERS
 
 _WITHOUT_MODEL = ("conductor", "heuristic", "heuristic_finalizer")
 
 
-def check_agent(page: Page, path: KeyPath, entry: schema.Agent) -> None:
+def check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
     """Note what is wrong with an agent's own keys."""
-    check_keys(page, path, entry, schema.KEYS[entry.type], f"an agent of type {entry.type!r}")
-    _check_names(page, path, entry)
+    check_keys(reader, path, entry, schema.AGENT_KEYS[entry.type], f"an agent of type {entry.type!r}")
+    _check_names(reader, path, entry)
     if entry.type == "conductor":
-        _check_conductor(page, path, entry)
+        _check_conductor(reader, path, entry)
     else:
-        _check_topics(page, path, entry)
+        _check_topics(reader, path, entry)
 
 
-def check_ways(page: Page, entries: Mapping[int, schema.Agent]) -> None:
+def check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, schema.Agent]) -> None:
     """Note agents among whom a conversation would go round for ever: nobody counts there how often, and nobody ends it."""
     following = {each.name: each.supervisor if each.type == "conductor" else next(iter(each.topics), None) for each in entries.values()}
     for i, entry in entries.items():
         for at, name in enumerate(entry.topics):
-            _check_goes_on(page, ("agents", i, "topics", at), name, entries)
-    told: set[str] = set()
+            _check_predicate_topics(reader, ("agents", i, "topics", at), name, entries)
+    file_faults: set[str] = set()
     for i, entry in entries.items():
-        way = _way_back(entry.name, following)
-        if way and entry.name not in told:
-            told.update(way)
+        way = _cycle_from(entry.name, following)
+        if way and entry.name not in file_faults:
+            file_faults.update(way)
             shown = " → ".join(map(repr, way))
             if entry.type == "conductor":
-                page.fault(
+                reader.fault(
                     ("agents", i, "supervisor"), f"when done, these hand over to each other for ever: {shown}; let one make the result"
                 )
             else:
-                page.fault(("agents", i, "topics"), f"these hand over to each other for ever: {shown}; let one hand over to a conductor")
+                reader.fault(("agents", i, "topics"), f"these hand over to each other for ever: {shown}; let one hand over to a conductor")
 
 
-def _check_goes_on(page: Page, path: KeyPath, name: str, entries: Mapping[int, schema.Agent]) -> None:
+def _check_predicate_topics(reader: DiskursConfigReader, path: KeyPath, name: str, entries: Mapping[int, schema.Agent]) -> None:
     if any(each.name == name and each.type == "multistep_predicate" and not each.topics for each in entries.values()):
-        page.fault(path, f"{name!r} hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'")
+        reader.fault(path, f"{name!r} hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'")
 
 
-def _way_back(name: str, following: Mapping[str, str | None]) -> list[str]:
+def _cycle_from(name: str, following: Mapping[str, str | None]) -> list[str]:
     """The way from a name to itself, the name first and last; empty if there is none."""
     way = [name]
     while (then := following.get(way[-1])) is not None and then not in way[1:]:
@@ -59,56 +59,56 @@ def _way_back(name: str, following: Mapping[str, str | None]) -> list[str]:
     return []
 
 
-def check_keys(page: Page, path: KeyPath, entry: schema.Section, known: Collection[str], what: str) -> None:
+def check_keys(reader: DiskursConfigReader, path: KeyPath, entry: schema.Section, known: Collection[str], what: str) -> None:
     """Note keys that would have no effect."""
     for key in sorted(entry.model_fields_set.difference(known)):
         own = ", ".join(map(to_camel, sorted(known)))
-        page.fault((*path, to_camel(key)), f"{to_camel(key)!r} says nothing of {what}, of which {own} can be said")
+        reader.fault((*path, to_camel(key)), f"{to_camel(key)!r} says nothing of {what}, of which {own} can be said")
 
 
-def _check_names(page: Page, path: KeyPath, entry: schema.Agent) -> None:
+def _check_names(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
     if entry.llm is not None:
-        page.check_known((*path, "llm"), entry.llm, page.names("llms"), "llm")
+        reader.check_known((*path, "llm"), entry.llm, reader.names("llms"), "llm")
     elif entry.type not in _WITHOUT_MODEL:
-        page.fault(path, "'llm' is missing: the model that is asked")
+        reader.fault(path, "'llm' is missing: the model that is asked")
     for i, name in enumerate(entry.topics):
-        page.check_known((*path, "topics", i), name, page.names("agents"), "agent")
+        reader.check_known((*path, "topics", i), name, reader.names("agents"), "agent")
     for i, name in enumerate(entry.tools):
-        page.check_known((*path, "tools", i), name, page.names("tools"), "tool")
+        reader.check_known((*path, "tools", i), name, reader.names("tools"), "tool")
     for name in entry.agent_descriptions:
-        page.check_known((*path, "agentDescriptions", name), name, entry.topics, "topic of this conductor")
-    _check_kind(page, (*path, "finalizerName"), entry.finalizer_name, FINALIZERS)
-    _check_kind(page, (*path, "supervisor"), entry.supervisor, {"conductor"})
-    _check_kind(page, (*path, "canFinalizeName"), entry.can_finalize_name, {"multistep_predicate"})
+        reader.check_known((*path, "agentDescriptions", name), name, entry.topics, "topic of this conductor")
+    _check_kind(reader, (*path, "finalizerName"), entry.finalizer_name, FINALIZERS)
+    _check_kind(reader, (*path, "supervisor"), entry.supervisor, {"conductor"})
+    _check_kind(reader, (*path, "canFinalizeName"), entry.can_finalize_name, {"multistep_predicate"})
 
 
-def _check_kind(page: Page, path: KeyPath, name: str | None, wanted: Collection[str]) -> None:
+def _check_kind(reader: DiskursConfigReader, path: KeyPath, name: str | None, wanted: Collection[str]) -> None:
     if name is None:
         return
-    kinds = dict(zip(page.names("agents"), page.names("agents", "type"), strict=True))
-    page.check_known(path, name, kinds, "agent")
+    kinds = dict(zip(reader.names("agents"), reader.names("agents", "type"), strict=True))
+    reader.check_known(path, name, kinds, "agent")
     if kinds.get(name, name) not in wanted and name in kinds:
-        page.fault(path, f"{name!r} is of type {kinds[name]!r}, but {' or '.join(map(repr, sorted(wanted)))} is needed here")
+        reader.fault(path, f"{name!r} is of type {kinds[name]!r}, but {' or '.join(map(repr, sorted(wanted)))} is needed here")
 
 
-def _check_topics(page: Page, path: KeyPath, entry: schema.Agent) -> None:
+def _check_topics(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
     if entry.type in FINALIZERS:
         if entry.topics:
-            page.fault((*path, "topics"), "a finalizer hands the conversation to nobody: what it says is the result")
+            reader.fault((*path, "topics"), "a finalizer hands the conversation to nobody: what it says is the result")
         if not entry.final_properties:
-            page.fault(path, "'finalProperties' is missing: the arguments that are the result")
+            reader.fault(path, "'finalProperties' is missing: the arguments that are the result")
     elif len(entry.topics) > 1:
-        page.fault((*path, "topics"), f"an agent of type {entry.type!r} hands the conversation to one; only conductors choose")
+        reader.fault((*path, "topics"), f"an agent of type {entry.type!r} hands the conversation to one; only conductors choose")
     elif not entry.topics and entry.type != "multistep_predicate":
-        page.fault(path, "'topics' is missing: who gets the conversation from it, such as a conductor")
+        reader.fault(path, "'topics' is missing: who gets the conversation from it, such as a conductor")
 
 
-def _check_conductor(page: Page, path: KeyPath, entry: schema.Agent) -> None:
+def _check_conductor(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
     if not entry.topics:
-        page.fault(path, "'topics' is missing: the agents that the conductor chooses among")
+        reader.fault(path, "'topics' is missing: the agents that the conductor chooses among")
     ends = {"finalizerName": entry.finalizer_name, "supervisor": entry.supervisor, "prompt.finalizeName": entry.prompt.finalize_name}
     given = [key for key, name in ends.items() if name is not None]
     if len(given) > 1:
-        page.fault(path, f"{' and '.join(map(repr, given))} both say what happens when it is done; keep one of them")
+        reader.fault(path, f"{' and '.join(map(repr, given))} both say what happens when it is done; keep one of them")
     if entry.llm is None and not entry.rules:
-        page.fault(path, "it has neither 'rules' nor an 'llm', so it could choose nobody")
+        reader.fault(path, "it has neither 'rules' nor an 'llm', so it could choose nobody")

@@ -17,7 +17,7 @@ class FileFault(ValueError):
     """What is wrong with a file, or that it is not there."""
 
 
-class Files:
+class FolderFiles:
     """The files below a folder; names lead nowhere else. Raises FileFault.
 
     `check_template` gives the names of the templates that a template includes, and raises ValueError with what is wrong with it.
@@ -27,7 +27,7 @@ class Files:
         self._folder = folder
         self._check_template = check_template
 
-    def place(self, location: str) -> Path:
+    def path(self, location: str) -> Path:
         """A folder, or a file, that the configuration names."""
         path = (self._folder / location).resolve()
         if not path.is_relative_to(self._folder.resolve()):
@@ -44,11 +44,11 @@ class Files:
         except (OSError, ValueError) as error:
             raise FileFault(f"{self.name(path)} cannot be read: {error}") from error
 
-    def template(self, place: Path, which: str) -> Path | None:
+    def template(self, path: Path, which: str) -> Path | None:
         """The `system` or `user` template of an agent, in either spelling; None if there is none."""
-        found = [place / name for name in SPELLINGS[which] if (place / name).is_file()]
+        found = [path / name for name in SPELLINGS[which] if (path / name).is_file()]
         if len(found) > 1:
-            raise FileFault(f"{self.name(place)} has {found[0].name} and {found[1].name}; keep one of them")
+            raise FileFault(f"{self.name(path)} has {found[0].name} and {found[1].name}; keep one of them")
         return found[0] if found else None
 
     def checked(self, path: Path) -> tuple[str, dict[str, str]]:
@@ -93,11 +93,11 @@ class Files:
                 faults.append(str(fault))
         raise FileFault(faults[0] if faults else f"no file is named in which {name!r} would be")
 
-    def those_in(self, place: Path, names: Sequence[str]) -> list[Path]:
+    def candidates(self, path: Path, names: Sequence[str]) -> list[Path]:
         """A file itself; of a folder, those of its files that have these names, or where the first of them would be."""
-        if place.is_file():
-            return [place]
-        return [place / name for name in names if (place / name).is_file()] or [place / names[0]]
+        if path.is_file():
+            return [path]
+        return [path / name for name in names if (path / name).is_file()] or [path / names[0]]
 
     def name(self, path: Path) -> str:
         """A file's name, from the folder."""

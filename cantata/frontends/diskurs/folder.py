@@ -13,8 +13,8 @@ from cantata.config.source_map import step
 from cantata.errors import ConfigError
 from cantata.frontends.diskurs import components, schema
 from cantata.frontends.diskurs.agents import agents_of
-from cantata.frontends.diskurs.diskurs_config import Page
-from cantata.frontends.diskurs.files import Files
+from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
+from cantata.frontends.diskurs.files import FolderFiles
 from cantata.frontends.diskurs.spelling import in_camel_case, with_variables
 from cantata.models.conversation_config import ConversationConfig
 from cantata.models.definitions import Definitions
@@ -34,31 +34,31 @@ def load_folder(
     """
     document, twice = in_camel_case(document)
     document, unset = with_variables(document, environ)
-    page = Page(document, Files(folder, check_template), [*twice, *unset])
-    forum = _forum(page)
-    if page.faults or forum is None:
-        raise ConfigError(in_order(page.faults), source=document.source)
-    return Definitions(folder=str(folder), diskurs=forum)
+    reader = DiskursConfigReader(document, FolderFiles(folder, check_template), [*twice, *unset])
+    conversation = _conversation_config(reader)
+    if reader.faults or conversation is None:
+        raise ConfigError(in_order(reader.faults), source=document.source)
+    return Definitions(folder=str(folder), diskurs=conversation)
 
 
-def _forum(page: Page) -> ConversationConfig | None:
+def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | None:
     """The agents and what they use; None if the file has not its form. Each part is looked at though others are wrong."""
-    config = _config(page)
-    agents, modules = agents_of(page), components.modules_of(page)
-    llms, tools = components.llms_of(page), components.tools_of(page, modules)
-    dependencies = components.dependencies_of(page, modules)
+    config = _config(reader)
+    agents, modules = agents_of(reader), components.modules_of(reader)
+    llms, tools = components.llms_of(reader), components.tools_of(reader, modules)
+    dependencies = components.dependencies_of(reader, modules)
     if config is None:
         return None
-    page.check_known(("firstContact",), config.first_contact, page.names("agents"), "agent")
+    reader.check_known(("firstContact",), config.first_contact, reader.names("agents"), "agent")
     return ConversationConfig(
         first_contact=config.first_contact, agents=agents, llms=llms, tools=tools, dependencies=dependencies, modules=modules,
-        memory=components.memory_of(page, config.longterm_memory, agents), keeps_memory=config.conversation_store.is_persistent,
+        memory=components.memory_of(reader, config.longterm_memory, agents), keeps_memory=config.conversation_store.is_persistent,
     )  # fmt: skip
 
 
-def _config(page: Page) -> schema.Config | None:
+def _config(reader: DiskursConfigReader) -> schema.Config | None:
     try:
-        return schema.Config.model_validate(page.document.data)
+        return schema.Config.model_validate(reader.document.data)
     except ValidationError as error:
-        page.faults += faults_of(error, page.document, schema.Config)
+        reader.faults += faults_of(error, reader.document, schema.Config)
         return None

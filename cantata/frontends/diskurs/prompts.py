@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
-from cantata.frontends.diskurs.diskurs_config import Page
+from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.entry_checks import check_keys
 from cantata.models.conversation_config import PromptSource
 
@@ -28,7 +28,7 @@ Template = tuple[str, dict[str, str]]
 class PromptReader:
     """Reads the prompt of one agent."""
 
-    page: Page
+    reader: DiskursConfigReader
     path: KeyPath
     entry: schema.Agent
 
@@ -42,37 +42,37 @@ class PromptReader:
         wanted = schema.prompt_type(self.entry.type)
         if self.said.type != wanted:
             message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.said.type!r}"
-            self.page.fault((*self.path, "type"), message)
-        check_keys(self.page, self.path, self.said, schema.PROMPT_KEYS[self.said.type], f"a prompt of type {self.said.type!r}")
-        place = self._place()
-        templates = {"form": self._form(place)}
-        if place is None:
+            self.reader.fault((*self.path, "type"), message)
+        check_keys(self.reader, self.path, self.said, schema.PROMPT_KEYS[self.said.type], f"a prompt of type {self.said.type!r}")
+        path = self._location()
+        templates = {"form": self._form(path)}
+        if path is None:
             return _with_templates(PromptSource(), templates), ""
-        templates |= {which: self._template(place, which) for which in ("system", "user")}
-        return _with_templates(self._with_code(place), templates), self._description(place)
+        templates |= {which: self._template(path, which) for which in ("system", "user")}
+        return _with_templates(self._with_code(path), templates), self._description(path)
 
-    def _place(self) -> Path | None:
+    def _location(self) -> Path | None:
         if self.said.location is None:
             if self.said.type not in _WITH_DEFAULTS:
-                self.page.fault(self.path, "'location' is missing: the folder of prompt.py and the templates")
+                self.reader.fault(self.path, "'location' is missing: the folder of prompt.py and the templates")
             return None
-        with self.page.told((*self.path, "location")):
-            return self.page.files.place(self.said.location)
+        with self.reader.file_faults((*self.path, "location")):
+            return self.reader.files.path(self.said.location)
         return None
 
-    def _description(self, place: Path) -> str:
-        file = place / "agent_description.txt"
-        with self.page.told((*self.path, "location")):
-            return self.page.files.text(file).strip() if file.is_file() else ""
+    def _description(self, path: Path) -> str:
+        file = path / "agent_description.txt"
+        with self.reader.file_faults((*self.path, "location")):
+            return self.reader.files.text(file).strip() if file.is_file() else ""
         return ""
 
-    def _template(self, place: Path, which: str) -> Template | None:
-        with self.page.told((*self.path, "location")):
-            found = self.page.files.template(place, which)
+    def _template(self, path: Path, which: str) -> Template | None:
+        with self.reader.file_faults((*self.path, "location")):
+            found = self.reader.files.template(path, which)
             if found is None and which in self._needed:
                 names = f"{which}_prompt.jinja2 or {which}_template.jinja2"
-                self.page.fault((*self.path, "location"), f"there is no {names} in {self.said.location!r}")
-            return self.page.files.checked(found) if found else None
+                self.reader.fault((*self.path, "location"), f"there is no {names} in {self.said.location!r}")
+            return self.reader.files.checked(found) if found else None
         return None
 
     @property
@@ -81,29 +81,29 @@ class PromptReader:
             return ("user",) if self.entry.render_prompt else ()
         return () if self.said.type in _WITH_DEFAULTS else ("system", "user")
 
-    def _form(self, place: Path | None) -> Template | None:
+    def _form(self, path: Path | None) -> Template | None:
         name = self.said.json_formatting_template
         if name is None:
             return None
-        with self.page.told((*self.path, "jsonFormattingTemplate")):
-            beside = place / name if place else None
-            return self.page.files.checked(beside if beside and beside.is_file() else self.page.files.place(name))
+        with self.reader.file_faults((*self.path, "jsonFormattingTemplate")):
+            beside = path / name if path else None
+            return self.reader.files.checked(beside if beside and beside.is_file() else self.reader.files.path(name))
         return None
 
-    def _with_code(self, place: Path) -> PromptSource:
+    def _with_code(self, path: Path) -> PromptSource:
         given = {key: value for key in self.said.model_fields_set if (value := getattr(self.said, key)) is not None}
         functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
-        file = place / "prompt.py"
+        file = path / "prompt.py"
         for key in [key for key in given if key.endswith("_class") or key in _FUNCTIONS.values()]:
-            with self.page.told((*self.path, to_camel(key))):
-                self.page.files.code(file, given[key])
+            with self.reader.file_faults((*self.path, to_camel(key))):
+                self.reader.files.code(file, given[key])
         if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
-            self.page.fault((*self.path, "userPromptArgumentClass"), "'promptArgumentClass' is there too; keep that, its newer name")
+            self.reader.fault((*self.path, "userPromptArgumentClass"), "'promptArgumentClass' is there too; keep that, its newer name")
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
         if argument is None and self.said.type not in _WITH_DEFAULTS:
-            self.page.fault(self.path, "'promptArgumentClass' is missing: the class of what the prompt is rendered with")
+            self.reader.fault(self.path, "'promptArgumentClass' is missing: the class of what the prompt is rendered with")
         return PromptSource(
-            file=self.page.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
+            file=self.reader.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
             system_argument=given.get("system_prompt_argument_class"), names=functions,
         )  # fmt: skip
 

@@ -152,33 +152,35 @@ class Config(Section):
     agents: list[Agent] = Field(min_length=1)
 
 
-_EVERYWHERE = {"name", "type", "topics", "prompt", "locked_fields", "init_prompt_arguments_with_longterm_memory"}
-_ASKING = _EVERYWHERE | {"llm", "tools", "max_reasoning_steps", "max_trials"}
-_RUNNING = _EVERYWHERE | {"llm", "tools", "render_prompt"}
-KEYS: Mapping[AgentKind, frozenset[str]] = {
+_COMMON_KEYS = {"name", "type", "topics", "prompt", "locked_fields", "init_prompt_arguments_with_longterm_memory"}
+_MULTISTEP_KEYS = _COMMON_KEYS | {"llm", "tools", "max_reasoning_steps", "max_trials"}
+_HEURISTIC_KEYS = _COMMON_KEYS | {"llm", "tools", "render_prompt"}
+AGENT_KEYS: Mapping[AgentKind, frozenset[str]] = {
     "conductor": frozenset(
-        _EVERYWHERE
+        _COMMON_KEYS
         | {"llm", "max_trials", "max_dispatches", "rules", "fallback_to_llm", "agent_descriptions", "finalizer_name", "supervisor"}
         | {"can_finalize_name"}
     ),
-    "multistep": frozenset(_ASKING),
-    "multistep_predicate": frozenset(_ASKING),
-    "multistep_finalizer": frozenset(_ASKING | {"final_properties"}),
-    "parallel_multistep": frozenset(_ASKING | {"location", "branch_conversation_name", "join_conversation_name", "invoke_on_final"}),
-    "heuristic": frozenset(_RUNNING),
-    "heuristic_finalizer": frozenset(_RUNNING | {"final_properties"}),
-    "llm_compiler": frozenset(_ASKING),
+    "multistep": frozenset(_MULTISTEP_KEYS),
+    "multistep_predicate": frozenset(_MULTISTEP_KEYS),
+    "multistep_finalizer": frozenset(_MULTISTEP_KEYS | {"final_properties"}),
+    "parallel_multistep": frozenset(
+        _MULTISTEP_KEYS | {"location", "branch_conversation_name", "join_conversation_name", "invoke_on_final"}
+    ),
+    "heuristic": frozenset(_HEURISTIC_KEYS),
+    "heuristic_finalizer": frozenset(_HEURISTIC_KEYS | {"final_properties"}),
+    "llm_compiler": frozenset(_MULTISTEP_KEYS),
 }
 """What may be said of an agent of each kind."""
 
-_OF_CONDUCTORS = {"longterm_memory_class", "can_finalize_name", "finalize_name", "fail_name", "is_valid_name", "is_final_name"}
-_OF_CLASSES = {
+_CONDUCTOR_PROMPT_KEYS = {"longterm_memory_class", "can_finalize_name", "finalize_name", "fail_name", "is_valid_name", "is_final_name"}
+_CLASS_PROMPT_KEYS = {
     "type", "location", "prompt_argument_class", "user_prompt_argument_class", "system_prompt_argument_class", "json_formatting_template",
 }  # fmt: skip
 PROMPT_KEYS: Mapping[str, frozenset[str]] = {
-    "conductor_prompt": frozenset(_OF_CLASSES | _OF_CONDUCTORS),
-    "multistep_prompt": frozenset(_OF_CLASSES | {"is_valid_name", "is_final_name"}),
-    "heuristic_prompt": frozenset(_OF_CLASSES - {"json_formatting_template"} | {"heuristic_sequence_name"}),
+    "conductor_prompt": frozenset(_CLASS_PROMPT_KEYS | _CONDUCTOR_PROMPT_KEYS),
+    "multistep_prompt": frozenset(_CLASS_PROMPT_KEYS | {"is_valid_name", "is_final_name"}),
+    "heuristic_prompt": frozenset(_CLASS_PROMPT_KEYS - {"json_formatting_template"} | {"heuristic_sequence_name"}),
     "llm_compiler_prompt": frozenset({"type", "location", "json_formatting_template"}),
 }
 """What may be said of a prompt of each type."""

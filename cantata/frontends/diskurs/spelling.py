@@ -13,9 +13,9 @@ from cantata.config.source_map import KeyPath, Mark
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
-FREE = frozenset({"configs", "parameters", "lockedFields", "agentDescriptions"})
+FREE_FORM_SECTIONS = frozenset({"configs", "parameters", "lockedFields", "agentDescriptions"})
 """Under these, keys are names of the folder's own."""
-SECRET = "apiKey"
+SECRET_KEY = "apiKey"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::([^}]*))?\}")
 
 
@@ -24,7 +24,7 @@ def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
     faults: list[Fault] = []
     data = _renamed(document.data, (), document, faults)
     marks = document.marks
-    return dataclasses.replace(document, data=data, marks=(lambda: _marked(marks())) if marks else None), faults
+    return dataclasses.replace(document, data=data, marks=(lambda: _renamed_marks(marks())) if marks else None), faults
 
 
 def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
@@ -36,7 +36,7 @@ def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Docu
             return {key: filled(each, (*path, key)) for key, each in value.items()}
         if isinstance(value, list):
             return [filled(each, (*path, i)) for i, each in enumerate(value)]
-        if not isinstance(value, str) or (path and path[-1] == SECRET):
+        if not isinstance(value, str) or (path and path[-1] == SECRET_KEY):
             return value
         return _VARIABLE.sub(lambda found: said(found, path), value)
 
@@ -66,15 +66,15 @@ def _renamed(value: JsonValue, path: KeyPath, document: Document, faults: list[F
         name = to_camel(key)
         if name in renamed:
             faults.append(document.fault((*path, key), f"the key {name!r} is here twice, in two spellings"))
-        renamed[name] = each if name in FREE else _renamed(each, (*path, key), document, faults)
+        renamed[name] = each if name in FREE_FORM_SECTIONS else _renamed(each, (*path, key), document, faults)
     return renamed
 
 
-def _marked(mark: Mark) -> Mark:
+def _renamed_marks(mark: Mark) -> Mark:
     if not isinstance(mark.value, dict):
-        return dataclasses.replace(mark, inside={key: _marked(each) for key, each in mark.inside.items()})
+        return dataclasses.replace(mark, inside={key: _renamed_marks(each) for key, each in mark.inside.items()})
     lines: dict[str | int, int] = {to_camel(str(key)): line for key, line in mark.lines.items()}
     inside: dict[str | int, Mark] = {
-        to_camel(str(key)): each if to_camel(str(key)) in FREE else _marked(each) for key, each in mark.inside.items()
+        to_camel(str(key)): each if to_camel(str(key)) in FREE_FORM_SECTIONS else _renamed_marks(each) for key, each in mark.inside.items()
     }
     return dataclasses.replace(mark, lines=lines, inside=inside)

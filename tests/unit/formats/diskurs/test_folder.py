@@ -60,17 +60,17 @@ def test_folders_load(tmp_path: Path, files: dict[str, str]) -> None:
 
 
 def test_the_concepts_page_as_a_forum(tmp_path: Path) -> None:
-    forum = load(tmp_path, CONCEPTS)
-    helper, conductor = forum.agents["helper"], forum.agents["conductor"]
-    assert forum.first_contact == "conductor"
-    assert forum.llms["main"].model == "openai/gpt-4o-mini"
-    assert forum.llms["main"].api_key_variable == "OPENAI_API_KEY"
-    assert "sk-secret" not in forum.model_dump_json()
+    conversation = load(tmp_path, CONCEPTS)
+    helper, conductor = conversation.agents["helper"], conversation.agents["conductor"]
+    assert conversation.first_contact == "conductor"
+    assert conversation.llms["main"].model == "openai/gpt-4o-mini"
+    assert conversation.llms["main"].api_key_variable == "OPENAI_API_KEY"
+    assert "sk-secret" not in conversation.model_dump_json()
     assert helper.description == "Answers questions about networks."
     assert (helper.prompt.file, helper.prompt.argument) == ("agents/helper/prompt.py", "FirstUserPromptArgument")
     assert helper.prompt.system_argument == "MySystemPromptArgument"
     assert helper.prompt.names == {"is_valid": "is_valid", "is_final": "is_final"}
-    assert forum.memory_of("conductor") == CodeReference(file="agents/conductor/prompt.py", name="MyLongtermMemory")
+    assert conversation.memory_of("conductor") == CodeReference(file="agents/conductor/prompt.py", name="MyLongtermMemory")
     assert (helper.max_trials, helper.max_reasoning_steps, conductor.max_dispatches) == (5, 5, 50)
 
 
@@ -95,10 +95,10 @@ def test_what_the_original_drops_silently_is_kept(tmp_path: Path) -> None:
         CONCEPTS, ("    topics: [helper]", "    maxDispatches: 3\n    maxTrials: 2\n    topics: [helper]"),
         (HELPERS, f"    lockedFields: {{name: Jo}}\n    initPromptArgumentsWithLongtermMemory: false\n{HELPERS}"),
     )  # fmt: skip
-    forum = load(tmp_path, files)
-    assert (forum.agents["conductor"].max_dispatches, forum.agents["conductor"].max_trials) == (3, 2)
-    assert forum.agents["helper"].locked_fields == {"name": "Jo"}
-    assert not forum.agents["helper"].takes_memory
+    conversation = load(tmp_path, files)
+    assert (conversation.agents["conductor"].max_dispatches, conversation.agents["conductor"].max_trials) == (3, 2)
+    assert conversation.agents["helper"].locked_fields == {"name": "Jo"}
+    assert not conversation.agents["helper"].takes_memory
 
 
 FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
@@ -134,10 +134,10 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
 
 @pytest.mark.parametrize(("files", "pairs", "told"), FAULTS)
 def test_faults_are_told_with_the_nearest_known_word(
-    tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], told: str
+    tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], file_faults: str
 ) -> None:  # fmt: skip
     found = faults(tmp_path, changed(files, *pairs))
-    assert any(told in fault for fault in found), found
+    assert any(file_faults in fault for fault in found), found
     assert all(fault.startswith("line ") for fault in found), found
 
 
@@ -176,10 +176,10 @@ def test_templates_that_a_template_includes_are_read_too(tmp_path: Path) -> None
         ("{% include answer %}", "write that template's name in quotes"),
     ],
 )
-def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, file_faults: str) -> None:
     files = {**CONCEPTS, "agents/helper/user_prompt.jinja2": text, "agents/helper/words.jinja2": "a\n{% if x %}"}
     (found,) = faults(tmp_path, files)
-    assert told in found
+    assert file_faults in found
 
 
 def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:
