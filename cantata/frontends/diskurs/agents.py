@@ -16,12 +16,12 @@ from cantata.models.conversation_config import BranchCode, CodeReference, Conver
 
 def agents_of(reader: DiskursConfigReader) -> dict[str, ConversationAgent]:
     """Those that have their form, by name."""
-    entries = reader.entries("agents", schema.Agent)
+    entries = reader.entries("agents", schema.AgentEntry)
     check_handover_cycles(reader, entries)
     return {entry.name: _agent(reader, ("agents", i), entry) for i, entry in entries.items()}
 
 
-def _agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> ConversationAgent:
+def _agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> ConversationAgent:
     check_agent(reader, path, entry)
     prompt, description = PromptReader(reader, (*path, "prompt"), entry).read()
     return ConversationAgent(
@@ -34,7 +34,7 @@ def _agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> C
     )  # fmt: skip
 
 
-def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> list[HandoverRule]:
+def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> list[HandoverRule]:
     rules = []
     for i, rule in enumerate(entry.rules):
         at = (*path, "rules", i)
@@ -46,7 +46,7 @@ def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> l
     return rules
 
 
-def _branches(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> BranchCode | None:
+def _branches(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> BranchCode | None:
     if entry.type != "parallel_multistep":
         return None
     path: Path | None = None

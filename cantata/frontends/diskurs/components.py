@@ -18,10 +18,10 @@ _NO_SECRETS = "a key does not belong in a file; write ${OPENAI_API_KEY}, or the 
 
 def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
     """The models, by name."""
-    return {entry.name: _llm(reader, ("llms", i), entry) for i, entry in reader.entries("llms", schema.Llm).items()}
+    return {entry.name: _llm(reader, ("llms", i), entry) for i, entry in reader.entries("llms", schema.LlmEntry).items()}
 
 
-def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.Llm) -> ConversationModel:
+def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> ConversationModel:
     if entry.use_entra_id:
         reader.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
     if entry.type == "azure" and entry.endpoint is None:
@@ -52,10 +52,10 @@ def modules_of(reader: DiskursConfigReader) -> dict[str, str]:
 
 def tools_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ConversationTool]:
     """The tools, by name."""
-    return {entry.name: _tool(reader, ("tools", i), entry, modules) for i, entry in reader.entries("tools", schema.Tool).items()}
+    return {entry.name: _tool(reader, ("tools", i), entry, modules) for i, entry in reader.entries("tools", schema.ToolEntry).items()}
 
 
-def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.Tool, modules: Mapping[str, str]) -> ConversationTool:
+def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.ToolEntry, modules: Mapping[str, str]) -> ConversationTool:
     for i, name in enumerate(entry.dependencies):
         reader.check_known((*path, "dependencies", i), name, reader.names("toolDependencies"), "tool dependency")
     function = CodeReference(file="", name=entry.function_name)
@@ -84,14 +84,16 @@ def _function(reader: DiskursConfigReader, file: Path, name: str) -> CodeReferen
 def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ToolDependency]:
     """The objects that factories of tools are given, by name."""
     found = {}
-    for i, entry in reader.entries("toolDependencies", schema.Dependency).items():
+    for i, entry in reader.entries("toolDependencies", schema.DependencyEntry).items():
         with reader.file_faults(("toolDependencies", i, "className")):
             made_by = reader.files.code(_module(reader, entry.module_name, modules), entry.class_name)
             found[entry.name] = ToolDependency(made_by=made_by, parameters=entry.parameters)
     return found
 
 
-def memory_of(reader: DiskursConfigReader, said: schema.Memory | None, agents: Mapping[str, ConversationAgent]) -> CodeReference | None:
+def memory_of(
+    reader: DiskursConfigReader, said: schema.MemoryEntry | None, agents: Mapping[str, ConversationAgent]
+) -> CodeReference | None:
     """The class of the one long-term memory: where it is said to be, else beside a conductor's prompt, else in the folder."""
     if said is None:
         return None

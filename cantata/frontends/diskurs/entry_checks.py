@@ -14,7 +14,7 @@ from cantata.models.conversation_config import FINALIZERS
 _WITHOUT_MODEL = ("conductor", "heuristic", "heuristic_finalizer")
 
 
-def check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
+def check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     """Note what is wrong with an agent's own keys."""
     check_keys(reader, path, entry, schema.AGENT_KEYS[entry.type], f"an agent of type {entry.type!r}")
     _check_names(reader, path, entry)
@@ -24,7 +24,7 @@ def check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent)
         _check_topics(reader, path, entry)
 
 
-def check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, schema.Agent]) -> None:
+def check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, schema.AgentEntry]) -> None:
     """Note agents among whom a conversation would go round for ever: nobody counts there how often, and nobody ends it."""
     following = {each.name: each.supervisor if each.type == "conductor" else next(iter(each.topics), None) for each in entries.values()}
     for i, entry in entries.items():
@@ -44,7 +44,7 @@ def check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, sch
                 reader.fault(("agents", i, "topics"), f"these hand over to each other for ever: {shown}; let one hand over to a conductor")
 
 
-def _check_predicate_topics(reader: DiskursConfigReader, path: KeyPath, name: str, entries: Mapping[int, schema.Agent]) -> None:
+def _check_predicate_topics(reader: DiskursConfigReader, path: KeyPath, name: str, entries: Mapping[int, schema.AgentEntry]) -> None:
     if any(each.name == name and each.type == "multistep_predicate" and not each.topics for each in entries.values()):
         reader.fault(path, f"{name!r} hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'")
 
@@ -66,7 +66,7 @@ def check_keys(reader: DiskursConfigReader, path: KeyPath, entry: schema.Section
         reader.fault((*path, to_camel(key)), f"{to_camel(key)!r} says nothing of {what}, of which {own} can be said")
 
 
-def _check_names(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
+def _check_names(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if entry.llm is not None:
         reader.check_known((*path, "llm"), entry.llm, reader.names("llms"), "llm")
     elif entry.type not in _WITHOUT_MODEL:
@@ -91,7 +91,7 @@ def _check_kind(reader: DiskursConfigReader, path: KeyPath, name: str | None, wa
         reader.fault(path, f"{name!r} is of type {kinds[name]!r}, but {' or '.join(map(repr, sorted(wanted)))} is needed here")
 
 
-def _check_topics(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
+def _check_topics(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if entry.type in FINALIZERS:
         if entry.topics:
             reader.fault((*path, "topics"), "a finalizer hands the conversation to nobody: what it says is the result")
@@ -103,7 +103,7 @@ def _check_topics(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agen
         reader.fault(path, "'topics' is missing: who gets the conversation from it, such as a conductor")
 
 
-def _check_conductor(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent) -> None:
+def _check_conductor(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if not entry.topics:
         reader.fault(path, "'topics' is missing: the agents that the conductor chooses among")
     ends = {"finalizerName": entry.finalizer_name, "supervisor": entry.supervisor, "prompt.finalizeName": entry.prompt.finalize_name}

@@ -56,9 +56,9 @@ def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | No
     )  # fmt: skip
 
 
-def _config(reader: DiskursConfigReader) -> schema.Config | None:
+def _config(reader: DiskursConfigReader) -> schema.DiskursFile | None:
     try:
-        return schema.Config.model_validate(reader.document.data)
+        return schema.DiskursFile.model_validate(reader.document.data)
     except ValidationError as error:
-        reader.faults += faults_of(error, reader.document, schema.Config)
+        reader.faults += faults_of(error, reader.document, schema.DiskursFile)
         return None

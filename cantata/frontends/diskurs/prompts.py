@@ -30,10 +30,10 @@ class PromptReader:
 
     reader: DiskursConfigReader
     path: KeyPath
-    entry: schema.Agent
+    entry: schema.AgentEntry
 
     @property
-    def said(self) -> schema.Prompt:
+    def said(self) -> schema.PromptEntry:
         """What the file says of it."""
         return self.entry.prompt
 
