@@ -18,7 +18,7 @@ class Section(Value):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-class Llm(Section):
+class LlmEntry(Section):
     """A model."""
 
     name: str
@@ -31,7 +31,7 @@ class Llm(Section):
     use_entra_id: bool = False
 
 
-class Tool(Section):
+class ToolEntry(Section):
     """A function that models may call."""
 
     name: str
@@ -42,7 +42,7 @@ class Tool(Section):
     dependencies: list[str] = Field(default_factory=list)
 
 
-class Dependency(Section):
+class DependencyEntry(Section):
     """An object that factories of tools are given."""
 
     name: str
@@ -51,21 +51,21 @@ class Dependency(Section):
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class Module(Section):
+class ModuleEntry(Section):
     """A module that code may import by name."""
 
     name: str
     location: str
 
 
-class Memory(Section):
+class MemoryEntry(Section):
     """The long-term memory of all conductors."""
 
     type: str
     location: str | None = None
 
 
-class Store(Section):
+class StoreEntry(Section):
     """How conversations are kept."""
 
     type: Literal["filesystem", "memory"] = "filesystem"
@@ -73,13 +73,13 @@ class Store(Section):
     directory: str | None = None
 
 
-class Kind(Section):
+class ConversationEntry(Section):
     """The kind of conversations."""
 
     type: Literal["immutable_conversation", "immutable"] = "immutable_conversation"
 
 
-class Rule(Section):
+class RuleEntry(Section):
     """A rule of a conductor."""
 
     name: str
@@ -89,7 +89,7 @@ class Rule(Section):
     target_agent: str
 
 
-class Prompt(Section):
+class PromptEntry(Section):
     """What an agent's model is told."""
 
     type: Literal["conductor_prompt", "multistep_prompt", "heuristic_prompt", "llm_compiler_prompt"]
@@ -107,7 +107,7 @@ class Prompt(Section):
     json_formatting_template: str | None = None
 
 
-class Agent(Section):
+class AgentEntry(Section):
     """Someone who can have the conversation."""
 
     name: str
@@ -115,7 +115,7 @@ class Agent(Section):
     llm: str | None = None
     topics: list[str] = Field(default_factory=list)
     tools: list[str] = Field(default_factory=list)
-    prompt: Prompt
+    prompt: PromptEntry
     max_reasoning_steps: int = Field(default=5, ge=1, le=1000)
     max_trials: int = Field(default=5, ge=1, le=1000)
     max_dispatches: int = Field(default=50, ge=1, le=10_000)
@@ -123,7 +123,7 @@ class Agent(Section):
     init_prompt_arguments_with_longterm_memory: bool = True
     final_properties: list[str] = Field(default_factory=list)
     render_prompt: bool = True
-    rules: list[Rule] = Field(default_factory=list)
+    rules: list[RuleEntry] = Field(default_factory=list)
     fallback_to_llm: bool = True
     agent_descriptions: dict[str, str] = Field(default_factory=dict)
     finalizer_name: str | None = None
@@ -135,21 +135,21 @@ class Agent(Section):
     invoke_on_final: bool = False
 
 
-class Config(Section):
+class DiskursFile(Section):
     """The whole file."""
 
     first_contact: str
     tool_executor_type: Literal["default"] = "default"
     dispatcher_type: Literal["asynchronous", "synchronous"] = "asynchronous"
     conversation_type: Literal["immutable_conversation", "immutable"] = "immutable_conversation"
-    conversation: Kind = Field(default_factory=Kind)
-    conversation_store: Store = Field(default_factory=Store)
-    longterm_memory: Memory | None = None
-    custom_modules: list[Module | str] = Field(default_factory=list)
-    llms: list[Llm] = Field(default_factory=list)
-    tools: list[Tool] = Field(default_factory=list)
-    tool_dependencies: list[Dependency] = Field(default_factory=list)
-    agents: list[Agent] = Field(min_length=1)
+    conversation: ConversationEntry = Field(default_factory=ConversationEntry)
+    conversation_store: StoreEntry = Field(default_factory=StoreEntry)
+    longterm_memory: MemoryEntry | None = None
+    custom_modules: list[ModuleEntry | str] = Field(default_factory=list)
+    llms: list[LlmEntry] = Field(default_factory=list)
+    tools: list[ToolEntry] = Field(default_factory=list)
+    tool_dependencies: list[DependencyEntry] = Field(default_factory=list)
+    agents: list[AgentEntry] = Field(min_length=1)
 
 
 _COMMON_KEYS = {"name", "type", "topics", "prompt", "locked_fields", "init_prompt_arguments_with_longterm_memory"}
