@@ -1,4 +1,4 @@
-"""How values read to people: times, tokens, money, and text that cannot harm a terminal."""
+"""Formats for people: times, tokens, money, and text without terminal control sequences."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from cantata.models.values import Usage
 
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS and their kin: titles, links, clipboard
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS and the like: titles, links, clipboard
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def clean(text: str) -> str:
-    """Text without escape sequences and control characters, save line ends and tabs."""
+    """Return a text without escape sequences and control characters, except line ends and tabs."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text.replace("\r\n", "\n")))
 
 
-def spoken(state: str) -> str:
-    """A state of a run or a step in words: 'timed out', 'succeeded with failures'."""
+def state_label(state: str) -> str:
+    """Return the state of a run or a step as people read it: 'timed out', 'succeeded with failures'."""
     return state.replace("_", " ")
 
 
-def line(text: str, most: int = 100) -> str:
-    """Clean text in one line, cut to `most` characters."""
+def line(text: str, max_chars: int = 100) -> str:
+    """Return a clean text in one line of at most `max_chars` characters."""
     flat = " ".join(clean(text).split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    return flat if len(flat) <= max_chars else f"{flat[: max_chars - 1]}…"
 
 
 def duration(ms: float) -> str:
-    """Milliseconds in the unit that fits."""
+    """Return milliseconds in a suitable unit."""
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 60_000:
@@ -44,27 +44,27 @@ def duration(ms: float) -> str:
 
 
 def speaker(role: str, agent: str | None) -> str:
-    """Who said an entry of a conversation."""
+    """Return the author of an entry of a conversation."""
     return {"user": "you", "system_error": "error"}.get(role) or line(agent or "answer")
 
 
 def clock(at_ms: int) -> str:
-    """The time of day here."""
+    """Return the local time of day."""
     return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S")
 
 
 def tokens(tokens_in: int, tokens_out: int) -> str:
-    """Tokens in and out; nothing if there were none."""
+    """Return the tokens in and out; an empty text if there were none."""
     return f"{tokens_in:,}→{tokens_out:,} tokens" if tokens_in or tokens_out else ""
 
 
 def cost(usd: float | None) -> str:
-    """Dollars; nothing if the price is not known."""
+    """Return an amount in dollars; an empty text if it is not known."""
     if usd is None:
         return ""
     return f"${usd:.2f}" if usd >= 1 or usd == 0 else f"${usd:.6f}".rstrip("0")
 
 
 def usage(used: Usage) -> str:
-    """What a run consumed, in a few words."""
+    """Return the tokens and the cost of a run."""
     return " · ".join(part for part in (tokens(used.input_tokens, used.output_tokens), cost(used.cost_usd)) if part)

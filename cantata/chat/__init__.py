@@ -1,9 +1,9 @@
-"""A chat on a terminal: reads lines, asks a backend, shows its answers as they come.
+"""A chat on a terminal: reads lines, submits them to a backend, shows the replies as they come.
 
-    run, run_async ──▶ loop ──▶ commands
-                            ──▶ telling ──▶ output
+    run, run_async ──▶ loop ──▶ slash_commands
+                            ──▶ turn_view ──▶ output
 
-The backend says what is asked. The loop takes lines and has them answered; `telling` makes of a turn's events what a reader is told of it.
+The backend submits turns and has the conversation. `turn_view` folds the events of a turn into items to show.
 """
 
 from __future__ import annotations

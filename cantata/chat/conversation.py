@@ -1,4 +1,4 @@
-"""What a chat asks: the backend that it takes turns to, and finds its conversation and the user's preferences behind."""
+"""ChatBackend, which submits the turns of a chat and has its conversation, and its implementation over a client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from cantata.client.client import Client, TurnRun
+from cantata.client.client import Client
+from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.models.wire import HistoryEntry
@@ -15,26 +16,26 @@ from cantata.state.sessions.conversations import Sessions, fault_of
 
 
 class PreferenceStore(Protocol):
-    """What is remembered of a user: the part of a memory bank that a chat needs."""
+    """Preferences of the user: the part of a memory bank that a chat needs."""
 
     def store_memory(self, key: str, value: JsonValue, namespace: str = ..., ttl_s: float | None = ...) -> object:
-        """Remember a value."""
+        """Store a value."""
 
     def retrieve_memory(self, key: str, namespace: str = ..., default: JsonValue = ...) -> JsonValue:
-        """A value, or `default` where there is none."""
+        """Return a value, or `default` if there is none."""
 
     def memory_exists(self, key: str, namespace: str = ...) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value."""
 
     def list_memories(self, namespace: str = ...) -> Sequence[str]:
-        """The keys of a namespace."""
+        """Return the keys of a namespace."""
 
     def clear_memories(self, namespace: str | None = ...) -> int:
-        """Forget a namespace; how many values that were."""
+        """Delete the values of a namespace and return their number."""
 
 
 class ChatBackend(Protocol):
-    """What answers the lines of a chat."""
+    """Answers the lines of a chat."""
 
     @property
     def agents(self) -> Collection[str]:
@@ -46,36 +47,36 @@ class ChatBackend(Protocol):
 
     @property
     def resume(self) -> str | None:
-        """What to type to go on with this conversation later; None if no command does that."""
+        """The command that continues this conversation later; None if there is none."""
 
     @property
     def memory(self) -> PreferenceStore:
-        """What is remembered of the user."""
+        """The preferences of the user."""
 
     def switch(self, session: str) -> None:
-        """Go on with another conversation. Raises ConfigError if none can be called so."""
+        """Continue another conversation. Raises ConfigError for an invalid name."""
 
     def submit(self, text: str, *, agent: str | None = None, send_history: bool = False) -> TurnRun:
-        """Have a text answered: by `agent`, past all routing, or by whoever answers. Raises CantataError."""
+        """Submit a text: to `agent` without routing, or to the default. Raises CantataError."""
 
     def open_turns(self) -> Sequence[TurnRun]:
-        """The turns of the conversation that are not over, the oldest first."""
+        """Return the turns of the conversation that are not over, the oldest first."""
 
-    def history(self, most: int | None = None) -> Sequence[HistoryEntry]:
-        """What was said, the oldest first: the newest `most` entries, or all that are kept."""
+    def history(self, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return the newest `limit` entries of the conversation, or all that are kept, the oldest first."""
 
     def clear(self) -> int:
-        """Forget what was said; how many entries that were."""
+        """Delete the entries of the conversation and return their number."""
 
 
 class ClientBackend:
-    """The backend of a client: the team or agent that is named, or the configured default."""
+    """The backend over a client: turns go to the named team or agent, or to the configured default."""
 
     def __init__(
         self, client: Client, *, session: str | None = None, team: str | None = None, agent: str | None = None,
         labels: Mapping[str, str] | None = None, resume: str | None = None,
     ) -> None:  # fmt: skip
-        """`resume` is the command that goes on with the conversation, up to its name."""
+        """`resume` is the command that continues the conversation, without the session's name at its end."""
         self._client = client
         self._team = team
         self._agent = agent
@@ -112,8 +113,8 @@ class ClientBackend:
     def open_turns(self) -> Sequence[TurnRun]:
         return [run for run_id in self._sessions.waiting(self.session) if (run := self._turn(run_id))]
 
-    def history(self, most: int | None = None) -> Sequence[HistoryEntry]:
-        return self._sessions.history(self.session, most)
+    def history(self, limit: int | None = None) -> Sequence[HistoryEntry]:
+        return self._sessions.history(self.session, limit)
 
     def clear(self) -> int:
         return self._sessions.clear(self.session)
@@ -135,10 +136,10 @@ class ClientBackend:
 
 
 def unknown_agent_error(name: str, agents: Collection[str]) -> ConfigError:
-    """What is wrong with a line for an agent that is not there. Source: PromptChain, `run_chat`."""
+    """Return the error for a line to an unknown agent. Its wording is from PromptChain, `run_chat`."""
     return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent")
 
 
 def new_session() -> str:
-    """A name for a conversation that has none: the day, and chance."""
+    """Return a new session name: the date and a random suffix."""
     return f"{datetime.now().astimezone():%Y-%m-%d}-{secrets.token_hex(3)}"

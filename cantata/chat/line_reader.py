@@ -1,4 +1,4 @@
-"""Where the lines of a chat come from, if not from a person at a terminal."""
+"""Sources of the lines of a chat."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Protocol
 
 
 class LineReader(Protocol):
-    """Gives the lines of a chat."""
+    """Reads the lines of a chat."""
 
     def read(self) -> str | None:
-        """The next line; None at the end."""
+        """Return the next line; None at the end."""
 
 
 class StandardInputReader:
-    """Standard input, a turn a line."""
+    """Reads standard input, one turn a line."""
 
     def read(self) -> str | None:
         line = sys.stdin.readline()

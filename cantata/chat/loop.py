@@ -1,4 +1,4 @@
-"""The loop of a chat: takes a line, has it answered, shows the answer as it comes, and goes on whatever went wrong."""
+"""ChatLoop: reads a line, submits it, shows the reply as it comes; an error does not end the chat."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pathlib import Path
 from cantata.chat.conversation import ChatBackend
 from cantata.chat.line_reader import LineReader, StandardInputReader
 from cantata.chat.output import ChatOutput, PlainOutput, TerminalOutput
-from cantata.chat.slash_commands import COMMANDS, EXIT_WORDS, command_of, execute
+from cantata.chat.slash_commands import COMMANDS, EXIT_WORDS, execute, parse_command
 from cantata.chat.turn_view import TurnView
-from cantata.client.client import TurnRun
+from cantata.client.runs import TurnRun
 from cantata.errors import CantataError, ConfigError
 from cantata.models.events import RunEvent
 from cantata.models.wire import RunResult
 from cantata.planning.turns.mentions import mention
-from cantata.runs.results import answer_text, describe_turn
+from cantata.runs.results import answer_text, describe_request
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.records import StepRecord
 
-MAX_RECENT_ENTRIES = 6  # entries of a conversation that is gone on with
-POLL_INTERVAL_S = 0.2  # how soon Ctrl-C is heeded
-BACKLOG_TIMEOUT_S = 0.02  # to read what happened before we came
+MAX_RECENT_ENTRIES = 6  # shown when a conversation is continued
+POLL_INTERVAL_S = 0.2  # how soon Ctrl-C takes effect
+BACKLOG_TIMEOUT_S = 0.02  # to read the events before ours
 
 
 class ChatLoop:
-    """A conversation: lines of a reader, answered by a backend, told to a output. Another thread may interrupt it."""
+    """Submits the lines of a reader to a backend and shows the replies on an output. Another thread may interrupt it."""
 
     def __init__(self, backend: ChatBackend, reader: LineReader, output: ChatOutput, *, is_interactive: bool) -> None:
-        """A person is shown what was said before, and may cancel a turn by Ctrl-C."""
+        """An interactive loop shows recent entries of the conversation, and Ctrl-C cancels a turn."""
         self._backend = backend
         self._reader = reader
         self._output = output
@@ -43,36 +43,36 @@ class ChatLoop:
         self._failures = 0
 
     def run(self) -> bool:
-        """Answer lines until there are no more; whether all were answered. A person has seen which were not."""
+        """Answer lines until there are no more. Return whether all were answered; true if interactive, where the user saw each error."""
         backend = self._backend
         if self._is_interactive:
-            self._output.print_note(f"session {backend.session} · /help says what may be typed")
+            self._output.print_note(f"session {backend.session} · /help lists the commands")
             self._try(self._show_recent)
         while (line := self._reader.read()) is not None and line.strip().lower() not in EXIT_WORDS:
             if line.strip():
                 self._try(partial(self._handle_line, line))
         if self._is_interactive:
-            self._output.print_note(f"go on with: {backend.resume}" if backend.resume else f"session {backend.session} ends here")
+            self._output.print_note(f"continue with: {backend.resume}" if backend.resume else f"session {backend.session} ends here")
         return self._is_interactive or self._failures == 0
 
     def interrupt(self) -> None:
-        """Cancel the turn that is being answered."""
+        """Cancel the turn under way."""
         self._interrupted.set()
 
-    def _try(self, do: Callable[[], None]) -> None:
-        """Do something; a fault is told, and the chat goes on."""
+    def _try(self, action: Callable[[], None]) -> None:
+        """Perform an action; print its error, if any, and go on."""
         self._interrupted.clear()
         try:
             with _on_interrupt(self.interrupt) if self._is_interactive else nullcontext():
-                do()
+                action()
         except ConfigError as error:
-            self._refuse("; ".join(fault.message for fault in error.faults), error.code)
+            self._print_error("; ".join(fault.message for fault in error.faults), error.code)
         except (CantataError, RedisFailure) as error:
-            self._refuse(str(error), "unavailable")
+            self._print_error(str(error), "unavailable")
 
     def _handle_line(self, line: str) -> None:
-        """Do what a line says."""
-        command = command_of(line)
+        """Execute a slash command, or submit a turn."""
+        command = parse_command(line)
         if command is None:
             self._show_turn(self._submit(line))
             return
@@ -81,22 +81,22 @@ class ChatLoop:
         if self._is_interactive and self._backend.session != before:
             self._show_recent()
 
-    def _refuse(self, why: str, code: str) -> None:
+    def _print_error(self, message: str, code: str) -> None:
         self._failures += 1
-        self._output.refuse(why, code=code)
+        self._output.print_error(message, code=code)
 
     def _submit(self, line: str) -> TurnRun:
-        asked = mention(line)
-        if asked is None:
+        addressed = mention(line)
+        if addressed is None:
             return self._backend.submit(line)
-        return self._backend.submit(asked.text, agent=asked.agent, send_history=asked.send_history)
+        return self._backend.submit(addressed.text, agent=addressed.agent, send_history=addressed.send_history)
 
     def _show_recent(self) -> None:
-        """Show what was said last in the conversation, and what is under way in it."""
+        """Show the newest entries of the conversation and its open turns."""
         for entry in self._backend.history(MAX_RECENT_ENTRIES):
-            self._output.recall(entry)
+            self._output.print_entry(entry)
         for run in self._backend.open_turns():
-            self._output.print_note(f"under way: {describe_turn(run.record())}")
+            self._output.print_note(f"under way: {describe_request(run.record())}")
             self._show_turn(run)
 
     def _show_turn(self, run: TurnRun) -> None:
@@ -104,15 +104,15 @@ class ChatLoop:
         view, steps = TurnView(), _StepCache(run)
         for events in self._events(run):
             for event in events:
-                view.apply(event, steps.of(event))
+                view.apply(event, steps.step_of(event))
             for item in view.take():
-                self._output.tell(item)
+                self._output.print_item(item)
         result: RunResult = run.result()
         self._failures += result.status != "succeeded"
-        self._output.end(result, was_shown=result.output is not None and view.has_shown(answer_text(result.output)))
+        self._output.print_result(result, was_shown=result.output is not None and view.has_shown(answer_text(result.output)))
 
     def _events(self, run: TurnRun) -> Iterator[list[RunEvent]]:
-        """What happened in a turn, then what happens, to its end. If we are interrupted it is cancelled."""
+        """Yield the past events of a turn at once, then each new one, until it is over. An interrupt cancels the turn."""
         events = list(run.log(timeout_s=BACKLOG_TIMEOUT_S))
         yield events
         after, is_over = _offset(events, 0)
@@ -126,19 +126,19 @@ class ChatLoop:
 
 
 def _offset(events: list[RunEvent], before: int) -> tuple[int, bool]:
-    """Where events end, and whether the turn does."""
+    """Return the offset after some events, and whether they end the turn."""
     return (events[-1].seq, events[-1].ends_run) if events else (before, False)
 
 
 class _StepCache:
-    """What is known of the steps of a turn, asked for when it may have changed."""
+    """The steps of a turn, read again when they may have changed."""
 
     def __init__(self, run: TurnRun) -> None:
         self._run = run
         self._known: dict[str, StepRecord] = {}
 
-    def of(self, event: RunEvent) -> StepRecord | None:
-        """The step that an event is of."""
+    def step_of(self, event: RunEvent) -> StepRecord | None:
+        """Return the step of an event, if it has one."""
         if event.step is None:
             return None
         if event.step not in self._known or event.ends_attempt:
@@ -147,9 +147,15 @@ class _StepCache:
 
 
 def run(backend: ChatBackend, *, history: Path | None = None, as_json: bool = False) -> bool:
-    """ChatLoop until the lines end: with a person if this is a terminal, else a turn a line. Answers whether all such lines were answered.
+    """Chat until the lines end: interactively on a terminal, otherwise with one turn a line of standard input.
 
-    `history` is the file where a person's lines are kept; `as_json` tells each result as a line of JSON.
+    Args:
+        backend: Answers the lines.
+        history: The file of lines typed earlier.
+        as_json: Print each result as a line of JSON.
+
+    Returns:
+        Whether all lines were answered; always true if interactive.
     """
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         return _interactive_loop(backend, history).run()
@@ -157,29 +163,29 @@ def run(backend: ChatBackend, *, history: Path | None = None, as_json: bool = Fa
 
 
 async def run_async(backend: ChatBackend, *, history: Path | None = None) -> bool:
-    """The same in a thread, while other coroutines go on. Ctrl-C cancels the turn that is being answered."""
+    """Chat like `run`, in a thread, while other coroutines go on. Ctrl-C cancels the turn under way."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await asyncio.to_thread(run, backend)
-    chat = await asyncio.to_thread(_interactive_loop, backend, history)
-    with _on_interrupt(chat.interrupt):
-        return await asyncio.to_thread(chat.run)
+    loop = await asyncio.to_thread(_interactive_loop, backend, history)
+    with _on_interrupt(loop.interrupt):
+        return await asyncio.to_thread(loop.run)
 
 
 def _interactive_loop(backend: ChatBackend, history: Path | None) -> ChatLoop:
     from cantata.chat.prompt import TerminalPrompt  # noqa: PLC0415  # takes 0.2 s to load
 
-    screen = TerminalOutput()
-    prompt = TerminalPrompt([*(f"/{name}" for name in COMMANDS), *(f"@{name}: " for name in backend.agents)], history, screen)
-    return ChatLoop(backend, prompt, screen, is_interactive=True)
+    output = TerminalOutput()
+    prompt = TerminalPrompt([*(f"/{name}" for name in COMMANDS), *(f"@{name}: " for name in backend.agents)], history, output)
+    return ChatLoop(backend, prompt, output, is_interactive=True)
 
 
 @contextmanager
-def _on_interrupt(do: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C does this instead, where that can be said: in the main thread."""
+def _on_interrupt(action: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C perform an action instead; in the main thread only, where Python can set signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda number, frame: do())
+    before = signal.signal(signal.SIGINT, lambda number, frame: action())
     try:
         yield
     finally:

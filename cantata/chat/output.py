@@ -1,4 +1,4 @@
-"""What a chat writes on: a terminal that is written to as answers come, or plain lines for programs."""
+"""Outputs of a chat: a terminal, written as replies come, or plain lines for programs."""
 
 from __future__ import annotations
 
@@ -22,40 +22,41 @@ STYLES: Mapping[str, dict[str, Any]] = {
     "warning": {"fg": "yellow"},
     "error": {"fg": "red"},
 }
-MAX_LINE = 300
+MAX_LINE = 300  # characters of a note or warning
+MAX_ERROR = 2000
 
 
 class ChatOutput(Protocol):
-    """Where a chat writes."""
+    """Writes what a chat shows."""
 
-    def tell(self, item: ChatItem) -> None:
-        """Something of a turn, while it goes on."""
+    def print_item(self, item: ChatItem) -> None:
+        """Show an item of a turn under way."""
 
-    def end(self, result: RunResult, *, was_shown: bool) -> None:
-        """How a turn ended; `was_shown` says that its answer was told while it came."""
+    def print_result(self, result: RunResult, *, was_shown: bool) -> None:
+        """Show how a turn ended; `was_shown` says that its answer was shown as it came."""
 
-    def say(self, text: str) -> None:
-        """What a command answers."""
+    def print_text(self, text: str) -> None:
+        """Show the answer of a slash command."""
 
     def print_note(self, text: str) -> None:
-        """Something aside."""
+        """Show a note about the chat."""
 
-    def refuse(self, text: str, *, code: str) -> None:
-        """Why a line has no answer."""
+    def print_error(self, message: str, *, code: str) -> None:
+        """Show why a line has no answer."""
 
-    def recall(self, entry: HistoryEntry) -> None:
-        """Something that was said before."""
+    def print_entry(self, entry: HistoryEntry) -> None:
+        """Show an earlier entry of the conversation."""
 
 
 class TerminalOutput:
-    """A terminal: only ever written on, so that what is said stays where it is and can be scrolled back to."""
+    """A terminal, only ever appended to, so that the scrollback has the whole chat."""
 
     def __init__(self) -> None:
         self._is_in_line = False
         self._speaker = ""
         self._has_colours = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
-    def tell(self, item: ChatItem) -> None:
+    def print_item(self, item: ChatItem) -> None:
         match item.type:
             case "speaker":
                 self._speaker = item.text
@@ -63,47 +64,47 @@ class TerminalOutput:
             case "piece":
                 self._write(item.text)
             case "void":
-                self._line(f"⟲ taken back: {item.text}", "void")
-            case what:
-                self._line(text_format.line(item.text, MAX_LINE), what)
+                self._line(f"⟲ discarded: {item.text}", "void")
+            case style:
+                self._line(text_format.line(item.text, MAX_LINE), style)
 
-    def end(self, result: RunResult, *, was_shown: bool) -> None:
+    def print_result(self, result: RunResult, *, was_shown: bool) -> None:
         if result.output is not None and not was_shown:
             self._name(result.agents[-1] if result.agents else "answer")
             self._write(text_format.clean(answer_text(result.output)))
         if result.status == "cancelled":
             self._line("cancelled", "void")
         elif result.error:
-            self._line(text_format.line(result.error.message, 2000), "error")
+            self._line(text_format.line(result.error.message, MAX_ERROR), "error")
         used = text_format.usage(result.usage)
         self._line(" · ".join(part for part in (text_format.duration(result.duration_ms), used) if part), "note")
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         self._line(text_format.clean(text))
 
     def print_note(self, text: str) -> None:
         self._line(text_format.clean(text), "note")
 
-    def refuse(self, text: str, *, code: str) -> None:
-        self._line(text_format.line(text, 2000), "error")
+    def print_error(self, message: str, *, code: str) -> None:
+        self._line(text_format.line(message, MAX_ERROR), "error")
 
-    def recall(self, entry: HistoryEntry) -> None:
+    def print_entry(self, entry: HistoryEntry) -> None:
         self._line(f"{text_format.speaker(entry.role, entry.agent)}: {text_format.clean(entry.content)}", "note")
 
     def _name(self, speaker: str) -> None:
         self._end_line()
         self._write(self._styled(f"{text_format.line(speaker)}: ", "speaker"))
 
-    def _line(self, text: str, look: str = "") -> None:
+    def _line(self, text: str, style: str = "") -> None:
         self._end_line()
-        self._write(f"{self._styled(text, look)}\n")
+        self._write(f"{self._styled(text, style)}\n")
 
     def _end_line(self) -> None:
         if self._is_in_line:
             self._write("\n")
 
-    def _styled(self, text: str, look: str) -> str:
-        return click.style(text, **STYLES[look]) if look and self._has_colours else text
+    def _styled(self, text: str, style: str) -> str:
+        return click.style(text, **STYLES[style]) if style and self._has_colours else text
 
     def _write(self, text: str) -> None:
         if text:
@@ -113,35 +114,35 @@ class TerminalOutput:
 
 
 class PlainOutput:
-    """Plain lines: answers on standard output, all else on standard error; or a JSON object for each turn."""
+    """Plain lines: answers on standard output, all else on standard error; with `as_json` a JSON object for each turn."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
 
-    def tell(self, item: ChatItem) -> None:
+    def print_item(self, item: ChatItem) -> None:
         if item.type == "warning" and not self._as_json:
             click.echo(f"warning: {text_format.line(item.text, MAX_LINE)}", err=True)
 
-    def end(self, result: RunResult, *, was_shown: bool) -> None:
+    def print_result(self, result: RunResult, *, was_shown: bool) -> None:
         if self._as_json:
             click.echo(result.model_dump_json())
             return
         if result.output is not None:
             click.echo(text_format.clean(answer_text(result.output)))
         if result.error:
-            click.echo(f"error: {text_format.line(result.error.message, 2000)} ({result.error.code})", err=True)
+            click.echo(f"error: {text_format.line(result.error.message, MAX_ERROR)} ({result.error.code})", err=True)
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         click.echo(text_format.clean(text), err=self._as_json)
 
     def print_note(self, text: str) -> None:
         click.echo(text_format.clean(text), err=True)
 
-    def refuse(self, text: str, *, code: str) -> None:
+    def print_error(self, message: str, *, code: str) -> None:
         if self._as_json:
-            click.echo(RunResult(run_id="", status="failed", error=ErrorInfo(code=code, message=text)).model_dump_json())
+            click.echo(RunResult(run_id="", status="failed", error=ErrorInfo(code=code, message=message)).model_dump_json())
         else:
-            click.echo(f"error: {text_format.line(text, 2000)}", err=True)
+            click.echo(f"error: {text_format.line(message, MAX_ERROR)}", err=True)
 
-    def recall(self, entry: HistoryEntry) -> None:
-        self.say(f"{text_format.speaker(entry.role, entry.agent)}: {text_format.clean(entry.content)}")
+    def print_entry(self, entry: HistoryEntry) -> None:
+        self.print_text(f"{text_format.speaker(entry.role, entry.agent)}: {text_format.clean(entry.content)}")

@@ -1,4 +1,4 @@
-"""PlainOutput of a person at a terminal, who edits them, finds earlier ones again, and pastes several at once.
+"""The prompt of a chat on a terminal: line editing, history, pasted lines.
 
 The only module that loads prompt_toolkit.
 """
@@ -20,26 +20,26 @@ keys = KeyBindings()
 
 
 @keys.add("enter")
-def _end(event: KeyPressEvent) -> None:
-    """Enter ends a text of several lines too."""
+def _submit(event: KeyPressEvent) -> None:
+    """Submit the text on Enter, even if it has several lines."""
     event.current_buffer.validate_and_handle()
 
 
 @keys.add("escape", "enter")
-def _break(event: KeyPressEvent) -> None:
-    """Alt-Enter begins another line of it."""
+def _insert_line_break(event: KeyPressEvent) -> None:
+    """Insert a line break on Alt-Enter."""
     event.current_buffer.insert_text("\n")
 
 
 class TerminalPrompt:
-    """A person at the terminal."""
+    """Reads the lines that a user types."""
 
-    def __init__(self, beginnings: Collection[str], history: Path | None, output: ChatOutput) -> None:
-        """Tab completes what lines begin with; `history` is the file of earlier lines, for its owner alone."""
+    def __init__(self, completions: Collection[str], history: Path | None, output: ChatOutput) -> None:
+        """Tab completes the beginnings of lines in `completions`; `history` is the file of lines typed earlier, private to its owner."""
         self._output = output
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(_private_file(history)) if history else InMemoryHistory(),
-            completer=WordCompleter(sorted(beginnings), sentence=True),
+            completer=WordCompleter(sorted(completions), sentence=True),
             complete_while_typing=False,
             enable_suspend=True,
             key_bindings=keys,
@@ -58,11 +58,11 @@ class TerminalPrompt:
 
 
 def _private_file(file: Path) -> Path:
-    """The file, made if it is not there, that nobody else may read."""
+    """Create a file if it is missing, let only its owner read it, and return it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    number = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(number, 0o600)
+        os.fchmod(descriptor, 0o600)
     finally:
-        os.close(number)
+        os.close(descriptor)
     return file

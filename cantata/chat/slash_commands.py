@@ -1,4 +1,4 @@
-"""What lines of a chat that begin with a slash do."""
+"""Slash commands of a chat."""
 
 from __future__ import annotations
 
@@ -13,119 +13,119 @@ from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 
 PREFERENCES = "preferences"
-"""The namespace of the memory bank that has what a user prefers."""
-DEFAULT_ENTRIES = 20  # entries of a conversation, if no number is named
+"""The namespace of the memory bank with the preferences of the user."""
+DEFAULT_ENTRIES = 20  # of a conversation, without a number
 EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit"})
 
 _COMMAND = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
 
 
 class SlashCommand(NamedTuple):
-    """A line that is for the chat itself."""
+    """A line that is a command to the chat itself."""
 
     name: str
-    words: str
+    argument: str
 
 
-def command_of(line: str) -> SlashCommand | None:
-    """The command that a line is; None if it is a text to be answered."""
+def parse_command(line: str) -> SlashCommand | None:
+    """Return the command in a line; None for a text to submit."""
     found = _COMMAND.fullmatch(line.strip())
     return SlashCommand(found[1].lower(), (found[2] or "").strip()) if found else None
 
 
 def execute(command: SlashCommand, backend: ChatBackend, output: ChatOutput) -> None:
-    """Do what a command says. Raises ConfigError if it cannot be understood."""
+    """Execute a command. Raises ConfigError if it is unknown or its argument is invalid."""
     if command.name not in COMMANDS:
-        raise ConfigError(f"there is no command '/{command.name}'; /help lists them")
-    _, do, _ = COMMANDS[command.name]
-    do(command.words, backend, output)
+        raise ConfigError(f"there is no command '/{command.name}'; see /help")
+    _, handler, _ = COMMANDS[command.name]
+    handler(command.argument, backend, output)
 
 
 def help_text() -> str:
-    """What may be typed."""
+    """Return the table of commands."""
     rows = [
-        *((f"/{name}{f' {given}' if given else ''}", does) for name, (given, _, does) in COMMANDS.items()),
-        ("@agent: text", "ask this agent, past all routing"),
+        *((f"/{name} {usage}".rstrip(), description) for name, (usage, _, description) in COMMANDS.items()),
+        ("@agent: text", "submit the text to this agent, without routing"),
         ("@history @agent: text", "the same, with the conversation so far before the text"),
-        ("exit, /exit, Ctrl-D", "end the chat; Ctrl-C while an answer comes cancels it"),
+        ("exit, /exit, Ctrl-D", "end the chat; Ctrl-C cancels the turn under way"),
     ]
-    return "\n".join(f"{typed:38}{does}" for typed, does in rows)
+    return "\n".join(f"{usage:38}{description}" for usage, description in rows)
 
 
-def _help(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    output.say(f"{help_text()}\n{'agents':38}{', '.join(backend.agents)}")
+def _help(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    output.print_text(f"{help_text()}\n{'agents':38}{', '.join(backend.agents)}")
 
 
-def _session(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    if words:
-        backend.switch(words)
-    output.say(f"session {backend.session}: {_count(len(backend.history()), 'entry', 'entries')}")
+def _session(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    if argument:
+        backend.switch(argument)
+    output.print_text(f"session {backend.session}: {_count(len(backend.history()), 'entry', 'entries')}")
 
 
-def _history(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    if words and not words.isdecimal():
-        raise ConfigError(f"/history takes a number of entries, not {words!r}")
-    entries = backend.history(int(words) if words else DEFAULT_ENTRIES)
+def _history(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    if argument and not argument.isdecimal():
+        raise ConfigError(f"/history expects a number of entries, not {argument!r}")
+    entries = backend.history(int(argument) if argument else DEFAULT_ENTRIES)
     for entry in entries:
-        output.recall(entry)
+        output.print_entry(entry)
     if not entries:
-        output.say("nothing was said yet")
+        output.print_text("the session has no entries yet")
 
 
-def _clear(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    output.say(f"{_count(backend.clear(), 'entry', 'entries')} of session {backend.session} forgotten")
+def _clear(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    output.print_text(f"deleted {_count(backend.clear(), 'entry', 'entries')} of session {backend.session}")
 
 
-def _memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    verb, _, rest = words.partition(" ")
+def _memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    verb, _, rest = argument.partition(" ")
     if verb not in MEMORY_COMMANDS:
-        raise ConfigError("/memory alone lists what is remembered; /memory set KEY VALUE, /memory get KEY, /memory clear")
+        raise ConfigError("expected /memory, /memory set KEY VALUE, /memory get KEY or /memory clear")
     MEMORY_COMMANDS[verb](rest.strip(), backend, output)
 
 
-def _list_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
+def _list_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
     keys = backend.memory.list_memories(PREFERENCES)
     for key in keys:
-        output.say(f"{key} = {_text(backend.memory.retrieve_memory(key, PREFERENCES))}")
+        output.print_text(f"{key} = {_text(backend.memory.retrieve_memory(key, PREFERENCES))}")
     if not keys:
-        output.say("nothing is remembered yet; /memory set KEY VALUE")
+        output.print_text("no preferences yet; /memory set KEY VALUE adds one")
 
 
-def _set_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    key, _, value = words.partition(" ")
+def _set_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    key, _, value = argument.partition(" ")
     if not value.strip():
-        raise ConfigError("/memory set takes a key and a value, such as: /memory set language French")
+        raise ConfigError("/memory set expects a key and a value, such as: /memory set language French")
     backend.memory.store_memory(key, _value(value.strip()), PREFERENCES)
-    output.say(f"{key} = {_text(_value(value.strip()))}")
+    output.print_text(f"{key} = {_text(_value(value.strip()))}")
 
 
-def _get_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    if not backend.memory.memory_exists(words, PREFERENCES):
-        raise ConfigError(f"nothing is remembered as {words!r}")
-    output.say(_text(backend.memory.retrieve_memory(words, PREFERENCES)))
+def _get_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    if not backend.memory.memory_exists(argument, PREFERENCES):
+        raise ConfigError(f"there is no preference {argument!r}; /memory lists them")
+    output.print_text(_text(backend.memory.retrieve_memory(argument, PREFERENCES)))
 
 
-def _clear_memory(words: str, backend: ChatBackend, output: ChatOutput) -> None:
-    output.say(f"{_count(backend.memory.clear_memories(PREFERENCES), 'value', 'values')} forgotten")
+def _clear_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
+    output.print_text(f"deleted {_count(backend.memory.clear_memories(PREFERENCES), 'value', 'values')}")
 
 
 CommandHandler = Callable[[str, ChatBackend, ChatOutput], None]
 
 MEMORY_COMMANDS: Mapping[str, CommandHandler] = {"": _list_memory, "set": _set_memory, "get": _get_memory, "clear": _clear_memory}
-"""What `/memory` is told to do."""
+"""Subcommand of `/memory` → its handler."""
 
 COMMANDS: Mapping[str, tuple[str, CommandHandler, str]] = {
-    "help": ("", _help, "what may be typed"),
-    "session": ("[NAME]", _session, "the conversation you are in; with a name, go on with that one"),
-    "history": ("[NUMBER]", _history, "what was said"),
-    "clear": ("", _clear, "forget what was said in this session"),
-    "memory": ("[set KEY VALUE|get KEY|clear]", _memory, "what is remembered of you"),
+    "help": ("", _help, "show the commands and the agents"),
+    "session": ("[NAME]", _session, "show the session; with a name, continue that one"),
+    "history": ("[NUMBER]", _history, "show the newest entries of the session"),
+    "clear": ("", _clear, "delete the entries of the session"),
+    "memory": ("[set KEY VALUE|get KEY|clear]", _memory, "list, set, get or delete your preferences"),
 }
-"""Name → what it takes, what does it, and what that is."""
+"""Name → its argument, handler and description."""
 
 
 def _value(text: str) -> JsonValue:
-    """JSON, or the text itself."""
+    """Return the JSON value of a text, or the text itself."""
     try:
         value: JsonValue = json.loads(text)
     except ValueError:

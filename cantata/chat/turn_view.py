@@ -38,18 +38,18 @@ class ChatItem(NamedTuple):
 
 @dataclass
 class AgentReply:
-    """The reply of an agent in a turn, round by round; kept back while another agent speaks."""
+    """The reply of an agent in a turn, round by round; held back while the reply of another agent is shown."""
 
     name: str
     open_steps: int = 1
     reply: str = ""
     """The reply of this round, as it comes."""
     shown: int = 0
-    """How many characters of the visible reply are among the items."""
+    """The number of characters of the visible reply among the items."""
     items: list[ChatItem] = field(default_factory=list)
     """Items that were not taken yet."""
     earlier: int = 0
-    """How many of them are of earlier rounds."""
+    """The number of items of earlier rounds."""
 
     def apply(self, event: RunEvent, step: StepRecord) -> None:
         """Add an event of one of the agent's steps."""
@@ -90,14 +90,14 @@ class AgentReply:
     def _note(self, text: str) -> None:
         self.items.append(ChatItem("note", text))
 
-    def _void(self, why: str) -> None:
-        """Drop the pieces of this round; if some were taken already, add an item that takes them back."""
-        kept_back = "".join(item.text for item in self.items[self.earlier :] if item.type == "piece")
+    def _void(self, reason: str) -> None:
+        """Drop the pieces of this round; if some were taken already, add an item that voids them."""
+        not_taken = "".join(item.text for item in self.items[self.earlier :] if item.type == "piece")
         self.items[self.earlier :] = [item for item in self.items[self.earlier :] if item.type != "piece"]
-        if self.shown > len(kept_back):
-            self.items += [ChatItem("void", why), ChatItem("speaker", self.name)]
+        if self.shown > len(not_taken):
+            self.items += [ChatItem("void", reason), ChatItem("speaker", self.name)]
         else:
-            self._note(f"{self.name}: {why}")
+            self._note(f"{self.name}: {reason}")
         self.reply, self.shown = "", 0
 
     def _end_round(self) -> None:
@@ -112,7 +112,7 @@ class AgentReply:
             self._note(f"{self.name} failed: {event.explanation}")
 
     def _conclude(self, answer: str) -> None:
-        """Add the answer if it was not shown: it came in one piece, or something was made of the reply."""
+        """Add the answer if it was not shown: it came in one piece, or is not the reply itself."""
         if not self.contains(answer) and not answer.lstrip().startswith(REROUTE):
             self._end_round()
             self.items.append(ChatItem("piece", answer))
@@ -122,8 +122,8 @@ class AgentReply:
         name = step.spec.work_name
         match event:
             case StepStarted():
-                given = step.spec.params.get("input")
-                shown = ", ".join(f"{key}={_short(value)}" for key, value in given.items()) if isinstance(given, dict) else ""
+                arguments = step.spec.params.get("input")
+                shown = ", ".join(f"{key}={_short(value)}" for key, value in arguments.items()) if isinstance(arguments, dict) else ""
                 self._note(f"⚙ {name}({text_format.line(shown, MAX_VALUE)})")
             case StepDone():
                 self._note(f"⚙ {name} → {_short(step.output)}")
@@ -132,7 +132,7 @@ class AgentReply:
 
 
 class TurnView:
-    """Makes chat items of a turn's events. Agents that work at once are shown one after the other."""
+    """Folds the events of a turn into chat items. Concurrent agents are shown one after the other."""
 
     def __init__(self) -> None:
         self._replies: dict[str, AgentReply] = {}
@@ -149,16 +149,16 @@ class TurnView:
         if reply and step:
             reply.apply(event, step)
         elif items := _items_outside(event, step):
-            self._items += [*self._speak(), *items]
+            self._items += [*self._ready_items(), *items]
         self._is_collected |= isinstance(event, StepDone) and step is not None and step.spec.role == "collection"
 
     def take(self) -> list[ChatItem]:
         """Return the items that can be shown and were not taken yet: none of attempts that are void already."""
-        taken, self._items = [*self._items, *self._speak()], []
+        taken, self._items = [*self._items, *self._ready_items()], []
         return taken
 
     def has_shown(self, answer: str) -> bool:
-        """Return whether the answer of the turn was shown last, or is made of nothing but replies that were shown."""
+        """Return whether the answer of the turn was shown last, or consists only of replies that were shown."""
         return self._is_collected or (self._current is not None and self._current.contains(answer))
 
     def _reply_of(self, event: RunEvent, step: StepRecord) -> AgentReply | None:
@@ -173,8 +173,8 @@ class TurnView:
         self._waiting.append(reply)
         return reply
 
-    def _speak(self) -> Iterator[ChatItem]:
-        """Yield the items of the agent that speaks, and of those that follow since it is done."""
+    def _ready_items(self) -> Iterator[ChatItem]:
+        """Yield the items of the current agent, and of those that follow it if it is done."""
         if self._current:
             yield from self._current.take()
         while self._waiting and (self._current is None or self._current.open_steps <= 0 or self._is_over):
@@ -184,7 +184,7 @@ class TurnView:
 
 
 def visible(reply: str) -> str:
-    """Return what a reader sees of a reply while it comes: no prefix that is for the router, no JSON object."""
+    """Return the visible part of a reply under way: no prefix for the router, no JSON object."""
     head = reply.lstrip()
     if any(mark.startswith(head) for mark in (FINAL, REROUTE)) or head.startswith((REROUTE, "{")):
         return ""
@@ -200,7 +200,7 @@ def _items_outside(event: RunEvent, step: StepRecord | None) -> list[ChatItem]:
 
 
 def _decision(step: StepRecord) -> Iterator[ChatItem]:
-    """Yield what a team decided: who was chosen and why, or that an agent passes its text on."""
+    """Yield notes on a decision of a team: the chosen agent and why, or that an agent hands over."""
     info = step.info
     chosen, plan = info.get("chosen_agent"), info.get("plan")
     if isinstance(plan, list):
@@ -210,10 +210,10 @@ def _decision(step: StepRecord) -> Iterator[ChatItem]:
         by = "default" if info.get("source") == "default" else kind_named(step.spec.kind).chosen_by
         yield ChatItem("note", f"→ {chosen} ({_CHOSEN_BY.get(by, 'the router')}{refined})")
     elif fault := info.get("fault"):
-        yield ChatItem("note", f"the router is asked again: {_short(fault)}")
+        yield ChatItem("note", f"asking the router again: {_short(fault)}")
     if info.get("prefix") == "reroute":
         agent, text = step.spec.params.get("agent", "the agent"), f": {_short(step.output)}" if step.output else ""
-        yield ChatItem("note", f"↪ {agent} passes on{text}")
+        yield ChatItem("note", f"↪ {agent} hands over{text}")
 
 
 _CHOSEN_BY: Mapping[str, str] = {"rules": "a rule", "turn": "in turn", "default": "by default"}

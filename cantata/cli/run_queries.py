@@ -16,11 +16,11 @@ from cantata.cli.commands import logs as log_lines
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note, result_of
 from cantata.cli.views import live_view
-from cantata.client.client import ChainRun, TurnRun
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
-from cantata.runs.results import describe_turn
+from cantata.runs.results import describe_request
 from cantata.state.fleet import code_versions
 from cantata.state.runs import event_log, listing, log_store
 from cantata.state.runs.listing import Wanted
@@ -57,7 +57,7 @@ class RunQueries(RunSubmission):
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
             asked = text_format.line(run.title, 60)
             click.echo(
-                f"{run.run_id:19}  {text_format.spoken(run.state):9}  {began}  {took:>8}  {asked}  {text_format.usage(run.usage)}".rstrip()
+                f"{run.run_id:19}  {text_format.state_label(run.state):9}  {began}  {took:>8}  {asked}  {text_format.usage(run.usage)}".rstrip()
             )
         return 0
 
@@ -188,7 +188,7 @@ def _listed(record: RunRecord) -> dict[str, JsonValue]:
         "state": state_of(record.status, record.failures),
         "failures": record.failures,
         "kind": record.kind,
-        "asked": describe_turn(record),
+        "asked": describe_request(record),
         "created_at_ms": record.created_at_ms,
         "duration_ms": _took_ms(record),
         "usage": record.usage.model_dump(),

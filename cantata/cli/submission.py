@@ -17,7 +17,8 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED
 from cantata.cli.requests import definitions_of, request_of
 from cantata.cli.views import live_view, plain_view
-from cantata.client.client import ChainRun, Client, TurnRun
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.coordinator.sweeper import definitions_from, start
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
@@ -199,7 +200,7 @@ def _show(result: RunResult | ChainResponse) -> None:
         print_note(f"error: {_why(result.error)}")
     if isinstance(result, ChainResponse) and result.failed:
         print_note(f"failed: {', '.join(result.failed)}")
-    print_note(_footer(result.run_id, text_format.spoken(result.state), result.duration_ms, result.usage))
+    print_note(_footer(result.run_id, text_format.state_label(result.state), result.duration_ms, result.usage))
 
 
 def _why(error: ErrorInfo | ChainError) -> str:

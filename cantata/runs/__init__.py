@@ -1,1 +1,1 @@
-"""What every door shows of a run: the fold of its events, and its results. Pure."""
+"""Results of runs, and the view of a run folded from its events. Pure."""

@@ -1,4 +1,4 @@
-"""From what the ledger knows of a run to what its caller gets: results, responses, chain events."""
+"""Results, chain responses and chain events, made from the records of runs."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ PHASES: Mapping[str | None, Literal["start", "done", "error", "skip"]] = {
     "failed": "error",
     "skipped": "skip",
 }
-"""State that an event puts a step in → what that is of its node."""
+"""State of a step after an event → phase of its node."""
 
 
 def turn_result(run: RunRecord) -> RunResult:
-    """How a turn ended, or how far it is."""
-    asked = [step for step in run.steps.values() if step.spec.work.startswith("agents:") and step.state in ("done", "failed")]
-    answered = [step for step in asked if step.spec.role == "turn" and step.state == "done"]
+    """Return the result of a turn, or its result so far."""
+    ended = [step for step in run.steps.values() if step.spec.work.startswith("agents:") and step.state in ("done", "failed")]
+    answered = [step for step in ended if step.spec.role == "turn" and step.state == "done"]
     last = run.answering(run.terminals[-1]) if run.terminals else None
-    told = last.info if last else {}
+    info = last.info if last else {}
     agents = dict.fromkeys(step.spec.work.removeprefix("agents:") for step in answered)
     return RunResult(
         run_id=run.run_id,
         status=run.status,
         state=state_of(run.status, run.failures),
-        output=last.output if last and last.state == "done" else told.get("last_output"),
+        output=last.output if last and last.state == "done" else info.get("last_output"),
         error=run.error,
         usage=run.usage,
         agents=list(agents),
-        steps=cast("dict[str, JsonValue]", told.get("steps") or {}),
-        history=cast("list[JsonValue]", told.get("history") or []),
-        agentic=cast("dict[str, JsonValue] | None", told.get("agentic")),
+        steps=cast("dict[str, JsonValue]", info.get("steps") or {}),
+        history=cast("list[JsonValue]", info.get("history") or []),
+        agentic=cast("dict[str, JsonValue] | None", info.get("agentic")),
         steps_run=_steps_run(run),
-        duration_ms=_duration_ms(run),
+        duration_ms=duration_ms(run),
     )
 
 
 def chain_response(run: RunRecord) -> ChainResponse:
-    """How a chain ended, or how far it is; outputs so far are always there."""
+    """Return the response of a chain, or its response so far; it has the outputs so far in any case."""
     request = ChainRequest.model_validate_json(run.request)
     bodies = bodies_of(request)
     answers = {node.node_id: run.answering(node.node_id) for node in request.nodes}
     outputs = {name: step.output for name, step in answers.items() if step is not None and step.state in ("done", "failed")}
     outputs |= {body: outputs[owner] for owner, body in bodies.items() if owner in outputs}
-    ends = run.terminals if run.status == "succeeded" else ()  # of one that failed, the end of a branch is no answer
+    ends = run.terminals if run.status == "succeeded" else ()  # in a failed run, the end of a branch is no answer
     finals = {name: outputs[name] for name in ends if (step := answers[name]) is not None and step.state == "done"}
     failed = _failed(run, request, bodies)
     ran = [node_of(step_id) for step_id, step in run.steps.items() if step_id != START and _was_executed(step)]
@@ -71,9 +71,9 @@ def chain_response(run: RunRecord) -> ChainResponse:
         success=state_of(run.status, run.failures) == "succeeded",
         outputs=outputs,
         final_output=next(iter(finals.values())) if len(finals) == 1 else (dict(finals) or None),
-        duration_ms=_duration_ms(run),
-        nodes_run=len({place.node_id for place in ran if not place.inner and place.index is None}),
-        items_run=sum(1 for place in ran if not place.inner and place.index is not None),
+        duration_ms=duration_ms(run),
+        nodes_run=len({ref.node_id for ref in ran if not ref.inner and ref.index is None}),
+        items_run=sum(1 for ref in ran if not ref.inner and ref.index is not None),
         failed=failed,
         usage=run.usage,
         error=_chain_error(run, bodies),
@@ -81,7 +81,7 @@ def chain_response(run: RunRecord) -> ChainResponse:
 
 
 def refused_chain(error: ConfigError) -> ChainResponse:
-    """The response to a chain that was refused: nothing of it ran."""
+    """Return the response to a rejected chain request: nothing of it ran."""
     asked = error.asked if isinstance(error.asked, dict) else {}
     chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("chain_id", "session_id", "correlation_id"))
     faults = [FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults]
@@ -93,49 +93,53 @@ def refused_chain(error: ConfigError) -> ChainResponse:
 
 
 def refused_turn(error: ConfigError) -> RunResult:
-    """The result of a turn that was refused: nothing of it ran."""
+    """Return the result of a rejected turn: nothing of it ran."""
     return RunResult(run_id="", status="failed", state="failed", error=ErrorInfo(code=error.code, message=_utf8(str(error))))
 
 
 def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], step: StepRecord | None) -> ChainEvent | None:
-    """What a run event says of a node of the request, if it says anything. `bodies` is map → its map_node.
+    """Return the chain event of a run event; None if it concerns no node of the request.
 
-    `step` is what is known of the event's step; needed where one is over.
+    Args:
+        event: The run event.
+        request: The chain request.
+        bodies: Map → its map_node, from `bodies_of`.
+        step: The record of the event's step; needed for an event that ends one.
     """
     phase = PHASES.get(event.step_state) if event.ends_step or isinstance(event, StepStarted) else None
     if phase is None or event.step is None or event.step == START:
         return None
-    place = node_of(event.step)
-    if place.inner and (phase == "start" or step is None or not _is_nodes_own(step)):
+    ref = node_of(event.step)
+    if ref.inner and (phase == "start" or step is None or not _is_nodes_own(step)):
         return None
     return ChainEvent(
         seq=event.seq,
         run_id=event.run_id,
         chain_id=request.chain_id,
         correlation_id=request.correlation_id,
-        node_id=_node_id(place, bodies),
+        node_id=_node_id(ref, bodies),
         phase=phase,
         output=step.output if step and phase == "done" else None,
         error=event.explanation if isinstance(event, AttemptFailed) and event.error else None,
-        iteration=place.iteration,
-        index=place.index,
+        iteration=ref.iteration,
+        index=ref.index,
     )
 
 
 def bodies_of(request: ChainRequest) -> dict[str, str]:
-    """The maps of a request, and the node that each runs for its items."""
+    """Return the maps of a request: map → the node that it runs for each item."""
     return {node.node_id: node.map_node for node in request.nodes if node.map_node}
 
 
-def _node_id(place: NodeRef, bodies: Mapping[str, str]) -> str:
-    return bodies.get(place.node_id, place.node_id) if place.index is not None else place.node_id
+def _node_id(ref: NodeRef, bodies: Mapping[str, str]) -> str:
+    return bodies.get(ref.node_id, ref.node_id) if ref.index is not None else ref.node_id
 
 
 def _is_nodes_own(step: StepRecord) -> bool:
-    """Whether a step's end is that of a node of the request, or of an item: it is their own, or took their place when that grew."""
-    place = node_of(step.step_id)
-    is_items = place.index is not None and step.spec.window == step.step_id.partition("/")[0]
-    return not place.inner or step.spec.scope is None or is_items
+    """Return whether a step's end is that of a node of the request or of an item: it is their step, or one that replaced it by expansion."""
+    ref = node_of(step.step_id)
+    is_items = ref.index is not None and step.spec.window == step.step_id.partition("/")[0]
+    return not ref.inner or step.spec.scope is None or is_items
 
 
 def _was_executed(step: StepRecord) -> bool:
@@ -143,15 +147,15 @@ def _was_executed(step: StepRecord) -> bool:
 
 
 def _failed(run: RunRecord, request: ChainRequest, bodies: Mapping[str, str]) -> list[str]:
-    """The nodes that failed, in the order of the request; each item of a map by its number."""
+    """Return the failed nodes in the order of the request; items of a map by their index."""
     steps = [step for step_id, step in run.steps.items() if step.state == "failed" and step_id != START and _is_nodes_own(step)]
     failed = defaultdict(set)
-    for place in (node_of(step.step_id) for step in steps):
-        failed[_node_id(place, bodies)].add(-1 if place.index is None else place.index)
-    return [_item_of(node.node_id, index) for node in request.nodes for index in sorted(failed.get(node.node_id, ()))]
+    for ref in (node_of(step.step_id) for step in steps):
+        failed[_node_id(ref, bodies)].add(-1 if ref.index is None else ref.index)
+    return [_item_name(node.node_id, index) for node in request.nodes for index in sorted(failed.get(node.node_id, ()))]
 
 
-def _item_of(node_id: str, index: int) -> str:
+def _item_name(node_id: str, index: int) -> str:
     return node_id if index < 0 else f"{node_id}[{index}]"
 
 
@@ -165,37 +169,38 @@ def _chain_error(run: RunRecord, bodies: Mapping[str, str]) -> ChainError | None
         return ChainError(code=error.code, message=error.message)
     if error.step is None or error.step == START:
         return ChainError(code="chain_error", message=error.message)
-    place = node_of(error.step)
-    node_id = _node_id(place, bodies)
-    name = _item_of(node_id, -1 if place.index is None else place.index)
-    return ChainError(code="chain_node_error", message=f"node {name!r} failed: {error.message}", node_id=node_id, index=place.index)
+    ref = node_of(error.step)
+    node_id = _node_id(ref, bodies)
+    name = _item_name(node_id, -1 if ref.index is None else ref.index)
+    return ChainError(code="chain_node_error", message=f"node {name!r} failed: {error.message}", node_id=node_id, index=ref.index)
 
 
 def _steps_run(run: RunRecord) -> int:
     return sum(1 for step in run.steps.values() if step.state in ("done", "failed") and step.step_id != START and not step.spec.decides)
 
 
-def _duration_ms(run: RunRecord) -> int:
+def duration_ms(run: RunRecord) -> int:
+    """Return the milliseconds from the run's acceptance to its close, or until now."""
     return (run.closed_at_ms or run.now_ms) - run.created_at_ms
 
 
 def _utf8(text: object) -> str:
-    """A text that can be sent, whatever it quotes; of what is no text, none."""
+    """Return a text without lone surrogates, which cannot be encoded; an empty one for any other value."""
     return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
 def is_over(status: str) -> bool:
-    """Whether a run with this status has ended."""
+    """Return whether a run with this status is over."""
     return status in RUN_OVER
 
 
-def describe_turn(run: RunRecord) -> str:
-    """What a run was asked, in a line."""
+def describe_request(run: RunRecord) -> str:
+    """Return the request of a run in one line."""
     if run.kind == "chain":
         return f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
     return " ".join(Turn.model_validate_json(run.request).text.split())[:60]
 
 
 def answer_text(output: JsonValue) -> str:
-    """An output as a person reads it."""
+    """Return an output as text for people: a string as it is, other values as indented JSON."""
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)

@@ -1,4 +1,4 @@
-"""RunView: a run as far as its events tell. Pure; knows no clock and no terminal."""
+"""RunView: the fold of a run's events for display. Pure: it uses no clock and no terminal."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class MapProgress:
     failed: int = 0
     skipped: int = 0
     open_steps: Mapping[str, int] = field(default_factory=dict)
-    """Item that expanded → how many of its steps are not over."""
+    """Item that expanded → the number of its steps that are not over."""
 
     @property
     def over(self) -> int:
-        """Return how many items are over."""
+        """Return the number of items that are over."""
         return self.done + self.failed + self.skipped
 
     def apply(self, event: RunEvent, item: str) -> MapProgress:
@@ -70,19 +70,19 @@ class MapProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """A step as far as its events tell."""
+    """The fold of a step's events."""
 
     state: ViewState = "waiting"
     attempt: int = 0
     since_ms: int = 0
-    """When this attempt began."""
+    """The start of this attempt."""
     took_ms: int | None = None
     note: str = ""
-    """Why it failed, or is tried again."""
+    """The reason why it failed or is retried."""
     items: MapProgress | None = None
-    """Of a map."""
+    """The items, if it is a map."""
     open_steps: int = 0
-    """Of a step that expanded: how many of the steps under it are not over."""
+    """The number of steps under it that are not over, if it expanded."""
     reply: str = ""
     """The end of the model's reply in this attempt, while it comes."""
     model: str = ""
@@ -127,24 +127,24 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as far as its events tell: each event makes a new one."""
+    """The fold of a run's events: each event makes a new view."""
 
     run_id: str
     steps: Mapping[str, StepProgress] = field(default_factory=dict)
-    """By id, in the order of the plan, then as they came."""
+    """By id: those of the plan in its order, then the others as they were added."""
     status: str = "accepted"
     state: str = "accepted"
-    """How people are told that it stands."""
+    """The status as people see it; it tells a success with failures from one without."""
     began_ms: int = 0
     at_ms: int = 0
-    """When the last event was, by Redis's clock."""
+    """The time of the last event by Redis's clock."""
     seq: int = 0
     """The offset of the last event."""
     warnings: tuple[str, ...] = ()
 
     @classmethod
     def planned(cls, run_id: str, steps: Iterable[str]) -> RunView:
-        """Return a run of which nothing happened yet, with the ids of its plan."""
+        """Return the view of a run before its first event, with the steps of its plan."""
         return cls(run_id, {step_id: StepProgress() for step_id in steps if step_id != START})
 
     def apply(self, *events: RunEvent) -> RunView:
@@ -158,12 +158,12 @@ class RunView:
             steps = {step_id: step.end_with_run(view.status, view.at_ms) for step_id, step in steps.items()}
         return replace(view, steps=steps)
 
-    def without_usage(self, most: int = 200) -> list[str]:
-        """Return the steps that are over and of which `with_usage` was not told yet."""
-        return [step_id for step_id, step in self.steps.items() if step.state in ("done", "failed") and not step.has_usage][-most:]
+    def without_usage(self, limit: int = 200) -> list[str]:
+        """Return the last `limit` steps that are over and for which `with_usage` was not called yet."""
+        return [step_id for step_id, step in self.steps.items() if step.state in ("done", "failed") and not step.has_usage][-limit:]
 
     def with_usage(self, infos: Mapping[str, Mapping[str, JsonValue]]) -> RunView:
-        """Return the run with the model and usage that the ledger recorded of steps."""
+        """Return the run with the model and usage of steps, as the ledger recorded them."""
         return replace(self, steps={**self.steps, **{step_id: _with_usage(self.steps[step_id], info) for step_id, info in infos.items()}})
 
     def _with_run(self, event: RunEvent) -> RunView:
@@ -203,7 +203,7 @@ def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent) -> None:
 
 
 def _count_for_ancestors(steps: dict[str, StepProgress], event: RunEvent) -> None:
-    """End a step that expanded when all that it, and those, expanded to is over: as the last of them ended."""
+    """End each expanded step above when the last step under it is over; its state is that of the last one."""
     for name in ancestors(cast(str, event.step)):
         step = steps.get(name)
         if step is None or step.state != "expanded" or step.items:
@@ -222,7 +222,7 @@ def _map_over(steps: dict[str, StepProgress], step_id: str) -> tuple[str, str] |
         step = steps.get(name)
         if step is not None and parts[end].isdecimal():
             if step.items is None:
-                steps[name] = replace(step, items=MapProgress(step.open_steps - 1))  # but for what gathers them
+                steps[name] = replace(step, items=MapProgress(step.open_steps - 1))  # without the step that gathers them
             return name, f"{name}/{parts[end]}"
     return None
 

@@ -74,7 +74,7 @@ def paint(view: RunView, now_ms: float, *, most: int = MAX_ROWS) -> RenderableTy
 def _title(view: RunView, now_ms: float) -> Text:
     end_ms = view.at_ms if view.status in RUN_OVER else now_ms
     took = text_format.duration(max(0.0, end_ms - view.began_ms)) if view.began_ms else ""
-    return Text(" · ".join(part for part in (f"run {view.run_id}", text_format.spoken(view.state), took) if part), style="bold")
+    return Text(" · ".join(part for part in (f"run {view.run_id}", text_format.state_label(view.state), took) if part), style="bold")
 
 
 def _cells(row: Row, view: RunView, now_ms: float) -> tuple[RenderableType, RenderableType, RenderableType]:

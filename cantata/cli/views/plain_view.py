@@ -45,7 +45,7 @@ def _run_line(before: RunView, after: RunView, event: RunEvent) -> str | None:
         case RunAccepted():
             return f"accepted {event.run_id}"
         case RunClosed():
-            return f"{text_format.spoken(after.state)} {event.run_id}"
+            return f"{text_format.state_label(after.state)} {event.run_id}"
         case StepFailed(step="@start"):
             return f"failed to start: {_reason(event)}"
     return None

@@ -1,10 +1,10 @@
-"""PlainOutput of a chat that are for the chat itself."""
+"""Slash commands of a chat."""
 
 from __future__ import annotations
 
 import pytest
 
-from cantata.chat.slash_commands import COMMANDS, SlashCommand, command_of, help_text
+from cantata.chat.slash_commands import COMMANDS, SlashCommand, help_text, parse_command
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from cantata.chat.slash_commands import COMMANDS, SlashCommand, command_of, help
     ],
 )
 def test_a_line_is_a_command_if_it_is_a_slash_and_a_word(line: str, command: SlashCommand | None) -> None:
-    assert command_of(line) == command
+    assert parse_command(line) == command
 
 
 def test_help_names_every_command() -> None:
