@@ -60,7 +60,7 @@ def test_the_session_is_named_at_the_start_and_at_the_end(folder: Path, url: str
     with Terminal(folder, url) as chat:
         session = chat.until(PROMPT).partition("session ")[2].partition(" ")[0]
 
-        assert f"go on with: submit chat --session {session}" in chat.end()
+        assert f"continue with: submit chat --session {session}" in chat.end()
 
 
 @pytest.mark.parametrize("word", ["exit", "/exit"])
@@ -68,7 +68,7 @@ def test_a_word_ends_it(folder: Path, url: str, word: str) -> None:
     with Terminal(folder, url) as chat:
         chat.until(PROMPT)
 
-        assert "go on with" in chat.end(word)
+        assert "continue with" in chat.end(word)
 
 
 def test_a_line_may_be_for_one_agent(folder: Path, url: str, models: ScriptedModels) -> None:
@@ -153,27 +153,27 @@ def test_commands_answer(folder: Path, url: str) -> None:
 
         assert "/memory" in chat.ask("/help")
         assert "there is no command '/nonsense'" in chat.ask("/nonsense")
-        assert "nothing was said yet" in chat.ask("/history")
+        assert "the session has no entries yet" in chat.ask("/history")
         chat.ask("hello")
         assert "you: hello" in chat.ask("/history")
         assert f"session {folder.name} one: 2 entries" in chat.ask("/session")
         assert f"session {folder.name} two: 0 entries" in chat.ask(f"/session {folder.name} two")
         chat.ask(f"/session {folder.name} one")
-        assert f"2 entries of session {folder.name} one forgotten" in chat.ask("/clear")
+        assert f"deleted 2 entries of session {folder.name} one" in chat.ask("/clear")
 
 
 def test_preferences_are_remembered(folder: Path, url: str) -> None:
     tenant = ("--label", f"tenant={folder.name}")
     with Terminal(folder, url, *tenant) as chat:
         chat.until(PROMPT)
-        assert "nothing is remembered yet" in chat.ask("/memory")
+        assert "no preferences yet" in chat.ask("/memory")
         assert "city = New York" in chat.ask("/memory set city New York")
-        assert "nothing is remembered as 'town'" in chat.ask("/memory get town")
+        assert "there is no preference 'town'" in chat.ask("/memory get town")
 
     with Terminal(folder, url, *tenant) as chat:
         chat.until(PROMPT)
         assert "New York" in chat.ask("/memory get city")
-        assert "1 value forgotten" in chat.ask("/memory clear")
+        assert "deleted 1 value" in chat.ask("/memory clear")
 
 
 def test_several_lines_are_pasted_as_one_text(folder: Path, url: str, models: ScriptedModels) -> None:
@@ -235,7 +235,7 @@ def test_the_decisions_of_a_router_are_told(folder: Path, url: str, models: Scri
         told = [line.strip() for line in chat.ask("flowers").splitlines()]
 
         assert told[0] == "→ seller (the router, asked: roses for Ada)"
-        assert "↪ seller passes on: go on" in told
+        assert "↪ seller hands over: go on" in told
         assert "seller: Here they are." in told
 
 
@@ -326,7 +326,7 @@ def test_a_chat_on_a_stack_of_its_own_goes_on_too(folder: Path, models: Scripted
         assert "poet: echo: hello" in told
         chat.until(COUNT)  # "poet: " before it, if the old attempt was not seen to end
         chat.until(PROMPT)
-        assert "go on with: submit chat --session ours" in chat.end()
+        assert "continue with: submit chat --session ours" in chat.end()
 
 
 # What goes wrong
@@ -353,7 +353,7 @@ def test_what_a_killed_worker_said_is_taken_back(folder: Path, victim: EmbeddedC
 
         os.kill(pid_of(victim, "agents"), signal.SIGKILL)
 
-        chat.until("⟲ taken back: its worker is gone")
+        chat.until("⟲ discarded: its worker is gone")
         chat.until(f"poet: {COUNT}")
         chat.until(PROMPT)
 
@@ -382,7 +382,7 @@ def test_each_line_of_standard_input_is_a_turn(folder: Path, url: str) -> None:
     done = submit(folder, url, "chat", "--label", f"tenant={folder.name}", lines=lines)
 
     assert done.stdout.splitlines() == ["echo: first", "echo: second"]
-    assert "nothing is remembered as 'town'" in done.stderr
+    assert "there is no preference 'town'" in done.stderr
     assert done.returncode == 1
 
 
