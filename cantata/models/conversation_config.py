@@ -1,4 +1,4 @@
-"""What a Diskurs folder declares: agents that hand a conversation to each other, and conductors that say who has it next."""
+"""Configuration of conversations that agents hand over to each other, and of conductors that choose the next agent (Diskurs)."""
 
 from __future__ import annotations
 
@@ -23,96 +23,96 @@ FINALIZERS: frozenset[AgentKind] = frozenset({"multistep_finalizer", "heuristic_
 
 
 class ConversationModel(Value):
-    """A model that agents ask."""
+    """A model of agents."""
 
     model: str = Field(description="a LiteLLM model name")
     params: Params = Field(default_factory=dict, description="passed to each call: address, version")
     api_key_variable: str | None = Field(default=None, description="the workers' environment variable that holds its key")
-    max_tokens: int | None = Field(default=None, ge=1, description="tokens of a conversation that it is shown, estimated")
+    max_tokens: int | None = Field(default=None, ge=1, description="estimated tokens of the conversation in one prompt")
 
 
 class CodeReference(Value):
-    """A name in a file of Python, which only workers run."""
+    """A name in a Python file. Only workers import the file."""
 
-    file: str = Field(description="from the configuration's folder")
+    file: str = Field(description="path from the configuration's folder")
     name: str = Field(description="a function or class at its top level")
 
 
 class HandoverRule(Value):
-    """Chooses an agent without asking a model."""
+    """A rule that chooses an agent without a model call."""
 
     name: str = Field(description="for people")
     description: str = Field(default="", description="for people")
-    condition: CodeReference = Field(description="called with the conversation; true: the target is next")
+    condition: CodeReference = Field(description="called with the conversation; if it returns true, the target is next")
     target: str = Field(description="one of the conductor's topics")
 
 
 class BranchCode(Value):
-    """How a parallel agent splits a conversation, and joins what came of the parts."""
+    """The code with which a parallel agent splits and joins a conversation."""
 
-    branch: CodeReference = Field(description="called with the conversation; gives a list of them")
-    join: CodeReference = Field(description="called with the list; gives one")
-    invoke_on_final: bool = Field(default=False, description="whether the model is asked once more, about what was joined")
+    branch: CodeReference = Field(description="called with the conversation; returns a list of conversations")
+    join: CodeReference = Field(description="called with the list; returns one conversation")
+    invoke_on_final: bool = Field(default=False, description="whether the model is asked once more, about the joined conversation")
 
 
 class PromptSource(Value):
-    """What an agent's model is told, and the code that reads its replies."""
+    """The templates of an agent's prompts, and the code that reads its model's replies."""
 
-    file: str | None = Field(default=None, description="prompt.py, from the configuration's folder")
+    file: str | None = Field(default=None, description="prompt.py, path from the configuration's folder")
     argument: str | None = Field(default=None, description="class of the prompt's arguments, and of the replies")
-    system_argument: str | None = Field(default=None, description="class of the system prompt's own arguments, where there are two")
+    system_argument: str | None = Field(default=None, description="class of the system prompt's own arguments, if it has its own")
     memory: str | None = Field(default=None, description="class of a conductor's own long-term memory")
-    names: dict[str, str] = Field(default_factory=dict, description="what a function is called in the file, where that is not its own name")
-    system: str | None = Field(default=None, description="Jinja; the default one of its kind if absent")
-    user: str | None = Field(default=None, description="Jinja; the default one of its kind if absent")
-    form: str | None = Field(default=None, description="Jinja with `schema`: how a reply is to look; ours if absent")
-    parts: dict[str, str] = Field(default_factory=dict, description="the templates that those include, by name")
+    names: dict[str, str] = Field(default_factory=dict, description="function → its name in the file, where that differs")
+    system: str | None = Field(default=None, description="Jinja; the default template of the agent's kind if absent")
+    user: str | None = Field(default=None, description="Jinja; the default template of the agent's kind if absent")
+    form: str | None = Field(default=None, description="Jinja with `schema`: the required form of a reply; a default template if absent")
+    parts: dict[str, str] = Field(default_factory=dict, description="the templates that these include, by name")
 
 
 class ConversationAgent(Value):
-    """Someone who can have the conversation."""
+    """An agent that can take a turn in the conversation."""
 
-    kind: AgentKind = Field(description="how it works")
+    kind: AgentKind = Field(description="the algorithm of its turns")
     description: str = Field(default="", description="what it is good at, for conductors")
     llm: str | None = Field(default=None, description="a name under `llms`")
-    topics: list[str] = Field(default_factory=list, description="whom it may hand the conversation to")
+    topics: list[str] = Field(default_factory=list, description="the agents that it may hand the conversation over to")
     tools: list[str] = Field(default_factory=list, description="names under `tools`")
-    prompt: PromptSource = Field(default_factory=PromptSource, description="what it is told")
-    max_reasoning_steps: int = Field(default=5, ge=1, le=1000, description="valid replies until one must be final")
-    max_trials: int = Field(default=5, ge=1, le=1000, description="replies until one must be valid")
-    max_dispatches: int = Field(default=50, ge=1, le=10_000, description="conductor: visits until it gives up")
-    locked_fields: dict[str, JsonValue] = Field(default_factory=dict, description="arguments that nothing changes")
-    takes_memory: bool = Field(default=True, description="whether its arguments begin with what the long-term memory knows")
+    prompt: PromptSource = Field(default_factory=PromptSource, description="its prompts")
+    max_reasoning_steps: int = Field(default=5, ge=1, le=1000, description="valid replies of a turn, the final one included")
+    max_trials: int = Field(default=5, ge=1, le=1000, description="replies until one is valid")
+    max_dispatches: int = Field(default=50, ge=1, le=10_000, description="conductor: turns until it gives up")
+    locked_fields: dict[str, JsonValue] = Field(default_factory=dict, description="arguments that never change")
+    takes_memory: bool = Field(default=True, description="whether its arguments are initialised from the long-term memory")
     final_properties: list[str] = Field(default_factory=list, description="finalizer: the arguments that are the result")
-    render_prompt: bool = Field(default=True, description="heuristic: whether its user prompt is said afterwards")
-    rules: list[HandoverRule] = Field(default_factory=list, description="conductor: asked before the model")
-    fallback_to_llm: bool = Field(default=True, description="conductor: whether the model is asked where no rule holds")
-    descriptions: dict[str, str] = Field(default_factory=dict, description="conductor: of its agents, over their own")
-    finalizer: str | None = Field(default=None, description="conductor: the agent that makes the result")
-    supervisor: str | None = Field(default=None, description="conductor: the conductor that goes on when this one is done")
-    judge: str | None = Field(default=None, description="conductor: the predicate agent that says whether it is done")
-    branches: BranchCode | None = Field(default=None, description="parallel_multistep: how it splits and joins")
+    render_prompt: bool = Field(default=True, description="heuristic: whether its user prompt is added to the conversation afterwards")
+    rules: list[HandoverRule] = Field(default_factory=list, description="conductor: evaluated before the model is asked")
+    fallback_to_llm: bool = Field(default=True, description="conductor: whether the model is asked if no rule matches")
+    descriptions: dict[str, str] = Field(default_factory=dict, description="conductor: descriptions of its agents that replace their own")
+    finalizer: str | None = Field(default=None, description="conductor: the agent that builds the result")
+    supervisor: str | None = Field(default=None, description="conductor: the conductor that continues when this one is done")
+    judge: str | None = Field(default=None, description="conductor: the predicate agent that decides whether the conversation is done")
+    branches: BranchCode | None = Field(default=None, description="parallel_multistep: the code that splits and joins")
 
 
 class ConversationTool(Value):
     """A function that models may call."""
 
-    function: CodeReference = Field(description="the function, or what `create_` stands before to make it")
+    function: CodeReference = Field(description="the function, or the name that with the prefix `create_` is its factory")
     configs: dict[str, JsonValue] = Field(default_factory=dict, description="the first argument of its factory")
-    dependencies: list[str] = Field(default_factory=list, description="names under `dependencies`, given to its factory by name")
+    dependencies: list[str] = Field(default_factory=list, description="names under `dependencies`, passed to its factory by name")
 
 
 class ToolDependency(Value):
-    """An object that factories of tools are given; each worker process makes one."""
+    """An object that is passed to the factories of tools. Each worker process makes its own."""
 
     made_by: CodeReference = Field(description="its class")
-    parameters: dict[str, JsonValue] = Field(default_factory=dict, description="what the class is called with")
+    parameters: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the class")
 
 
 class ConversationConfig(Value):
-    """The agents of a folder, and who is spoken to first."""
+    """The agents of a folder, and the agent that gets the user's text."""
 
-    first_contact: str = Field(description="who gets the user's text")
+    first_contact: str = Field(description="the agent that gets the user's text")
     agents: dict[str, ConversationAgent] = Field(description="by name")
     llms: dict[str, ConversationModel] = Field(default_factory=dict, description="by name")
     tools: dict[str, ConversationTool] = Field(default_factory=dict, description="by name")

@@ -1,12 +1,12 @@
-"""A conversation that agents hand to each other, and conductors that say who has it next: each step grows the one behind it.
+"""Conversations that agents hand over to each other, and conductors that choose the next agent. Each step expands to the one behind it.
 
     @open ──▶ 1.conductor ─┬─ rules ── a rule holds ────────────────▶ 2.agent ──▶ ask ──▶ read ─┬─ a correction, a step ──▶ ask ...
                            ├─ ask ──▶ read ── the model chose ──────▶ 2.agent                    └─ final ──▶ 3.conductor ...
-                           ├─ judged: a predicate agent says whether it is done
+                           ├─ judged: a predicate agent decides whether it is done
                            ├─ finalize: the result, from the long-term memory or by a finalizer agent
                            └─ fail: nobody was chosen, or a bound is reached
 
-Each arrow is growth, and the last step stands in the place of the first: what it gives is the answer. A step's output is where the
+Each arrow is an expansion, and the last step takes the place of the first: its output is the answer. A step's output is where the
 conversation stands then (`ConversationState`: long-term memory, the arguments of who has it, counts), and what was said in that very step. What was said
 before is not copied: the state names the steps that hold it. So a worker may die between any two steps, and nothing is written twice.
 
@@ -27,7 +27,7 @@ from cantata.models.graph import RAW, Edge, Graph, Step
 from cantata.models.values import JsonValue
 
 RETRIES = 3
-"""Tries after the first, where a model's failure may pass."""
+"""Retries of a model call, for failures that may pass."""
 
 ENTRIES: Mapping[AgentKind, str] = {
     "conductor": "diskurs.visit",
@@ -39,7 +39,7 @@ ENTRIES: Mapping[AgentKind, str] = {
     "heuristic_finalizer": "diskurs.heuristic",
     "llm_compiler": "diskurs.begin",
 }
-"""What is done first when an agent of a kind gets the conversation."""
+"""Kind of agent → the kind of the first step of its turn."""
 
 
 @dataclass(frozen=True)
@@ -49,41 +49,41 @@ class AgentTurn:
     agent: str
     number: int
     base: str
-    """The step it begins with."""
+    """The id of its first step."""
     part: str = ""
-    """What of a parallel agent's work it is: `branch`, or `joined`."""
+    """Of a parallel agent: `branch` for one of the branches, `joined` for the model call after the join."""
     judges: str = ""
-    """The conductor that asks whether it is done."""
+    """Of a predicate agent: the conductor that asks whether the conversation is done."""
     trial: int = 1
     step: int = 1
     asked: int = 1
-    """Which question to the model it is, within this turn."""
+    """The number of the model call within this turn, from 1."""
 
     @classmethod
     def of(cls, params: Mapping[str, JsonValue]) -> AgentTurn:
-        """The turn that a step belongs to."""
+        """Return the turn that a step belongs to, from the step's parameters."""
         return cls(**cast("dict[str, Any]", params["turn"]))
 
     @property
     def params(self) -> dict[str, JsonValue]:
-        """As a step's parameters have it."""
+        """Return the turn as parameters of a step."""
         return {"turn": cast(JsonValue, asdict(self))}
 
 
 def open_conversation(text: str) -> tuple[Graph, str]:
-    """What a turn begins with: the long-term memory, with the user's text."""
+    """Return the graph of a new conversation and the step that holds its answer: the first step initialises the long-term memory."""
     step = _code("diskurs.open", "@open", {"@text": text}, {}, work="diskurs:open")
     return Graph(steps=(step,)), step.id
 
 
 def hand_over(agent: str, config: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
-    """Gives the conversation, as it stands after the step `before`, to an agent."""
+    """Hand the conversation over to an agent, in the state after the step `before`."""
     turn = AgentTurn(agent, number, f"{number}.{agent}", judges=judges)
     return _only(_behind(ENTRIES[config.agents[agent].kind], turn.base, turn, before))
 
 
 def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
-    """Asks the model of a turn about the conversation as it stands after the step `before`, and reads its reply."""
+    """Ask the agent's model about the conversation, in the state after the step `before`, and read its reply."""
     agent = config.agents[turn.agent]
     reads = {"@conversation": f"{RAW}{before}", "@turn_start": f"{RAW}{turn.base}"}
     asking = Step(
@@ -97,39 +97,39 @@ def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
 
 
 def ask_again(turn: AgentTurn, config: ConversationConfig, *, before: str, is_valid: bool) -> Graph | None:
-    """The next question of a turn: after a valid reply the next reasoning step, else the next trial; None if that bound is reached."""
+    """Return the next model call of a turn: after a valid reply the next reasoning step, else the next trial; None at the limit of those."""
     agent = config.agents[turn.agent]
-    most_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
+    max_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
     step, trial = (turn.step + 1, 1) if is_valid else (turn.step, turn.trial + 1)
     following = replace(turn, asked=turn.asked + 1, step=step, trial=trial)
-    if following.step > most_steps or following.trial > agent.max_trials:
+    if following.step > max_steps or following.trial > agent.max_trials:
         return None
     return ask(following, config, before=before)
 
 
 def ask_rules(turn: AgentTurn, *, before: str) -> Graph:
-    """Asks a conductor's rules."""
+    """Evaluate a conductor's rules."""
     return _only(_behind("diskurs.rules", f"{turn.base}/rules", turn, before))
 
 
 def return_verdict(turn: AgentTurn, conductor: str, *, before: str) -> Graph:
-    """Has a conductor go on with what its predicate agent said."""
+    """Return to a conductor with the verdict of its predicate agent."""
     return _only(_behind("diskurs.visit", f"{turn.base}/judged", replace(turn, agent=conductor, judges=""), before, judged=True))
 
 
 def finalize(turn: AgentTurn, *, before: str) -> Graph:
-    """Has a conductor's code make the result."""
+    """Let a conductor's code build the result."""
     return _only(_behind("diskurs.finalize", f"{turn.base}/finalize", turn, before, expands=False))
 
 
 def fail(turn: AgentTurn, conductor: str, *, before: str, code: str, reason: str) -> Graph:
-    """Has a conductor's code make what is left when there is no result."""
+    """Fail the conversation; a conductor's code builds the last output."""
     turn = replace(turn, agent=conductor)
     return _only(_behind("diskurs.fail", f"{turn.base}/fail", turn, before, expands=False, code=code, reason=reason))
 
 
 def run_branches(turn: AgentTurn, *, before: str, count: int) -> Graph:
-    """The parts of a parallel agent's work, all at once, and the step that joins them."""
+    """Run the branches of a parallel agent's turn in parallel, and join them."""
     parts = [
         _behind("diskurs.begin", f"{turn.base}/branch.{i}", replace(turn, base=f"{turn.base}/branch.{i}", part="branch"), before, branch=i)
         for i in range(count)
@@ -142,20 +142,20 @@ def run_branches(turn: AgentTurn, *, before: str, count: int) -> Graph:
 
 
 def split(turn: AgentTurn, *, before: str) -> Graph:
-    """Has a parallel agent's code split the conversation."""
+    """Let a parallel agent's code split the conversation into branches."""
     return _only(_behind("diskurs.branch", f"{turn.base}/branches", turn, before))
 
 
 def ask_after_join(turn: AgentTurn, *, before: str) -> Graph:
-    """Asks a parallel agent once more, about what was joined."""
+    """Ask a parallel agent's model once more, about the joined conversation."""
     base = f"{turn.base}/joined"
     return _only(_behind("diskurs.begin", base, replace(turn, base=base, part="joined", trial=1, step=1, asked=1), before))
 
 
 def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
-    """The steps of a plan as their dependencies allow, and behind them the one that tells the model what came of them.
+    """Run the steps of a plan in the order of their dependencies; behind them, a step reports their results to the model.
 
-    Each step is {step_id, function, parameters, depends_on}; what it depends on is among the steps, and they form no cycle.
+    Each step is {step_id, function, parameters, depends_on}. Dependencies are among the steps and form no cycle.
     """
     prefix = f"{turn.base}/plan.{turn.asked}"
     steps, edges = [], []
@@ -172,7 +172,7 @@ def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before
 
 
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> Step:
-    """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
+    """Return the step of a tool call that a model asked for. The model gets a failure as the result, so it does not fail the agent."""
     call: dict[str, JsonValue] = {"tool": name, "parameters": dict(arguments)}
     return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
 
@@ -181,14 +181,14 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 
 
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
-    """A step of a turn that needs nothing but where the conversation stands."""
+    """Return a step of a turn that reads only the state of the conversation."""
     return _code(kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, work=f"diskurs:{turn.agent}", expands=expands)
 
 
 def _code(
     kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True
 ) -> Step:  # fmt: skip
-    """A step that runs code of the folder."""
+    """Return a step that runs code of the configuration's folder."""
     return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=expands)
 
 
