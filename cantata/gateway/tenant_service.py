@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar, cast
 
-from cantata.client.client import ChainRun, Client, Run, TurnRun
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun, Run, TurnRun
 from cantata.coordinator import fork_requests
 from cantata.coordinator.fork_requests import FORKED_AT
 from cantata.coordinator.sweeper import definitions_from

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.request import urlopen
 
-from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import Run
 from cantata.embedded.stack_plan import worker_command
 from cantata.models.definitions import Agent, Budget, Budgets, Definitions, Limits, Rates, Tool
 from cantata.models.values import JsonValue

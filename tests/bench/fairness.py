@@ -6,7 +6,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from cantata.client.client import ChainRun, Client, EmbeddedClient
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import ChainRun
 from cantata.models.graph import START
 from cantata.runs.results import is_over
 from tests.bench.measure import request_of

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cantata.client.client import ChainRun, EmbeddedClient
+from cantata.client.client import EmbeddedClient
+from cantata.client.runs import ChainRun
 from tests.bench.measure import PATIENCE_S, request_of
 from tests.bench.shapes import long_shape
 

@@ -13,7 +13,8 @@ from typing import Any
 from celery import chain, group
 from redis import Redis
 
-from cantata.client.client import Client, EmbeddedClient, TurnRun
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import TurnRun
 from cantata.models.definitions import Agent, Definitions, History, Router, Rule, Sessions, Synthesizer, Team
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cantata.client.client import Run
+from cantata.client.runs import Run
 from cantata.fault_points import FREEZE_S, VARIABLE
 from cantata.runs.results import is_over
 from tests.faults.processes import family, is_frozen, pid_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from cantata.client.client import Run
+from cantata.client.runs import Run
 from cantata.errors import UnavailableError
 from cantata.runs.results import is_over
 

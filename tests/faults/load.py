@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from cantata.client.client import Client, Run
+from cantata.client.client import Client
+from cantata.client.runs import Run
 from cantata.errors import UnavailableError
 from cantata.runs.results import is_over
 from tests.faults.shapes import Shape

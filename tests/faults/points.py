@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from cantata.client.client import Run
+from cantata.client.runs import Run
 from cantata.fault_points import FREEZE_S, KINDS, LABELS
 from tests.faults import history
 from tests.faults.approaches import approach, shapes_to

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from cantata.client.client import ChainRun, Client, Run
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun, Run
 from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.models.definitions import (
     Agent,

@@ -15,7 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
-from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import Run
 from cantata.embedded import Process, worker_command
 from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from starlette.types import Message
 from starlette.websockets import WebSocketDisconnect
 
-from cantata.client.client import TurnRun
+from cantata.client.runs import TurnRun
 from cantata.config.documents import Document, parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import CantataError, ConfigError, UnknownRunError

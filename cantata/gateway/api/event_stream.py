@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from cantata.client.client import Run
+from cantata.client.runs import Run
 from cantata.dashboard.pages import server_sent_events
 from cantata.gateway.http_errors import refusal
 from cantata.gateway.tenant_service import Service

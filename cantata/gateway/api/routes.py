@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.client import ChainRun, TurnRun
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError
 from cantata.gateway.api import bodies, event_stream
 from cantata.gateway.api.bodies import documented

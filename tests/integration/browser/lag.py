@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from cantata.client.client import ChainRun
+from cantata.client.runs import ChainRun
 from tests.integration.browser.stage import Json, tool
 
 ROW, WIDE = 500, 500

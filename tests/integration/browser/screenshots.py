@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from cantata.client.client import ChainRun, Run
+from cantata.client.runs import ChainRun, Run
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import PATIENCE_S, Json, Stage, stage, tool
 

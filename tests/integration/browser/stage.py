@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from cantata.client.client import ChainRun, Client
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
 from cantata.embedded import Stack
 from cantata.testing import ScriptedModels
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from cantata.client.client import ChainRun
+from cantata.client.runs import ChainRun
 from tests.integration.browser import hostile, lag
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, stage, tool

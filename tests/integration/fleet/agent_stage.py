@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from cantata.client.client import Client, TurnRun
+from cantata.client.client import Client
+from cantata.client.runs import TurnRun
 from cantata.models.definitions import Agent, Chain, Definitions, Model, Tool
 from cantata.models.wire import ChainNode, RunResult
 from cantata.testing import ScriptedModels

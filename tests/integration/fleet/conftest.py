@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cantata.client.client import Client, EmbeddedClient, Run
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import Run
 from cantata.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
 from cantata.models.wire import ChainNode, ChainResponse
 from cantata.testing import ScriptedModels

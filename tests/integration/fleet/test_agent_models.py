@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cantata.client.client import EmbeddedClient, Run
+from cantata.client.client import EmbeddedClient
+from cantata.client.runs import Run
 from cantata.models.definitions import Model, Synthesizer, Team
 from cantata.models.events import ReplyDelta
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call

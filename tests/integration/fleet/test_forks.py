@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from cantata.cli.main import submit
-from cantata.client.client import ChainRun, EmbeddedClient, TurnRun
+from cantata.client.client import EmbeddedClient
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.definitions import Router, Team
 from cantata.models.values import JsonValue

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cantata.client.client import Client, EmbeddedClient, Run, TurnRun
+from cantata.client.client import Client, EmbeddedClient
+from cantata.client.runs import Run, TurnRun
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
 from cantata.models.events import RateLimited, RunEvent

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from cantata.client.client import EmbeddedClient, Run
+from cantata.client.client import EmbeddedClient
+from cantata.client.runs import Run
 from cantata.errors import UnknownRunError
 from cantata.models.definitions import Agent
 from cantata.state.runs.ledger import SWEEP_S

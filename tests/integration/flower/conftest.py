@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cantata.client.client import ChainRun, Client
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
 from cantata.embedded import Stack, stack_plan
 from cantata.models.definitions import Definitions, Tool
 

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cantata.cli.main import submit
-from cantata.client.client import ChainRun, EmbeddedClient
+from cantata.client.client import EmbeddedClient
+from cantata.client.runs import ChainRun
 from cantata.observability.logs.lines import LINE_BYTES, Line
 from cantata.state.redis.keys import run_key
 from cantata.state.runs.log_store import MAX_BYTES, MAX_LINES, Logs

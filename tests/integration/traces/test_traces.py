@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cantata.client.client import EmbeddedClient, Run
+from cantata.client.client import EmbeddedClient
+from cantata.client.runs import Run
 from cantata.observability.traces import trace_ids
 from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector, Seen
