@@ -117,13 +117,11 @@ class ConversationConfig(Value):
     llms: dict[str, ConversationModel] = Field(default_factory=dict, description="by name")
     tools: dict[str, ConversationTool] = Field(default_factory=dict, description="by name")
     dependencies: dict[str, ToolDependency] = Field(default_factory=dict, description="by name")
-    memory: CodeReference | None = Field(
-        default=None, description="class of the one long-term memory, where conductors have none of their own"
-    )
-    modules: dict[str, str] = Field(default_factory=dict, description="modules that code may import by name → file")
-    keeps_memory: bool = Field(default=True, description="whether the next turn of a session goes on with the long-term memory")
+    memory: CodeReference | None = Field(default=None, description="class of the long-term memory of conductors without their own")
+    modules: dict[str, str] = Field(default_factory=dict, description="module that code may import → its file")
+    keeps_memory: bool = Field(default=True, description="whether the next turn of a session continues with the long-term memory")
 
     def memory_of(self, conductor: str) -> CodeReference | None:
-        """The class of a conductor's long-term memory; None for the plain one."""
+        """Return the class of a conductor's long-term memory; None for the default class."""
         prompt = self.agents[conductor].prompt
         return CodeReference(file=prompt.file, name=prompt.memory) if prompt.memory and prompt.file else self.memory

@@ -1,10 +1,9 @@
 """Forks of ended runs: the steps that run again, and the graph as it was before they ran.
 
-These steps run again: the step that is named or that a failed run left unfinished, every step behind it, and the exit of each expansion that
-contains one of them. If such a step expanded, its expansion is undone, with the names and edges that it moved; it expands again. Everything
-else is taken over, finished expansions too: if the last round of an agent with tools runs again, its finished rounds stay, as do the finished
-items of a map.
-"""
+These steps run again: the step that is named or that a failed run left unfinished, every step behind it, and the exit of each expansion
+that contains one of them. If such a step expanded, its expansion is undone, with the names and edges that it moved; it expands again.
+Everything else is taken over, finished expansions too: if the last round of an agent with tools runs again, its finished rounds stay, as do
+the finished items of a map."""
 
 from __future__ import annotations
 

@@ -6,15 +6,14 @@
                            ├─ finalize: the result, from the long-term memory or by a finalizer agent
                            └─ fail: nobody was chosen, or a bound is reached
 
-Each arrow is an expansion, and the last step takes the place of the first: its output is the answer. A step's output is where the
-conversation stands then (`ConversationState`: long-term memory, the arguments of who has it, counts), and what was said in that very step. What was said
-before is not copied: the state names the steps that hold it. So a worker may die between any two steps, and nothing is written twice.
+Each arrow is an expansion, and the last step takes the place of the first: its output is the answer. A step's output is the state of the
+conversation (long-term memory, the current agent's arguments, counts) with the messages of that step alone. It names the steps that hold
+the earlier messages. So a worker may die between any two steps, and nothing is stored twice.
 
-A turn is one holding of the conversation; its steps are named after it: `2.agent`, `2.agent/ask.1`, `2.agent/read.1`. What runs code of the
-folder is done by tools workers, model calls by agents workers. A reply is recorded (`ask`) before it is read (`read`), so no model is asked
-twice for the same. Replies that cannot be read (trials) and valid ones that are not final (reasoning steps) are counted apart, in the
-parameters of the steps; rounds of tool calls grow within `ask`, as those of every agent, and count for neither.
-"""
+A turn is one agent's work with the conversation; its steps are named after it: `2.agent`, `2.agent/ask.1`, `2.agent/read.1`. Steps that run
+code of the folder are executed by tools workers, model calls by agents workers. A reply is recorded (`ask`) before it is read (`read`), so
+a model is not asked twice for the same reply. Invalid replies (trials) and valid replies that are not final (reasoning steps) are counted
+separately, in the parameters of the steps. Rounds of tool calls expand within `ask`, as for every agent, and count for neither."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from cantata.models.conversation_config import AgentKind, ConversationAgent, ConversationConfig
+from cantata.models.conversation_config import AgentKind, ConversationConfig
 from cantata.models.graph import RAW, Edge, Graph, Step
 from cantata.models.values import JsonValue
 
@@ -86,8 +85,9 @@ def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
     """Ask the agent's model about the conversation, in the state after the step `before`, and read its reply."""
     agent = config.agents[turn.agent]
     reads = {"@conversation": f"{RAW}{before}", "@turn_start": f"{RAW}{turn.base}"}
+    work = f"{'conductors' if agent.kind == 'conductor' else 'agents'}:{turn.agent}"
     asking = Step(
-        id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", work=_work(turn.agent, agent), reads=reads, params=turn.params,
+        id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", work=work, reads=reads, params=turn.params,
         retries=RETRIES, cheap=False, expands=bool(agent.tools),
     )  # fmt: skip
     reading = _code(
@@ -97,7 +97,7 @@ def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
 
 
 def ask_again(turn: AgentTurn, config: ConversationConfig, *, before: str, is_valid: bool) -> Graph | None:
-    """Return the next model call of a turn: after a valid reply the next reasoning step, else the next trial; None at the limit of those."""
+    """Return the next model call of a turn: after a valid reply the next reasoning step, else the next trial; None past the limit."""
     agent = config.agents[turn.agent]
     max_steps = agent.max_trials if agent.kind == "conductor" else agent.max_reasoning_steps
     step, trial = (turn.step + 1, 1) if is_valid else (turn.step, turn.trial + 1)
@@ -190,10 +190,6 @@ def _code(
 ) -> Step:  # fmt: skip
     """Return a step that runs code of the configuration's folder."""
     return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=expands)
-
-
-def _work(name: str, agent: ConversationAgent) -> str:
-    return f"{'conductors' if agent.kind == 'conductor' else 'agents'}:{name}"
 
 
 def _only(step: Step) -> Graph:
