@@ -13,9 +13,8 @@ from cantata.config.faults import faults_of, in_order
 from cantata.config.source_map import KeyPath, find, place, step
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
-from cantata.models.node_kinds import fault_of_kind
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest
+from cantata.models.wire import ChainRequest, fault_of_kind
 
 CONFIGURES = frozenset({*Definitions.model_fields, "workflows", "firstContact", "first_contact"}) - {"folder"}
 """What files begin with that configure, whoever's they are."""

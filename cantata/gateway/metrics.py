@@ -24,8 +24,8 @@ from cantata.errors import UnavailableError
 from cantata.gateway.api.routes import ERRORS, Caller
 from cantata.health.facts import Unavailable
 from cantata.health.probe import BackgroundCall
+from cantata.models.constraints import NAME
 from cantata.models.definitions import Definitions
-from cantata.models.names import NAME
 from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME

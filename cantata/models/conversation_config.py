@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from cantata.models.params import Params
+from cantata.models.constraints import Params
 from cantata.models.values import Value
 
 AgentKind = Literal[

@@ -10,10 +10,9 @@ from typing import Annotated, Literal, cast
 import regex
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
+from cantata.models.constraints import Params, checked_name
 from cantata.models.conversation_config import ConversationConfig
 from cantata.models.instructions import FUNCTION, Instruction, Prompt
-from cantata.models.names import checked_name
-from cantata.models.params import Params
 from cantata.models.values import Value
 from cantata.models.wire import ChainNode
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import difflib
+from typing import Literal, Self, get_args
 
 from pydantic import Field, JsonValue
 
 from cantata.errors import RunError
-from cantata.models.node_kinds import NODE_KINDS
 from cantata.models.values import ErrorInfo, Usage, Value
+
+NodeKind = Literal["tool", "skill", "agent", "chain", "proc", "branch", "map", "wait"]
+NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
+MAX_QUOTED_KIND = 60  # characters of a kind in a message
 
 RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
 ENDED = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
 """How a run that did not succeed ended → the words for it behind its id."""
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
+
+
+def fault_of_kind(kind: str) -> str | None:
+    """Return why a node cannot be of this kind; None if it can."""
+    if kind in NODE_KINDS:
+        return None
+    near = difflib.get_close_matches(kind[:MAX_QUOTED_KIND], NODE_KINDS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {kind[:MAX_QUOTED_KIND]!r}{hint}"
 
 
 class ChainNode(Value):

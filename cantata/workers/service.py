@@ -26,7 +26,7 @@ from cantata.config.user_code.function_names import IN_WORKER
 from cantata.coordinator.sweeper import Sweeper, send_ready
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError
-from cantata.models.names import checked_name
+from cantata.models.constraints import checked_name
 from cantata.observability.metrics.scrape_address import Place, place
 from cantata.settings import settings
 from cantata.state.fleet import registry
@@ -76,7 +76,7 @@ class Service:
         self.redis_url = redis_url
         self.app = make_app(redis_url, broker_url)
         self.app.conf.worker_consumer = Consumer
-        self.app.conf.worker_max_memory_per_child = resource_limits.large_kb()
+        self.app.conf.worker_max_memory_per_child = resource_limits.recycle_above_kb()
         self._process: Process | None = None
         self._shown = shown
         self._metrics: WorkerMetrics | None = None
@@ -116,7 +116,7 @@ class Service:
             from cantata.observability.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # with it comes prometheus_client, which others need not load
 
             self._metrics = WorkerMetrics(self._shown, cantata.__version__)
-            log.info("metrics_shown", name=self.name, url=self._metrics.url)
+            log.info("metrics_served", name=self.name, url=self._metrics.url)
         signal.signal(FINISH, self._finish)
         self._serve_code()
         if "agents" in self.queues:

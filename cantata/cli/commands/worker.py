@@ -19,7 +19,7 @@ from cantata.cli.main import FAILED
 from cantata.cli.options import as_json, configured, metrics_port
 from cantata.embedded.supervision import prefork
 from cantata.errors import ConfigError, UnavailableError
-from cantata.models.names import checked_name
+from cantata.models.constraints import checked_name
 from cantata.observability.metrics.scrape_address import place, port_after
 
 OWN_PROCESS = ("coordinator", "agents")

@@ -8,9 +8,8 @@ from itertools import islice
 
 from cantata.errors import MAX_FAULTS, Fault, first_of
 from cantata.models.definitions import Chain, Definitions
-from cantata.models.node_kinds import NODE_KINDS
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainNode, ChainRequest
+from cantata.models.wire import NODE_KINDS, ChainNode, ChainRequest
 from cantata.planning.chain_checks import declared_inputs
 from cantata.planning.chain_checks.declared_inputs import call_faults
 from cantata.planning.chain_checks.name_checks import Names

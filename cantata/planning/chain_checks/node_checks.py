@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from cantata.models.definitions import Definitions
-from cantata.models.node_kinds import fault_of_kind
-from cantata.models.wire import ChainNode
+from cantata.models.wire import ChainNode, fault_of_kind
 from cantata.planning.chains.links import expressions
 from cantata.planning.chains.specs import SECTIONS, section_of, tools_in
 from cantata.planning.chains.step_ids import LONGEST_ID, RESERVED
