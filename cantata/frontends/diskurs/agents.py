@@ -15,7 +15,7 @@ from cantata.models.conversation_config import BranchCode, CodeReference, Conver
 
 
 def agents_of(reader: DiskursConfigReader) -> dict[str, ConversationAgent]:
-    """Those that have their form, by name."""
+    """Return the agents whose entries are valid, by name."""
     entries = reader.entries("agents", schema.AgentEntry)
     check_handover_cycles(reader, entries)
     return {entry.name: _agent(reader, ("agents", i), entry) for i, entry in entries.items()}
@@ -40,8 +40,8 @@ def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry)
         at = (*path, "rules", i)
         reader.check_known((*at, "targetAgent"), rule.target_agent, entry.topics, "topic of this conductor")
         with reader.file_faults((*at, "conditionName")):
-            path = reader.files.path(rule.location or entry.prompt.location or ".")
-            condition = reader.files.first_code(reader.files.candidates(path, ("rules.py", "prompt.py")), rule.condition_name)
+            location = reader.files.resolve(rule.location or entry.prompt.location or ".")
+            condition = reader.files.first_code(reader.files.candidates(location, ("rules.py", "prompt.py")), rule.condition_name)
             rules.append(HandoverRule(name=rule.name, description=rule.description, condition=condition, target=rule.target_agent))
     return rules
 
@@ -49,12 +49,12 @@ def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry)
 def _branches(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> BranchCode | None:
     if entry.type != "parallel_multistep":
         return None
-    path: Path | None = None
+    location: Path | None = None
     with reader.file_faults((*path, "location")):
-        path = reader.files.path(entry.location or entry.prompt.location or ".")
-    if path is None:
+        location = reader.files.resolve(entry.location or entry.prompt.location or ".")
+    if location is None:
         return None
-    file = path if path.is_file() else path / "parallelize.py"
+    file = location if location.is_file() else location / "parallelize.py"
     found: dict[str, CodeReference] = {}
     for key in ("branch_conversation_name", "join_conversation_name"):
         with reader.file_faults((*path, to_camel(key))):

@@ -1,4 +1,4 @@
-"""What the agents of a Diskurs configuration use: models, tools, dependencies, modules, the long-term memory."""
+"""The components that agents of a Diskurs configuration use: models, tools, dependencies, modules, long-term memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cantata.frontends.diskurs.spelling import variable_of
 from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationModel, ConversationTool, ToolDependency
 
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
-_NO_SECRETS = "a key does not belong in a file; write ${OPENAI_API_KEY}, or the like, and set the variable where the workers run"
+_NO_SECRETS = "a key must not stand in a file; write ${OPENAI_API_KEY} or the like, and set the variable in the environment of the workers"
 
 
 def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
-    """The models, by name."""
+    """Return the models, by name."""
     return {entry.name: _llm(reader, ("llms", i), entry) for i, entry in reader.entries("llms", schema.LlmEntry).items()}
 
 
@@ -25,7 +25,7 @@ def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> 
     if entry.use_entra_id:
         reader.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
     if entry.type == "azure" and entry.endpoint is None:
-        reader.fault(path, "'endpoint' is missing: where the deployment is")
+        reader.fault(path, "'endpoint' is missing: the address of the deployment")
     variable = variable_of(entry.api_key)
     if entry.api_key and variable is None:
         reader.fault((*path, "apiKey"), _NO_SECRETS)
@@ -37,21 +37,21 @@ def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> 
 
 
 def modules_of(reader: DiskursConfigReader) -> dict[str, str]:
-    """The modules that code may import by name, each with its file."""
+    """Return the modules that code may import by name, each with its file."""
     found = {}
     entries = reader.document.data.get("customModules") if isinstance(reader.document.data, dict) else None
     for i, entry in enumerate(entries if isinstance(entries, list) else []):
         if isinstance(entry, str):
             entry = {"name": entry, "location": _file_of(entry)}
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "location")):
-            continue  # told with the whole file
+            continue  # the validation of the whole file reports it
         with reader.file_faults(("customModules", i)):
-            found[str(entry["name"]).rpartition(".")[2]] = reader.files.name(reader.files.path(str(entry["location"])))
+            found[str(entry["name"]).rpartition(".")[2]] = reader.files.name(reader.files.resolve(str(entry["location"])))
     return found
 
 
 def tools_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ConversationTool]:
-    """The tools, by name."""
+    """Return the tools, by name."""
     return {entry.name: _tool(reader, ("tools", i), entry, modules) for i, entry in reader.entries("tools", schema.ToolEntry).items()}
 
 
@@ -60,18 +60,18 @@ def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.ToolEntry, m
         reader.check_known((*path, "dependencies", i), name, reader.names("toolDependencies"), "tool dependency")
     function = CodeReference(file="", name=entry.function_name)
     if (entry.module_name is None) == (entry.module_path is None):
-        reader.fault(path, "give 'moduleName' (or the older 'modulePath'), one of them")
+        reader.fault(path, "write either 'moduleName' or the older 'modulePath'")
         return ConversationTool(function=function)
     is_made = bool(entry.configs or entry.dependencies)
     with reader.file_faults((*path, "functionName")):
-        file = _module(reader, entry.module_name, modules) if entry.module_name else reader.files.path(str(entry.module_path))
+        file = _module(reader, entry.module_name, modules) if entry.module_name else reader.files.resolve(str(entry.module_path))
         found = reader.files.code(file, f"create_{entry.function_name}") if is_made else _function(reader, file, entry.function_name)
         function = CodeReference(file=found.file, name=entry.function_name)
     return ConversationTool(function=function, configs=entry.configs, dependencies=entry.dependencies)
 
 
 def _function(reader: DiskursConfigReader, file: Path, name: str) -> CodeReference:
-    """A function, or the factory that makes it."""
+    """Return a function, or the factory that creates it. Raises FileFault."""
     try:
         return reader.files.code(file, name)
     except FileFault as fault:
@@ -82,7 +82,7 @@ def _function(reader: DiskursConfigReader, file: Path, name: str) -> CodeReferen
 
 
 def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ToolDependency]:
-    """The objects that factories of tools are given, by name."""
+    """Return the objects that factories of tools receive, by name."""
     found = {}
     for i, entry in reader.entries("toolDependencies", schema.DependencyEntry).items():
         with reader.file_faults(("toolDependencies", i, "className")):
@@ -92,21 +92,21 @@ def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> 
 
 
 def memory_of(
-    reader: DiskursConfigReader, said: schema.MemoryEntry | None, agents: Mapping[str, ConversationAgent]
+    reader: DiskursConfigReader, entry: schema.MemoryEntry | None, agents: Mapping[str, ConversationAgent]
 ) -> CodeReference | None:
-    """The class of the one long-term memory: where it is said to be, else beside a conductor's prompt, else in the folder."""
-    if said is None:
+    """Return the class of the shared long-term memory: in its `location`, else beside a conductor's prompt, else in the folder."""
+    if entry is None:
         return None
     with reader.file_faults(("longtermMemory",)):
         own = [Path(each.prompt.file).parent for each in agents.values() if each.kind == "conductor" and each.prompt.file]
-        places = [said.location] if said.location else [*map(str, own), "."]
-        files = [file for path in places for file in reader.files.candidates(reader.files.path(path), _MEMORY_FILES)]
-        return reader.files.first_code(files, said.type)
+        locations = [entry.location] if entry.location else [*map(str, own), "."]
+        files = [file for location in locations for file in reader.files.candidates(reader.files.resolve(location), _MEMORY_FILES)]
+        return reader.files.first_code(files, entry.type)
     return None
 
 
 def _module(reader: DiskursConfigReader, name: str, modules: Mapping[str, str]) -> Path:
-    return reader.files.path(modules.get(name) or _file_of(name))
+    return reader.files.resolve(modules.get(name) or _file_of(name))
 
 
 def _file_of(module: str) -> str:

@@ -1,4 +1,4 @@
-"""A Diskurs configuration while it is read: what it says, the files round it, and the faults found so far."""
+"""The reader of a Diskurs configuration: its document, its files, and the faults found so far."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from cantata.config.source_map import KeyPath, step
 from cantata.errors import Fault
 from cantata.frontends.diskurs.files import FileFault, FolderFiles
 
-EntryModel = TypeVar("Part", bound=BaseModel)
+EntryModel = TypeVar("EntryModel", bound=BaseModel)
 
 
 @dataclass
 class DiskursConfigReader:
-    """What is wrong is noted, and the reading goes on: so all faults are told at once."""
+    """Collects faults instead of raising, so that all of them are reported at once."""
 
     document: Document
     files: FolderFiles
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, path: KeyPath, message: str) -> None:
-        """Note a fault."""
+        """Record a fault."""
         self.faults.append(self.document.fault(path, message))
 
     @contextmanager
     def file_faults(self, path: KeyPath) -> Iterator[None]:
-        """What is wrong with a file is a fault of the key that names it."""
+        """Record a FileFault as a fault of the key that names the file."""
         try:
             yield
         except FileFault as fault:
             self.fault(path, str(fault))
 
     def check_known(self, path: KeyPath, name: str, known: Collection[str], what: str) -> None:
-        """Note a name that is none."""
+        """Record a fault if no `what` has this name."""
         if name not in known:
             self.fault(path, f"there is no {what} {name!r}{did_you_mean(name, known)}")
 
     def names(self, section: str, key: str = "name") -> list[str]:
-        """What the entries of a section have under a key, whether they have their form or not."""
+        """Return the values under a key of all entries of a section, valid or not."""
         entries = step(self.document.data, section)
         return [str(step(entry, key)) for entry in entries] if isinstance(entries, list) else []
 
     def entries(self, section: str, model: type[EntryModel]) -> dict[int, EntryModel]:
-        """The entries of a section that have their form. What is wrong with the others is told with the whole file."""
+        """Return the valid entries of a section by index. The validation of the whole file reports the faults of the others."""
         entries = step(self.document.data, section)
         found: dict[int, EntryModel] = {}
         first: dict[str, int] = {}
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             name = str(step(entry, "name"))
             if first.setdefault(name, i) != i:
-                self.fault((section, i, "name"), f"the name {name!r} is here twice; entry {first[name] + 1} has it too")
+                self.fault((section, i, "name"), f"the name {name!r} occurs twice: entry {first[name] + 1} has it too")
             try:
                 found[i] = model.model_validate(entry)
             except ValidationError:

@@ -1,4 +1,4 @@
-"""What must hold of an agent's entry, beyond its form: its keys are those of its kind, and what it names is there."""
+"""Checks of agents' entries beyond their form: the keys fit the agent's type, and the names refer to something."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITHOUT_MODEL = ("conductor", "heuristic", "heuristic_finalizer")
 
 
 def check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
-    """Note what is wrong with an agent's own keys."""
+    """Record the faults of an agent's own keys."""
     check_keys(reader, path, entry, schema.AGENT_KEYS[entry.type], f"an agent of type {entry.type!r}")
     _check_names(reader, path, entry)
     if entry.type == "conductor":
@@ -25,52 +25,58 @@ def check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentE
 
 
 def check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, schema.AgentEntry]) -> None:
-    """Note agents among whom a conversation would go round for ever: nobody counts there how often, and nobody ends it."""
+    """Record agents that hand a conversation to each other in an endless cycle: no bound counts these handovers."""
     following = {each.name: each.supervisor if each.type == "conductor" else next(iter(each.topics), None) for each in entries.values()}
     for i, entry in entries.items():
         for at, name in enumerate(entry.topics):
             _check_predicate_topics(reader, ("agents", i, "topics", at), name, entries)
     file_faults: set[str] = set()
     for i, entry in entries.items():
-        way = _cycle_from(entry.name, following)
+        cycle = _cycle_from(entry.name, following)
         if way and entry.name not in file_faults:
             file_faults.update(way)
             shown = " → ".join(map(repr, way))
             if entry.type == "conductor":
                 reader.fault(
-                    ("agents", i, "supervisor"), f"when done, these hand over to each other for ever: {shown}; let one make the result"
+                    ("agents", i, "supervisor"),
+                    f"the supervisors {names} form a cycle; one of these conductors must make the result itself",
                 )
             else:
-                reader.fault(("agents", i, "topics"), f"these hand over to each other for ever: {shown}; let one hand over to a conductor")
+                reader.fault(
+                    ("agents", i, "topics"),
+                    f"the agents {names} hand over to each other in a cycle; one of them must hand over to a conductor",
+                )
 
 
 def _check_predicate_topics(reader: DiskursConfigReader, path: KeyPath, name: str, entries: Mapping[int, schema.AgentEntry]) -> None:
     if any(each.name == name and each.type == "multistep_predicate" and not each.topics for each in entries.values()):
-        reader.fault(path, f"{name!r} hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'")
+        reader.fault(
+            path, f"{name!r} hands over to no agent: a predicate that is a topic, and not only a 'canFinalizeName', needs 'topics'"
+        )
 
 
 def _cycle_from(name: str, following: Mapping[str, str | None]) -> list[str]:
-    """The way from a name to itself, the name first and last; empty if there is none."""
-    way = [name]
-    while (then := following.get(way[-1])) is not None and then not in way[1:]:
-        way.append(then)
+    """Return the cycle through a name, with the name first and last; empty if there is none."""
+    cycle = [name]
+    while (then := following.get(cycle[-1])) is not None and then not in cycle[1:]:
+        cycle.append(then)
         if then == name:
-            return way
+            return cycle
     return []
 
 
 def check_keys(reader: DiskursConfigReader, path: KeyPath, entry: schema.Section, known: Collection[str], what: str) -> None:
-    """Note keys that would have no effect."""
+    """Record keys that would have no effect."""
     for key in sorted(entry.model_fields_set.difference(known)):
         own = ", ".join(map(to_camel, sorted(known)))
-        reader.fault((*path, to_camel(key)), f"{to_camel(key)!r} says nothing of {what}, of which {own} can be said")
+        reader.fault((*path, to_camel(key)), f"{to_camel(key)!r} has no effect on {what}, whose keys are {own}")
 
 
 def _check_names(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if entry.llm is not None:
         reader.check_known((*path, "llm"), entry.llm, reader.names("llms"), "llm")
     elif entry.type not in _WITHOUT_MODEL:
-        reader.fault(path, "'llm' is missing: the model that is asked")
+        reader.fault(path, "'llm' is missing: the model of the agent")
     for i, name in enumerate(entry.topics):
         reader.check_known((*path, "topics", i), name, reader.names("agents"), "agent")
     for i, name in enumerate(entry.tools):
@@ -94,13 +100,13 @@ def _check_kind(reader: DiskursConfigReader, path: KeyPath, name: str | None, wa
 def _check_topics(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if entry.type in FINALIZERS:
         if entry.topics:
-            reader.fault((*path, "topics"), "a finalizer hands the conversation to nobody: what it says is the result")
+            reader.fault((*path, "topics"), "a finalizer hands over to no agent: its answer is the result")
         if not entry.final_properties:
             reader.fault(path, "'finalProperties' is missing: the arguments that are the result")
     elif len(entry.topics) > 1:
-        reader.fault((*path, "topics"), f"an agent of type {entry.type!r} hands the conversation to one; only conductors choose")
+        reader.fault((*path, "topics"), f"an agent of type {entry.type!r} hands over to one agent only; conductors choose among several")
     elif not entry.topics and entry.type != "multistep_predicate":
-        reader.fault(path, "'topics' is missing: who gets the conversation from it, such as a conductor")
+        reader.fault(path, "'topics' is missing: the agent that it hands over to, such as a conductor")
 
 
 def _check_conductor(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
@@ -109,6 +115,6 @@ def _check_conductor(reader: DiskursConfigReader, path: KeyPath, entry: schema.A
     ends = {"finalizerName": entry.finalizer_name, "supervisor": entry.supervisor, "prompt.finalizeName": entry.prompt.finalize_name}
     given = [key for key, name in ends.items() if name is not None]
     if len(given) > 1:
-        reader.fault(path, f"{' and '.join(map(repr, given))} both say what happens when it is done; keep one of them")
+        reader.fault(path, f"{' and '.join(map(repr, given))} exclude each other: each sets how the conductor ends; keep one of them")
     if entry.llm is None and not entry.rules:
-        reader.fault(path, "it has neither 'rules' nor an 'llm', so it could choose nobody")
+        reader.fault(path, "it has neither 'rules' nor an 'llm', so it could choose no agent")

@@ -1,4 +1,4 @@
-"""The files of a Diskurs folder: templates and descriptions are read, code is looked into and never run."""
+"""The files of a Diskurs folder: templates and descriptions are read, code is parsed and never run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SPELLINGS = {"system": ("system_template.jinja2", "system_prompt.jinja2"), "user
 
 
 class FileFault(ValueError):
-    """What is wrong with a file, or that it is not there."""
+    """A file is missing or not usable; the message says why."""
 
 
 class FolderFiles:
-    """The files below a folder; names lead nowhere else. Raises FileFault.
+    """The files below a folder; a name that leads out of it is refused. Raises FileFault.
 
-    `check_template` gives the names of the templates that a template includes, and raises ValueError with what is wrong with it.
+    `check_template` returns the names of the templates that a template includes, and raises ValueError if the template is not valid.
     """
 
     def __init__(self, folder: Path, check_template: Callable[[str], list[str]]) -> None:
         self._folder = folder
         self._check_template = check_template
 
-    def path(self, location: str) -> Path:
-        """A folder, or a file, that the configuration names."""
+    def resolve(self, location: str) -> Path:
+        """Return the path of a folder or file that the configuration names."""
         path = (self._folder / location).resolve()
         if not path.is_relative_to(self._folder.resolve()):
             raise FileFault(f"{location!r} leads out of the configuration's folder")
@@ -38,21 +38,21 @@ class FolderFiles:
         return path
 
     def text(self, path: Path) -> str:
-        """A text file."""
+        """Return the text of a file."""
         try:
             return path.read_text("utf-8-sig")
         except (OSError, ValueError) as error:
             raise FileFault(f"{self.name(path)} cannot be read: {error}") from error
 
     def template(self, path: Path, which: str) -> Path | None:
-        """The `system` or `user` template of an agent, in either spelling; None if there is none."""
+        """Return the `system` or `user` template of an agent, in either spelling; None if there is none."""
         found = [path / name for name in SPELLINGS[which] if (path / name).is_file()]
         if len(found) > 1:
             raise FileFault(f"{self.name(path)} has {found[0].name} and {found[1].name}; keep one of them")
         return found[0] if found else None
 
     def checked(self, path: Path) -> tuple[str, dict[str, str]]:
-        """A template without faults, and those beside it that it includes, by name."""
+        """Return the text of a valid template, and the templates beside it that it includes, by name."""
         text, names = self._checked(path)
         parts: dict[str, str] = {}
         while names:
@@ -76,29 +76,29 @@ class FolderFiles:
         return part
 
     def code(self, path: Path, name: str) -> CodeReference:
-        """A function or class of a file of Python."""
+        """Return the reference of a function or class in a Python file."""
         if not path.is_file():
-            raise FileFault(f"there is no {self.name(path)}, in which {name!r} would be")
+            raise FileFault(f"there is no file {self.name(path)}, which should define {name!r}")
         if fault := fault_of(f"{path.stem}:{name}", folder=path.parent):
             raise FileFault(fault.replace("function", "function or class", 1) if fault.startswith("function") else fault)
         return CodeReference(file=self.name(path), name=name)
 
     def first_code(self, paths: Iterable[Path], name: str) -> CodeReference:
-        """The same, of the first of these files that has it."""
+        """Return the reference in the first of these files that defines the name."""
         faults = []
         for path in paths:
             try:
                 return self.code(path, name)
             except FileFault as fault:
                 faults.append(str(fault))
-        raise FileFault(faults[0] if faults else f"no file is named in which {name!r} would be")
+        raise FileFault(faults[0] if faults else f"no file is named that could define {name!r}")
 
     def candidates(self, path: Path, names: Sequence[str]) -> list[Path]:
-        """A file itself; of a folder, those of its files that have these names, or where the first of them would be."""
+        """Return a file itself; for a folder, its files of these names, or the path that the first of them would have."""
         if path.is_file():
             return [path]
         return [path / name for name in names if (path / name).is_file()] or [path / names[0]]
 
     def name(self, path: Path) -> str:
-        """A file's name, from the folder."""
+        """Return a file's path relative to the folder."""
         return path.resolve().relative_to(self._folder.resolve()).as_posix()

@@ -1,4 +1,4 @@
-"""Reads a Diskurs folder, a `config.yml` with the folders of its agents, into definitions."""
+"""Loading of a Diskurs folder: a `config.yml` and the folders of its agents become definitions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cantata.models.definitions import Definitions
 
 
 def is_folder(document: Document) -> bool:
-    """Whether a document is a Diskurs configuration: it says who is spoken to first."""
+    """Return whether a document is a Diskurs configuration: it has a `firstContact`."""
     return any(step(document.data, key) is not None for key in ("firstContact", "first_contact"))
 
 
 def load_folder(
     document: Document, *, folder: Path, environ: Mapping[str, str], check_template: Callable[[str], list[str]]
 ) -> Definitions:  # fmt: skip
-    """The definitions of a Diskurs configuration, whose agents lie in `folder`; a ConfigError lists all its faults.
+    """Return the definitions of a Diskurs configuration, whose agents lie in `folder`. Raises ConfigError with every fault.
 
-    `check_template` gives the names of the templates that a template includes, and raises ValueError with what is wrong with it.
+    `check_template` returns the names of the templates that a template includes, and raises ValueError if the template is not valid.
     """
     document, twice = in_camel_case(document)
     document, unset = with_variables(document, environ)
@@ -42,7 +42,7 @@ def load_folder(
 
 
 def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | None:
-    """The agents and what they use; None if the file has not its form. Each part is looked at though others are wrong."""
+    """Return the agents and their components; None if the file is not valid. Every section is checked even if others have faults."""
     config = _config(reader)
     agents, modules = agents_of(reader), components.modules_of(reader)
     llms, tools = components.llms_of(reader), components.tools_of(reader, modules)

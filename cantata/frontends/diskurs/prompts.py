@@ -1,4 +1,4 @@
-"""An agent's prompt: the templates that are read in, and the names of the code that workers run."""
+"""An agent's prompt: the texts of its templates, and references to the code that workers run."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _FUNCTIONS = {
 _WITH_DEFAULTS = ("conductor_prompt", "llm_compiler_prompt")
 
 Template = tuple[str, dict[str, str]]
-"""A template, and those that it includes, by name."""
+"""The text of a template, and those of the templates that it includes, by name."""
 
 
 @dataclass(frozen=True)
 class PromptReader:
-    """Reads the prompt of one agent."""
+    """Reads the prompt of one agent's entry."""
 
     reader: DiskursConfigReader
     path: KeyPath
     entry: schema.AgentEntry
 
     @property
-    def said(self) -> schema.PromptEntry:
-        """What the file says of it."""
+    def prompt(self) -> schema.PromptEntry:
+        """The prompt as the file declares it."""
         return self.entry.prompt
 
     def read(self) -> tuple[PromptSource, str]:
-        """The prompt, and the agent's description."""
+        """Return the prompt, and the agent's description."""
         wanted = schema.prompt_type(self.entry.type)
-        if self.said.type != wanted:
-            message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.said.type!r}"
+        if self.prompt.type != wanted:
+            message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.prompt.type!r}"
             self.reader.fault((*self.path, "type"), message)
-        check_keys(self.reader, self.path, self.said, schema.PROMPT_KEYS[self.said.type], f"a prompt of type {self.said.type!r}")
+        check_keys(self.reader, self.path, self.prompt, schema.PROMPT_KEYS[self.prompt.type], f"a prompt of type {self.prompt.type!r}")
         path = self._location()
         templates = {"form": self._form(path)}
         if path is None:
@@ -52,12 +52,12 @@ class PromptReader:
         return _with_templates(self._with_code(path), templates), self._description(path)
 
     def _location(self) -> Path | None:
-        if self.said.location is None:
-            if self.said.type not in _WITH_DEFAULTS:
+        if self.prompt.location is None:
+            if self.prompt.type not in _WITH_DEFAULTS:
                 self.reader.fault(self.path, "'location' is missing: the folder of prompt.py and the templates")
             return None
         with self.reader.file_faults((*self.path, "location")):
-            return self.reader.files.path(self.said.location)
+            return self.reader.files.resolve(self.prompt.location)
         return None
 
     def _description(self, path: Path) -> str:
@@ -71,37 +71,40 @@ class PromptReader:
             found = self.reader.files.template(path, which)
             if found is None and which in self._needed:
                 names = f"{which}_prompt.jinja2 or {which}_template.jinja2"
-                self.reader.fault((*self.path, "location"), f"there is no {names} in {self.said.location!r}")
+                self.reader.fault((*self.path, "location"), f"there is no {names} in {self.prompt.location!r}")
             return self.reader.files.checked(found) if found else None
         return None
 
     @property
     def _needed(self) -> tuple[str, ...]:
-        if self.said.type == "heuristic_prompt":
+        if self.prompt.type == "heuristic_prompt":
             return ("user",) if self.entry.render_prompt else ()
-        return () if self.said.type in _WITH_DEFAULTS else ("system", "user")
+        return () if self.prompt.type in _WITH_DEFAULTS else ("system", "user")
 
     def _form(self, path: Path | None) -> Template | None:
-        name = self.said.json_formatting_template
+        name = self.prompt.json_formatting_template
         if name is None:
             return None
         with self.reader.file_faults((*self.path, "jsonFormattingTemplate")):
             beside = path / name if path else None
-            return self.reader.files.checked(beside if beside and beside.is_file() else self.reader.files.path(name))
+            return self.reader.files.checked(beside if beside and beside.is_file() else self.reader.files.resolve(name))
         return None
 
     def _with_code(self, path: Path) -> PromptSource:
-        given = {key: value for key in self.said.model_fields_set if (value := getattr(self.said, key)) is not None}
+        given = {key: value for key in self.prompt.model_fields_set if (value := getattr(self.prompt, key)) is not None}
         functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
         file = path / "prompt.py"
         for key in [key for key in given if key.endswith("_class") or key in _FUNCTIONS.values()]:
             with self.reader.file_faults((*self.path, to_camel(key))):
                 self.reader.files.code(file, given[key])
         if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
-            self.reader.fault((*self.path, "userPromptArgumentClass"), "'promptArgumentClass' is there too; keep that, its newer name")
+            self.reader.fault(
+                (*self.path, "userPromptArgumentClass"),
+                "this is the older name of 'promptArgumentClass', which is there too; keep one of them",
+            )
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
-        if argument is None and self.said.type not in _WITH_DEFAULTS:
-            self.reader.fault(self.path, "'promptArgumentClass' is missing: the class of what the prompt is rendered with")
+        if argument is None and self.prompt.type not in _WITH_DEFAULTS:
+            self.reader.fault(self.path, "'promptArgumentClass' is missing: the class of the arguments that the prompt is rendered with")
         return PromptSource(
             file=self.reader.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
             system_argument=given.get("system_prompt_argument_class"), names=functions,

@@ -1,4 +1,4 @@
-"""What may stand in a Diskurs `config.yml`."""
+"""The schema of a Diskurs `config.yml`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cantata.models.values import Value
 
 
 class Section(Value):
-    """A part of the file, whose keys are written as `camelCase`."""
+    """A section or entry of the file; its keys are `camelCase`."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 class LlmEntry(Section):
-    """A model."""
+    """An entry of `llms`: a model."""
 
     name: str
     type: Literal["openai", "azure"]
@@ -32,7 +32,7 @@ class LlmEntry(Section):
 
 
 class ToolEntry(Section):
-    """A function that models may call."""
+    """An entry of `tools`: a function that models may call."""
 
     name: str
     function_name: str
@@ -43,7 +43,7 @@ class ToolEntry(Section):
 
 
 class DependencyEntry(Section):
-    """An object that factories of tools are given."""
+    """An entry of `toolDependencies`: an object that factories of tools receive."""
 
     name: str
     module_name: str
@@ -52,7 +52,7 @@ class DependencyEntry(Section):
 
 
 class ModuleEntry(Section):
-    """A module that code may import by name."""
+    """An entry of `customModules`: a module that code may import by name."""
 
     name: str
     location: str
@@ -66,7 +66,7 @@ class MemoryEntry(Section):
 
 
 class StoreEntry(Section):
-    """How conversations are kept."""
+    """The store of conversations."""
 
     type: Literal["filesystem", "memory"] = "filesystem"
     is_persistent: bool = True
@@ -90,7 +90,7 @@ class RuleEntry(Section):
 
 
 class PromptEntry(Section):
-    """What an agent's model is told."""
+    """The prompt of an agent."""
 
     type: Literal["conductor_prompt", "multistep_prompt", "heuristic_prompt", "llm_compiler_prompt"]
     location: str | None = None
@@ -108,7 +108,7 @@ class PromptEntry(Section):
 
 
 class AgentEntry(Section):
-    """Someone who can have the conversation."""
+    """An entry of `agents`."""
 
     name: str
     type: AgentKind
@@ -171,7 +171,7 @@ AGENT_KEYS: Mapping[AgentKind, frozenset[str]] = {
     "heuristic_finalizer": frozenset(_HEURISTIC_KEYS | {"final_properties"}),
     "llm_compiler": frozenset(_MULTISTEP_KEYS),
 }
-"""What may be said of an agent of each kind."""
+"""The keys of an agent of each type."""
 
 _CONDUCTOR_PROMPT_KEYS = {"longterm_memory_class", "can_finalize_name", "finalize_name", "fail_name", "is_valid_name", "is_final_name"}
 _CLASS_PROMPT_KEYS = {
@@ -183,11 +183,11 @@ PROMPT_KEYS: Mapping[str, frozenset[str]] = {
     "heuristic_prompt": frozenset(_CLASS_PROMPT_KEYS - {"json_formatting_template"} | {"heuristic_sequence_name"}),
     "llm_compiler_prompt": frozenset({"type", "location", "json_formatting_template"}),
 }
-"""What may be said of a prompt of each type."""
+"""The keys of a prompt of each type."""
 
 
 def prompt_type(kind: AgentKind) -> str:
-    """The type of prompt that an agent of a kind has."""
+    """Return the type of prompt that agents of a type have."""
     if kind.startswith("heuristic"):
         return "heuristic_prompt"
     return {"conductor": "conductor_prompt", "llm_compiler": "llm_compiler_prompt"}.get(kind, "multistep_prompt")

@@ -1,4 +1,4 @@
-"""Reads keys in either spelling, `maxTrials` or `max_trials`, and puts in what the environment says."""
+"""Normalisation of a Diskurs document: keys in either spelling (`maxTrials`, `max_trials`), and variables of the environment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
 FREE_FORM_SECTIONS = frozenset({"configs", "parameters", "lockedFields", "agentDescriptions"})
-"""Under these, keys are names of the folder's own."""
+"""The keys of these sections are names that the folder chooses."""
 SECRET_KEY = "apiKey"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::([^}]*))?\}")
 
 
 def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
-    """The document with all keys as `camelCase`, and a fault for each key that stands twice, in both spellings."""
+    """Return the document with all keys as `camelCase`, and a fault for each key that occurs in both spellings."""
     faults: list[Fault] = []
     data = _renamed(document.data, (), document, faults)
     marks = document.marks
@@ -28,7 +28,7 @@ def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
 
 
 def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
-    """The document with `${VAR}` and `${VAR:default}` filled in, and a fault for each variable that is not set. Keys of models stay."""
+    """Return the document with `${VAR}` and `${VAR:default}` filled in, except API keys; and a fault for each variable that is not set."""
     faults: list[Fault] = []
 
     def filled(value: JsonValue, path: KeyPath) -> JsonValue:
@@ -38,9 +38,9 @@ def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Docu
             return [filled(each, (*path, i)) for i, each in enumerate(value)]
         if not isinstance(value, str) or (path and path[-1] == SECRET_KEY):
             return value
-        return _VARIABLE.sub(lambda found: said(found, path), value)
+        return _VARIABLE.sub(lambda found: value_of(found, path), value)
 
-    def said(found: re.Match[str], path: KeyPath) -> str:
+    def value_of(found: re.Match[str], path: KeyPath) -> str:
         name, default = found[1], found[2]
         if (value := environ.get(name, default)) is not None:
             return value
@@ -51,7 +51,7 @@ def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Docu
 
 
 def variable_of(secret: str) -> str | None:
-    """The variable that `${VAR}` names, if the text is that and no more."""
+    """Return the variable that `${VAR}` names; None if the text is anything else."""
     found = _VARIABLE.fullmatch(secret)
     return found[1] if found and not found[2] else None
 
@@ -65,7 +65,7 @@ def _renamed(value: JsonValue, path: KeyPath, document: Document, faults: list[F
     for key, each in value.items():
         name = to_camel(key)
         if name in renamed:
-            faults.append(document.fault((*path, key), f"the key {name!r} is here twice, in two spellings"))
+            faults.append(document.fault((*path, key), f"the key {name!r} occurs twice, in two spellings"))
         renamed[name] = each if name in FREE_FORM_SECTIONS else _renamed(each, (*path, key), document, faults)
     return renamed
 
