@@ -1,11 +1,11 @@
-"""The Celery tasks: begin, do, commit, send; then at once the next cheap step, until none is left."""
+"""Celery tasks of the step kinds: begin a step, execute it, commit its outcome and dispatch what became ready."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import structlog
@@ -24,28 +24,29 @@ from cantata.state.redis import clock, outages
 from cantata.state.runs import trace_roots
 from cantata.state.runs.records import Ahead, Begun, Committed, Ready
 from cantata.workers.handlers import HANDLERS
-from cantata.workers.instrumentation import do
+from cantata.workers.instrumentation import execute_traced
 from cantata.workers.runtime import outcomes, task_events
-from cantata.workers.runtime.outcomes import Record
-from cantata.workers.runtime.process import Held, Process
+from cantata.workers.runtime.outcomes import AttemptRecord
+from cantata.workers.runtime.process import LeasedStep, Process
 from cantata.workers.runtime.task_events import Attempt
 
 log = structlog.get_logger(__name__)
 
-MOST_AHEAD = 64  # steps one message may run ahead, so that a worker comes back to its queue
-AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
+MAX_STEPS_AHEAD = 64  # steps that one message may execute, so that a worker returns to its queue
+MAX_AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
+SWEEP_NOTE = "the sweep sends them later"
 
 
-class Service(Protocol):
-    """The worker that tasks belong to."""
+class ProcessProvider(Protocol):
+    """Provides the worker process that tasks run in."""
 
     def process(self) -> Process:
-        """What this operating system process holds."""
+        """Return the worker state of this operating system process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a message came from, and as which task; what follows from it goes on with the same priority."""
+class Delivery:
+    """A delivered message: its task, queue and priority. What follows from it is sent with the same priority."""
 
     kind: str
     queue: str
@@ -53,112 +54,122 @@ class Place:
     is_redelivered: bool = False
 
 
-class Loop:
-    """What one message does: its steps, and the cheap ones that follow from them."""
+class MessageExecution:
+    """Executes the steps of one message, and the cheap steps that become ready behind them.
 
-    def __init__(self, app: App, process: Process, run_id: str, steps: Sequence[str], place: Place, carried: Carried) -> None:
+        begin ──▶ execute ──▶ commit ──▶ dispatch what became ready
+          ▲                     └──▶ a cheap step, begun by the same call (`Ahead`): execute it next
+          └── the next step of the message
+    """  # fmt: skip
+
+    def __init__(self, app: App, process: Process, run_id: str, steps: Sequence[str], delivery: Delivery, carried: Carried) -> None:
         self._app = app
         self._process = process
         self._run_id = run_id
-        self._todo = deque(steps)
-        self._place = place
-        self._dispatch = Dispatch(app, run_id, place.priority)
+        self._pending = deque(steps)
+        self._delivery = delivery
+        self._dispatch = Dispatch(app, run_id, delivery.priority)
         self._carried = carried
-        self._held_back: dict[str, Ready] = {}
-        self._until: float | None = None
+        self._left_to_celery: dict[str, Ready] = {}
+        self._ahead_until: float | None = None
         self._definitions = ""
         self._followers: Followers | None = None
         self.done: list[Attempt] = []
         self.lost: list[Attempt] = []
-        """The attempts that a process died of which had this message before."""
+        """Attempts of processes that received this message before and died."""
 
     def run(self) -> str | None:
-        """Do the steps; 'joined' if Celery is to send the join of this message's chord."""
-        begun = self._next()
+        """Execute the steps; return 'joined' if Celery is to send the join of this message's chord."""
+        begun = self._begin_next()
         while begun is not None:
             self._definitions = begun.definitions
-            with self._process.leased(begun) as held:
-                since = time.time()
-                metrics.step_began(begun.spec.queue, begun.waited_s)
-                record = do(self._process, begun)
-                self.done.append(Attempt(begun.spec.kind, begun.step_id, since, time.time()))
-                committed = self._commit(begun, record, held)
-            begun = committed or self._next()
-        return self._let_celery_send()
+            with self._process.leased(begun) as leased:
+                started_at = time.time()
+                metrics.record_step_started(begun.spec.queue, begun.waited_s)
+                record = execute_traced(self._process, begun)
+                self.done.append(Attempt(begun.spec.kind, begun.step_id, started_at, time.time()))
+                begun_ahead = self._finish(begun, record, leased)
+            begun = begun_ahead or self._begin_next()
+        return self._hand_over_to_celery()
 
-    def _next(self) -> Begun | None:
-        if self._todo and self._process.is_finishing():
-            self._pass_on()
-        while self._todo:
-            step_id = self._todo.popleft()
+    # --- begin ------------------------------------------------------------------------------------------------------
+
+    def _begin_next(self) -> Begun | None:
+        """Begin the next step of the message that the ledger grants; None if none is left."""
+        if self._pending and self._process.is_finishing():
+            self._requeue_pending()
+        while self._pending:
+            step_id = self._pending.popleft()
             answer = self._process.ledger.begin(self._run_id, step_id, self._process.owner)
             if isinstance(answer, Begun):
                 fault_points.at("begun")
                 return answer
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
-            if self._place.is_redelivered:
-                self._find_lost(step_id)
+            if self._delivery.is_redelivered:
+                self._add_lost_attempt(step_id)
         return None
 
-    def _find_lost(self, step_id: str) -> None:
-        """Find out how a step ended whose process was killed, as it is past a time-out: Celery delivers its message again."""
-        record = self._process.ledger.records(self._run_id, [step_id]).get(step_id)
-        if record is None:
-            return
-        attempt, error = Attempt(record.spec.kind, step_id, time.time(), time.time()), record.error
-        if record.state == "running":
-            self.lost.append(
-                replace(
-                    attempt,
-                    status="retry",
-                    reason="its process died, or goes on without the broker: it is tried again if its lease runs out",
-                )
-            )
-        elif error is not None:
-            self.lost.append(replace(attempt, status="failed" if record.state == "failed" else "retry", reason=error.message))
-
-    def _pass_on(self) -> None:
-        """Leave steps that did not begin to the process that replaces this one."""
-        message = self._dispatch.signature(self._place.kind, self._place.queue, list(self._todo)).set(**self._carried.options)
-        self._todo.clear()
+    def _requeue_pending(self) -> None:
+        """Send the steps that did not begin back to the queue, for the process that replaces this one."""
+        message = self._dispatch.signature(self._delivery.kind, self._delivery.queue, list(self._pending)).set(**self._carried.options)
+        self._pending.clear()
         try:
             send(self._app, [message])
         except UnavailableError as error:
-            log.warning(
-                "not_sent", run=self._run_id, steps=len(canvas.steps_of(message)), error=str(error), note="the sweep sends them later"
-            )
+            log.warning("dispatch_failed", run=self._run_id, steps=len(canvas.steps_of(message)), error=str(error), note=SWEEP_NOTE)
 
-    def _commit(self, begun: Begun, record: Record | None, held: Held) -> Begun | None:
+    def _add_lost_attempt(self, step_id: str) -> None:
+        """Add the attempt of a process that was killed, as past a time-out: Celery delivers its message again."""
+        record = self._process.ledger.records(self._run_id, [step_id]).get(step_id)
         if record is None:
-            self._count()
-            self.done[-1] = self.done[-1].ended(held.outcome)
+            return
+        if record.state == "running":
+            status, reason = "retry", "its process died or lost the broker; the step is retried if its lease expires"
+        elif record.error is not None:
+            status, reason = "failed" if record.state == "failed" else "retry", record.error.message
+        else:
+            return
+        now = time.time()
+        self.lost.append(Attempt(record.spec.kind, step_id, now, now, status, reason))
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, begun: Begun, record: AttemptRecord | None, leased: LeasedStep) -> Begun | None:
+        """Commit an attempt and dispatch what became ready; return the step that the commit began, if any.
+
+        Without a record there is nothing to commit: the lease was lost, or the step timed out and that was recorded.
+        """
+        if record is None:
+            self._count_attempt()
+            self.done[-1] = self.done[-1].ended(leased.outcome)
             return None
-        since = clock.now()
-        committed, record = self._recorded(begun, record)
+        committed_at = clock.now()
+        committed, record = self._commit(begun, record)
         if committed.word in ("ok", "again"):
             self.done[-1] = self.done[-1].ended(record.outcome)
-        self._count()
+        self._count_attempt()
         fault_points.at("committed")
         if record.outcome.fragment:
-            fault_points.at("graph-expanded")
+            fault_points.at("graph-grown")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
-        self._send(committed.sends, record.outcome.fragment, since)
-        self._give_turn(committed.following)
+        self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
+        self._start_next_turn(committed.following)
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
             trace_roots.end(traces.active(), self._process.ledger, self._run_id)
-        begun_next = committed.begun
-        if begun_next is not None and self._todo and begun_next.step_id == self._todo[0]:
-            self._todo.popleft()
-        return begun_next
+        begun_ahead = committed.begun
+        if begun_ahead is not None and self._pending and begun_ahead.step_id == self._pending[0]:
+            self._pending.popleft()
+        return begun_ahead
 
-    def _recorded(self, begun: Begun, record: Record) -> tuple[Committed, Record]:
-        """Record an outcome. It waits for a Redis that is away: given up, it would be lost, and its step done again.
+    def _commit(self, begun: Begun, record: AttemptRecord) -> tuple[Committed, AttemptRecord]:
+        """Commit an outcome; return the ledger's answer and the record that was committed.
 
-        One that cannot be recorded at all becomes a failure that says so.
+        An unavailable Redis is waited for: giving up would lose the outcome and repeat the step. An outcome that cannot be recorded at
+        all is replaced by a failure that says so.
         """
         ahead = self._ahead()
         while True:
@@ -168,84 +179,94 @@ class Loop:
             except UnavailableError as error:
                 if self._process.is_draining:
                     raise
-                outages.tell(log, "outcome_waits", error, run=self._run_id, step=begun.step_id)
+                outages.tell(log, "outcome_delayed", error, run=self._run_id, step=begun.step_id)
             except Exception as error:
                 if record.outcome.status == "failed":
                     raise
                 log.exception("outcome_not_recorded", run=self._run_id, step=begun.step_id)
                 reason = f"its outcome could not be recorded: {type(error).__name__}: {error}"
-                record, ahead = outcomes.failed(begun, StepError(reason, code="internal")), None
+                record, ahead = outcomes.failure_record(begun, StepError(reason, code="internal")), None
 
-    def _count(self) -> None:
-        """Count the attempt that was done last."""
+    def _count_attempt(self) -> None:
+        """Count the last attempt in the metrics."""
         attempt = self.done[-1]
-        metrics.step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)
+        metrics.record_step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)
 
     def _ahead(self) -> Ahead | None:
+        """Return what a commit may begin for this message at once; None if the message has executed enough."""
         now = time.monotonic()
-        self._until = self._until or now + AHEAD_S
-        if len(self.done) >= MOST_AHEAD or now > self._until or self._process.is_finishing():
+        self._ahead_until = self._ahead_until or now + MAX_AHEAD_S
+        if len(self.done) >= MAX_STEPS_AHEAD or now > self._ahead_until or self._process.is_finishing():
             return None
-        return Ahead(self._place.queue, self._process.costs.cheap_names(self._definitions), self._todo[0] if self._todo else "")
+        cheap = self._process.costs.cheap_names(self._definitions)
+        return Ahead(self._delivery.queue, cheap, self._pending[0] if self._pending else "")
 
-    def _send(self, ready: Sequence[Ready], grown: Graph | None, since: float) -> None:
-        if grown is not None:
-            self._followers = Followers(grown)
-        own = []
+    # --- dispatch ---------------------------------------------------------------------------------------------------
+
+    def _dispatch_ready(self, ready: Sequence[Ready], fragment: Graph | None, committed_at: float) -> None:
+        """Dispatch the steps that a commit made ready, save those that this message carries: Celery sends them when its task ends."""
+        if fragment is not None:
+            self._followers = Followers(fragment)
+        own: list[tuple[str, Spec]] = []
         for step in ready:
             if step.step_id in self._carried.steps:
-                self._held_back[step.step_id] = step
+                self._left_to_celery[step.step_id] = step
             else:
                 own.append((step.step_id, step.spec))
-        self._out(own, since)
+        self._send(own, committed_at)
 
-    def _give_turn(self, following: Sequence[tuple[str, Ready]]) -> None:
-        """Have the next turn of the session begin."""
+    def _start_next_turn(self, following: Sequence[tuple[str, Ready]]) -> None:
+        """Dispatch the first step of the session's next turn."""
         try:
             send_ready(self._app, following)
         except UnavailableError as error:
-            log.warning("not_sent", run=self._run_id, steps=len(following), error=str(error), note="the sweep sends them later")
+            log.warning("dispatch_failed", run=self._run_id, steps=len(following), error=str(error), note=SWEEP_NOTE)
 
-    def _out(self, steps: Sequence[tuple[str, Spec]], since: float | None = None) -> None:
+    def _send(self, steps: Sequence[tuple[str, Spec]], sent_at: float | None = None) -> None:
         if not steps:
             return
+        canvases = canvas.build(self._dispatch, steps, self._followers, self._process.pace(self._definitions))
         try:
-            send(self._app, canvas.build(self._dispatch, steps, self._followers, self._process.pace(self._definitions)), sent_at=since)
+            send(self._app, canvases, sent_at=sent_at)
         except UnavailableError as error:
-            log.warning("not_sent", run=self._run_id, steps=len(steps), error=str(error), note="the sweep sends them later")
+            log.warning("dispatch_failed", run=self._run_id, steps=len(steps), error=str(error), note=SWEEP_NOTE)
 
-    def _let_celery_send(self) -> str | None:
-        left = self._carried.keep_only(self._held_back, {attempt.step_id for attempt in self.done})
-        self._out([(step_id, self._held_back[step_id].spec) for step_id in left])
-        return "joined" if self._carried.join and self._carried.join <= self._held_back.keys() else None
+    def _hand_over_to_celery(self) -> str | None:
+        """Let Celery send the carried steps that are ready; send those that it cannot. Return 'joined' if the chord's join is ready."""
+        unsent = self._carried.keep_only(self._left_to_celery, {attempt.step_id for attempt in self.done})
+        self._send([(step_id, self._left_to_celery[step_id].spec) for step_id in unsent])
+        return "joined" if self._carried.join and self._carried.join <= self._left_to_celery.keys() else None
 
 
 class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
     """The Celery task of one step kind."""
 
     ignore_result = True
-    throws = (StepError,)  # Celery logs them as nothing unusual: the step's own line has been written
+    throws = (StepError,)  # Celery then logs no traceback: the step's own line has been written
 
-    def __init__(self, kind: str, service: Service) -> None:
+    def __init__(self, kind: str, provider: ProcessProvider) -> None:
         self.name = kind
-        self.service = service
+        self.provider = provider
 
     def run(self, run_id: str, steps: list[str]) -> str | None:
-        """Do the steps of one message, and what may run ahead behind them. Raises what Celery is to tell of an attempt that failed."""
+        """Execute the steps of one message and the cheap steps behind them.
+
+        Raises StepError or AttemptRetried if an attempt of the message failed, so that Celery reports its task as failed or retried.
+        """
         app, delivered, carried = cast(App, self.app), self.request.delivery_info or {}, Carried(self.request)
         queue, is_redelivered = app.step_queue(str(delivered.get("routing_key") or "")), bool(delivered.get("redelivered"))
-        place = Place(self.name, queue, int(delivered.get("priority") or 0), is_redelivered)
-        loop = Loop(app, self.service.process(), run_id, steps, place, carried)
-        answer = loop.run()
-        own = task_events.own_attempt(steps, [*loop.lost, *loop.done])
-        task_events.steps_run_ahead(self, run_id, [attempt for attempt in loop.done if attempt is not own])
+        delivery = Delivery(self.name, queue, int(delivered.get("priority") or 0), is_redelivered)
+        execution = MessageExecution(app, self.provider.process(), run_id, steps, delivery, carried)
+        answer = execution.run()
+        own = task_events.own_attempt(steps, [*execution.lost, *execution.done])
+        task_events.publish_ahead_attempts(self, run_id, [attempt for attempt in execution.done if attempt is not own])
         if own is not None and (error := own.exception) is not None:
             carried.send(app, answer)
             raise error
         return answer
 
 
-def register(app: App, service: Service) -> None:
-    """Make each step kind a Celery task of this app, so that Flower shows it by its name."""
+def register(app: App, provider: ProcessProvider) -> None:
+    """Register a Celery task for each step kind, so that Flower shows steps by their kind."""
     for kind in HANDLERS:
-        app.register_task(StepTask(kind, service))
+        app.register_task(StepTask(kind, provider))

@@ -57,7 +57,7 @@ for code in {codes!r}:
 def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
     code = (
         "import sys\nfrom cantata.observability import metrics\n"
-        "metrics.step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
+        "metrics.record_step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -65,11 +65,11 @@ def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
 
 
 def test_steps_are_counted_and_timed(counts: Counts, tmp_path: Path) -> None:
-    metrics.step_began("tools", 0.25)
-    metrics.step_began("tools", None)
-    metrics.step_ended("tool.call", "done", 0.005)
-    metrics.step_ended("tool.call", "done", 0.0051)
-    metrics.step_ended("tool.call", "failed", 2.0)
+    metrics.record_step_started("tools", 0.25)
+    metrics.record_step_started("tools", None)
+    metrics.record_step_ended("tool.call", "done", 0.005)
+    metrics.record_step_ended("tool.call", "done", 0.0051)
+    metrics.record_step_ended("tool.call", "failed", 2.0)
 
     value = shown(tmp_path)
     assert value("cantata_steps_total", kind="tool.call", status="done") == 2
@@ -83,11 +83,11 @@ def test_steps_are_counted_and_timed(counts: Counts, tmp_path: Path) -> None:
 
 
 def test_model_calls_are_counted_with_what_they_took_and_cost(counts: Counts, tmp_path: Path) -> None:
-    metrics.model_called("m", "ok", 1.5, Usage(input_tokens=10, output_tokens=4, cost_usd=0.25, model_calls=1))
-    metrics.model_called("m", "ok", 1.5, Usage(input_tokens=1, output_tokens=1, model_calls=1))
-    metrics.model_called("m", "rate_limited", 0.1, None)
-    metrics.limit_waited("m", "rpm", 2.5)
-    metrics.budget_refused("run")
+    metrics.record_model_call("m", "ok", 1.5, Usage(input_tokens=10, output_tokens=4, cost_usd=0.25, model_calls=1))
+    metrics.record_model_call("m", "ok", 1.5, Usage(input_tokens=1, output_tokens=1, model_calls=1))
+    metrics.record_model_call("m", "rate_limited", 0.1, None)
+    metrics.record_limit_wait("m", "rpm", 2.5)
+    metrics.record_budget_refusal("run")
 
     value = shown(tmp_path)
     assert [value("cantata_model_calls_total", model="m", outcome=outcome) for outcome in ("ok", "rate_limited")] == [2, 1]
@@ -99,11 +99,11 @@ def test_model_calls_are_counted_with_what_they_took_and_cost(counts: Counts, tm
 
 
 def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: Path) -> None:
-    metrics.step_began("tools", 0.25)
-    metrics.step_ended("tool.call", "done", 0.005)
-    metrics.model_called("m", "ok", 1.5, Usage(input_tokens=10))
-    metrics.limit_waited("m", "rpm", 2.5)
-    metrics.budget_refused("run")
+    metrics.record_step_started("tools", 0.25)
+    metrics.record_step_ended("tool.call", "done", 0.005)
+    metrics.record_model_call("m", "ok", 1.5, Usage(input_tokens=10))
+    metrics.record_limit_wait("m", "rpm", 2.5)
+    metrics.record_budget_refusal("run")
 
     found = {(metric.name, metric.type) for metric in _Counted(tmp_path).collect()}
     assert found == {(family.name.removesuffix("_total"), family.kind) for family in FAMILIES if family.source == "worker"}
@@ -191,7 +191,7 @@ def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path
 
 def test_a_clock_that_was_set_back_takes_nothing_from_a_sum(counts: Counts, tmp_path: Path) -> None:
     for took_s in (2.0, -5.0):
-        metrics.step_ended("tool.call", "done", took_s)
+        metrics.record_step_ended("tool.call", "done", took_s)
 
     assert shown(tmp_path)("cantata_step_duration_seconds_sum", kind="tool.call") == 2.0
     assert shown(tmp_path)("cantata_step_duration_seconds_count", kind="tool.call") == 2
