@@ -25,9 +25,9 @@ from cantata.observability.metrics.worker_metrics import _Counted
 def counts(tmp_path: Path) -> Iterator[Counts]:
     """Counts that this process counts with."""
     counts = Counts(tmp_path)
-    metrics.count_with(counts)
+    metrics.set_counts(counts)
     yield counts
-    metrics.count_with(None)
+    metrics.set_counts(None)
     counts.close()
 
 

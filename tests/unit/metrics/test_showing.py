@@ -35,7 +35,7 @@ def own_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Folders are made here, not beside those of others."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
-    metrics.count_with(None)
+    metrics.set_counts(None)
 
 
 def test_without_a_port_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
