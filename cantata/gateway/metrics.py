@@ -29,9 +29,9 @@ from cantata.models.definitions import Definitions
 from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME
-from cantata.observability.metrics.http_server import Answer, Page, Server
+from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse
 from cantata.observability.metrics.registries import page_of, registry
-from cantata.observability.metrics.scrape_address import Place
+from cantata.observability.metrics.scrape_address import ScrapeAddress
 from cantata.state.fleet import load
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.sizes import Sizes
@@ -70,7 +70,7 @@ class Watch:
         self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
         self._gathering: BackgroundCall[Found] | None = None
         self._sizes = Sizes()
-        self.page: Page = page_of(registry(__version__, _Fleet(self)))
+        self.page: ScrapeHandler = page_of(registry(__version__, _Fleet(self)))
 
     def standing(self, named: Iterable[str] = ()) -> Found:
         """How the fleet stands. Raises UnavailableError, after seconds at most."""
@@ -108,17 +108,17 @@ class Watch:
         """The load of the queues. Raises UnavailableError."""
         return Load(queues=self.standing(named)[1])
 
-    def load_page(self, query: str, _accept: str) -> Answer:
+    def load_page(self, query: str, _accept: str) -> ScrapeResponse:
         """The same, on the metrics port."""
         try:
             found = self.load(queue for queue in parse_qs(query).get("queue", []) if re.fullmatch(NAME, queue))
         except UnavailableError as error:
-            return Answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())
-        return Answer(200, "application/json", found.model_dump_json().encode())
+            return ScrapeResponse(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+        return ScrapeResponse(200, "application/json", found.model_dump_json().encode())
 
-    def serve(self, place: Place) -> Server:
-        """Serve both at a place of their own, to whoever reaches it. Raises UnavailableError."""
-        return Server(place, {"/metrics": self.page, "/load": self.load_page})
+    def serve(self, scrape_address: ScrapeAddress) -> MetricsServer:
+        """Serve both at a scrape_address of their own, to whoever reaches it. Raises UnavailableError."""
+        return MetricsServer(scrape_address, {"/metrics": self.page, "/load": self.load_page})
 
 
 def _queues_in(definitions: Definitions) -> set[str]:

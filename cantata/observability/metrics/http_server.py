@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from cantata.errors import UnavailableError
-from cantata.observability.metrics.scrape_address import PORT, Place
+from cantata.observability.metrics.scrape_address import PORT, ScrapeAddress
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ POLL_S = 0.2  # how long it may take to end
 WILD = frozenset({"0.0.0.0", "::"})
 
 
-class Answer(NamedTuple):
+class ScrapeResponse(NamedTuple):
     """What is answered."""
 
     status: int
@@ -33,18 +33,18 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Page = Callable[[str, str], Answer]
+ScrapeHandler = Callable[[str, str], ScrapeResponse]
 """(query, Accept header) → what is answered."""
 
 
-class Server:
-    """Serves pages at a place, from now on."""
+class MetricsServer:
+    """Serves pages at a scrape_address, from now on."""
 
-    def __init__(self, place: Place, pages: Mapping[str, Page]) -> None:
-        """Raises UnavailableError if the place cannot be had."""
-        self._http = _bind(place, pages)
+    def __init__(self, scrape_address: ScrapeAddress, pages: Mapping[str, ScrapeHandler]) -> None:
+        """Raises UnavailableError if the scrape_address cannot be had."""
+        self._http = _bind(scrape_address, pages)
         port = int(self._http.server_address[1])
-        host = socket.gethostname() if place.host in WILD else place.host
+        host = socket.gethostname() if scrape_address.host in WILD else scrape_address.host
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="metrics", daemon=True).start()
 
@@ -58,25 +58,25 @@ class Server:
         self._http.socket.close()
 
 
-def _bind(place: Place, pages: Mapping[str, Page]) -> _Http:
+def _bind(scrape_address: ScrapeAddress, pages: Mapping[str, ScrapeHandler]) -> _ScrapeServer:
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return _Http(place, pages)
+            return _ScrapeServer(scrape_address, pages)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
-                said = f"metrics cannot be shown at {place.host}, port {place.port}: {error.strerror}; name another port in {PORT}"
+                said = f"metrics cannot be shown at {scrape_address.host}, port {scrape_address.port}: {error.strerror}; name another port in {PORT}"
                 raise UnavailableError(said) from error
             time.sleep(RETRY_S)
 
 
-class _Http(ThreadingHTTPServer):
+class _ScrapeServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, place: Place, pages: Mapping[str, Page]) -> None:
+    def __init__(self, scrape_address: ScrapeAddress, pages: Mapping[str, ScrapeHandler]) -> None:
         self.pages = pages
-        self.address_family, _, _, _, address = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0]
-        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]  # a host and a port, of either family
+        self.address_family, _, _, _, address = socket.getaddrinfo(scrape_address.host, scrape_address.port, type=socket.SOCK_STREAM)[0]
+        super().__init__(address[:2], _ScrapeRequestHandler)  # type: ignore[arg-type]  # a host and a port, of either family
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # without asking the network for this machine's name
@@ -85,9 +85,9 @@ class _Http(ThreadingHTTPServer):
         log.debug("scrape_broke", exc_info=True)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScrapeRequestHandler(BaseHTTPRequestHandler):
     timeout = CLIENT_S
-    server: _Http
+    server: _ScrapeServer
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -107,5 +107,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _plain(status: int, text: str) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+def _plain(status: int, text: str) -> ScrapeResponse:
+    return ScrapeResponse(status, "text/plain; charset=utf-8", f"{text}\n".encode())

@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from cantata.observability.metrics.families import BY_NAME
-from cantata.observability.metrics.http_server import Answer, Page
+from cantata.observability.metrics.http_server import ScrapeHandler, ScrapeResponse
 
 
 def registry(version: str, *collectors: Collector) -> CollectorRegistry:
@@ -22,12 +22,12 @@ def registry(version: str, *collectors: Collector) -> CollectorRegistry:
     return made
 
 
-def page_of(registry: CollectorRegistry) -> Page:
+def page_of(registry: CollectorRegistry) -> ScrapeHandler:
     """The metrics of a registry, in the format that is asked for."""
 
-    def page(_query: str, accept: str) -> Answer:
+    def page(_query: str, accept: str) -> ScrapeResponse:
         encode, content_type = choose_encoder(accept)
-        return Answer(200, content_type, encode(registry))
+        return ScrapeResponse(200, content_type, encode(registry))
 
     return page
 

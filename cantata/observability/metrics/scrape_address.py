@@ -10,18 +10,18 @@ PORT = "CANTATA_METRICS_PORT"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScrapeAddress:
     """An address to listen at; port 0 is any that is free."""
 
     host: str
     port: int
 
 
-def place(port: int | None = None) -> Place | None:
+def scrape_address(port: int | None = None) -> ScrapeAddress | None:
     """Where to show metrics: at this port, else at the one that the environment names; None for nowhere. Raises ConfigError."""
     found = settings()
     chosen = found.metrics_port if port is None else port
-    return None if chosen is None else Place(found.metrics_host, chosen)
+    return None if chosen is None else ScrapeAddress(found.metrics_host, chosen)
 
 
 def port_after(first: int, number: int) -> int:

@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 from cantata.errors import UnavailableError
 from cantata.observability import metrics
 from cantata.observability.metrics.counts import Counts, files, fold
-from cantata.observability.metrics.http_server import Server
+from cantata.observability.metrics.http_server import MetricsServer
 from cantata.observability.metrics.registries import page_of, registry
-from cantata.observability.metrics.scrape_address import Place
+from cantata.observability.metrics.scrape_address import ScrapeAddress
 from cantata.observability.metrics.worker_folder import Folder
 
 BUDGETS = ("run", "tenant", "day")  # shown as 0 from the start: an alert sees the first refusal only as a rise
@@ -30,15 +30,15 @@ _merged: Any = multiprocess.MultiProcessCollector.merge  # it has no types
 class WorkerMetrics:
     """Counts in this process, and serves what it and its forked children counted."""
 
-    def __init__(self, place: Place, version: str) -> None:
-        """Start. Raises UnavailableError if the place cannot be had, or no folder for what is counted."""
+    def __init__(self, scrape_address: ScrapeAddress, version: str) -> None:
+        """Start. Raises UnavailableError if the scrape_address cannot be had, or no folder for what is counted."""
         try:
             self._folder = Folder()
             self._counts = Counts(self._folder.path)
         except OSError as error:
             raise UnavailableError(f"metrics need a little room for temporary files: {error}; name a folder with room in TMPDIR") from error
         try:
-            self._server = Server(place, {"/metrics": page_of(registry(version, _Counted(self._folder.path)))})
+            self._server = MetricsServer(scrape_address, {"/metrics": page_of(registry(version, _Counted(self._folder.path)))})
         except BaseException:
             self._folder.remove()
             raise
@@ -57,7 +57,7 @@ class WorkerMetrics:
             log.warning("not_counted", error=str(error), note="this process counts nothing; make room where temporary files are")
 
     def release(self) -> None:
-        """Let another process show its metrics at this place."""
+        """Let another process show its metrics at this scrape_address."""
         self._server.close()
 
     def close(self) -> None:

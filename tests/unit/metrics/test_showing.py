@@ -22,12 +22,12 @@ from cantata.embedded.stack_plan import make_plan
 from cantata.errors import ConfigError, UnavailableError
 from cantata.observability import metrics
 from cantata.observability.metrics import http_server
-from cantata.observability.metrics.http_server import Answer, Server
-from cantata.observability.metrics.scrape_address import Place, place
+from cantata.observability.metrics.http_server import MetricsServer, ScrapeResponse
+from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
 from cantata.observability.metrics.worker_folder import Folder
 from cantata.observability.metrics.worker_metrics import WorkerMetrics
 
-HERE = Place("127.0.0.1", 0)
+HERE = ScrapeAddress("127.0.0.1", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -41,23 +41,23 @@ def own_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_without_a_port_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANTATA_METRICS_PORT", raising=False)
 
-    assert place() is None
-    assert place(0) == HERE
+    assert scrape_address() is None
+    assert scrape_address(0) == HERE
 
 
 def test_the_environment_names_port_and_host_and_the_option_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_METRICS_PORT", "9464")
     monkeypatch.setenv("CANTATA_METRICS_HOST", "0.0.0.0")
 
-    assert place() == Place("0.0.0.0", 9464)
-    assert place(1) == Place("0.0.0.0", 1)
+    assert scrape_address() == ScrapeAddress("0.0.0.0", 9464)
+    assert scrape_address(1) == ScrapeAddress("0.0.0.0", 1)
 
 
 def test_a_port_that_is_none_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_METRICS_PORT", "70000")
 
     with pytest.raises(ConfigError, match="CANTATA_METRICS_PORT"):
-        place()
+        scrape_address()
 
 
 def test_workers_that_are_started_together_have_ports_that_follow_each_other() -> None:
@@ -91,14 +91,16 @@ def test_a_port_that_is_taken_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPa
         port = taken.getsockname()[1]
 
         with pytest.raises(UnavailableError, match=f"port {port}: Address already in use; name another"):
-            Server(Place("127.0.0.1", port), {})
+            MetricsServer(ScrapeAddress("127.0.0.1", port), {})
 
 
 def test_a_page_that_breaks_is_an_answer_and_the_next_one_works() -> None:
-    def broken(_query: str, _accept: str) -> Answer:
+    def broken(_query: str, _accept: str) -> ScrapeResponse:
         raise ValueError("secret")
 
-    shown = Server(HERE, {"/broken": broken, "/query": lambda query, accept: Answer(200, "text/plain", f"{query} {accept}".encode())})
+    shown = MetricsServer(
+        HERE, {"/broken": broken, "/query": lambda query, accept: ScrapeResponse(200, "text/plain", f"{query} {accept}".encode())}
+    )
     try:
         failed = httpx.get(f"{shown.url}/broken")
         assert (failed.status_code, "secret" in failed.text) == (500, False)
