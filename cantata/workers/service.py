@@ -27,7 +27,7 @@ from cantata.coordinator.sweeper import Sweeper, send_ready
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError
 from cantata.models.constraints import checked_name
-from cantata.observability.metrics.scrape_address import Place, place
+from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
 from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import SkipListener
@@ -66,7 +66,7 @@ class Service:
 
     def __init__(
         self, queues: tuple[str, ...], *, name: str, concurrency: int | None, redis_url: str, broker_url: str | None,
-        shown: Place | None = None,
+        shown: ScrapeAddress | None = None,
     ) -> None:  # fmt: skip
         """Metrics are shown at `shown`, or not at all."""
         self.queues = queues
@@ -314,5 +314,5 @@ def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metric
     if generation := embedded.generation():
         name = f"{name}.{generation}"  # the process that it replaces may still finish its steps
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
-    broker_url, shown = os.environ.get("CANTATA_BROKER_URL"), place(metrics_port)
+    broker_url, shown = os.environ.get("CANTATA_BROKER_URL"), scrape_address(metrics_port)
     return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, shown=shown).run()

@@ -15,7 +15,7 @@ from cantata.errors import CantataError
 from cantata.gateway import access, serve
 from cantata.gateway.app import PER_S, REQUEST_BYTES, create_app
 from cantata.observability.logs import configure_logs
-from cantata.observability.metrics.scrape_address import place
+from cantata.observability.metrics.scrape_address import scrape_address
 from cantata.settings import settings
 
 TOKENS, TOKENS_FILE = "CANTATA_GATEWAY_TOKENS", "CANTATA_GATEWAY_TOKENS_FILE"
@@ -52,7 +52,7 @@ def gateway(
             app = create_app(
                 client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
             )
-            shown = place(metrics_port)
+            shown = scrape_address(metrics_port)
             told = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
 
             def ready() -> None:

@@ -20,7 +20,7 @@ from cantata.cli.options import as_json, configured, metrics_port
 from cantata.embedded.supervision import prefork
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.constraints import checked_name
-from cantata.observability.metrics.scrape_address import place, port_after
+from cantata.observability.metrics.scrape_address import port_after, scrape_address
 
 OWN_PROCESS = ("coordinator", "agents")
 """Queues with a process of their own; all others share one, whose children can be killed."""
@@ -56,7 +56,7 @@ def worker(
     os.environ["REDIS_URL"] = url
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
-    shown = place(metrics_port)
+    shown = scrape_address(metrics_port)
     workers = workers_for(queues, name, concurrency, None if shown is None else shown.port)
     if as_json:
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
