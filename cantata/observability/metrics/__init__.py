@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 _counts: Counts | None = None
 
 
-def count_with(counts: Counts | None) -> None:
+def set_counts(counts: Counts | None) -> None:
     """Count with these from now on; None stops counting."""
     global _counts
     _counts = counts
 
 
-def step_began(queue: str, waited_s: float | None) -> None:
+def record_step_started(queue: str, waited_s: float | None) -> None:
     """A step was begun; `waited_s` after it was sent, None if it went through no queue."""
     if _counts is not None and waited_s is not None:
         _counts.observe("cantata_queue_wait_seconds", (queue,), waited_s)
 
 
-def step_ended(kind: str, status: str, took_s: float) -> None:
+def record_step_ended(kind: str, status: str, took_s: float) -> None:
     """An attempt of a step ended: done, failed, retry, wait, or dropped, if its outcome counts for nothing."""
     if _counts is not None:
         _counts.add("cantata_steps_total", (kind, status))
         _counts.observe("cantata_step_duration_seconds", (kind,), took_s)
 
 
-def model_called(model: str, outcome: str, took_s: float, usage: Usage | None) -> None:
+def record_model_call(model: str, outcome: str, took_s: float, usage: Usage | None) -> None:
     """A model was asked: `outcome` is ok, cancelled, or the code of the error."""
     if _counts is None:
         return
@@ -43,14 +43,14 @@ def model_called(model: str, outcome: str, took_s: float, usage: Usage | None) -
         _counts.add("cantata_model_cost_usd_total", (model,), usage.cost_usd or 0.0)
 
 
-def limit_waited(model: str, reason: str, wait_s: float) -> None:
+def record_limit_wait(model: str, reason: str, wait_s: float) -> None:
     """A model call had no room in the shared limits, and was told to come again after `wait_s`."""
     if _counts is not None:
         _counts.add("cantata_limit_waits_total", (model, reason))
         _counts.add("cantata_limit_wait_seconds_total", (model, reason), wait_s)
 
 
-def budget_refused(budget: str) -> None:
+def record_budget_refusal(budget: str) -> None:
     """A model call was not made, since a budget has no room for it: run, tenant or day."""
     if _counts is not None:
         _counts.add("cantata_budget_refusals_total", (budget,))

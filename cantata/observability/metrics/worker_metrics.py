@@ -44,15 +44,15 @@ class WorkerMetrics:
             raise
         for budget in BUDGETS:
             self._counts.add("cantata_budget_refusals_total", (budget,), 0.0)
-        metrics.count_with(self._counts)
+        metrics.set_counts(self._counts)
         self.url = self._server.url
 
     def child_started(self) -> None:
         """In a forked child: count on its own."""
         self._server.forget()
-        metrics.count_with(None)
+        metrics.set_counts(None)
         try:
-            metrics.count_with(Counts(self._folder.path))  # with a lock of its own: its parent's may have been held when it was forked
+            metrics.set_counts(Counts(self._folder.path))  # with a lock of its own: its parent's may have been held when it was forked
         except OSError as error:
             log.warning("not_counted", error=str(error), note="this process counts nothing; make room where temporary files are")
 
@@ -62,7 +62,7 @@ class WorkerMetrics:
 
     def close(self) -> None:
         """Stop; what was counted is gone."""
-        metrics.count_with(None)
+        metrics.set_counts(None)
         self._counts.close()
         self._server.close()
         self._folder.remove()

@@ -73,10 +73,10 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
     ask, permit, stopped = _ask(context, model, asked), Permit(context, model.model, asked), Usage()
     match await asyncio.to_thread(context.process.limiter.take, ask, context.definitions.limits):
         case Wait() as wait:
-            metrics.limit_waited(model.model, wait.reason, wait.seconds)
+            metrics.record_limit_wait(model.model, wait.reason, wait.seconds)
             raise MustWait(wait.seconds, _told(wait), ahead=wait.ahead)
         case Exhausted() as exhausted:
-            metrics.budget_refused(exhausted.budget)
+            metrics.record_budget_refusal(exhausted.budget)
             raise StepError(str(exhausted), code="budget")
     fault_points.at("budget-reserved")
     context.process.keep_permit(context.begun.lease)

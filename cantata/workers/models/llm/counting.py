@@ -33,6 +33,6 @@ def counted(ask: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]) -> C
         else:
             return reply
         finally:
-            metrics.model_called(model, outcome, time.perf_counter() - since, usage)
+            metrics.record_model_call(model, outcome, time.perf_counter() - since, usage)
 
     return asked
