@@ -132,9 +132,9 @@ def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[Servic
 
 def _showing(services: Iterable[Service], number: int) -> Iterable[Service]:
     """Services that show their metrics, if the environment names a port: the gateway there, each worker on one of those behind it."""
-    from cantata.observability.metrics.scrape_address import place, port_after  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
+    from cantata.observability.metrics.scrape_address import port_after, scrape_address  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
 
-    shown = place()
+    shown = scrape_address()
     for port, service in enumerate(services, number):
         options = ["--metrics-port", str(port_after(shown.port, port))] if shown else []
         yield replace(service, command=[*service.command, *options])
