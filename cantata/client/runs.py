@@ -14,7 +14,7 @@ from cantata.models.events import RunEvent, RunWarning
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
 from cantata.observability import traces
-from cantata.observability.logs.lines import Line
+from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
 from cantata.state.runs import event_log, log_store, trace_roots
 from cantata.state.runs.ledger import EARLY_SIGNALS
@@ -53,7 +53,7 @@ class Run:
         """Yield its events after `from_offset` (from the start if None) as they come, until it is over."""
         return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
 
-    def logs(self, *, follow: bool = False) -> Iterator[Line]:
+    def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
         kept = log_store.Logs(self._client.redis, self.run_id)
         yield from kept.follow() if follow else kept.read()

@@ -11,7 +11,7 @@ from cantata import text_format
 from cantata.cli.connect import open_queries
 from cantata.cli.options import as_json
 from cantata.models.values import JsonValue
-from cantata.observability.logs.lines import Line
+from cantata.observability.logs.lines import LogLine
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 MOST_SHOWN = 400  # characters of one value on a terminal; --json has it as it was kept
@@ -29,7 +29,7 @@ def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json
         return queries.logs(run_id, follow=follow, step=step, level=level)
 
 
-def shown(line: Line) -> str:
+def shown(line: LogLine) -> str:
     """A line as a person reads it."""
     at = datetime.fromtimestamp(line.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
     of = f"{line.step}#{line.attempt}" if line.step and line.attempt else line.step or "-"
@@ -40,7 +40,7 @@ def shown(line: Line) -> str:
     return head + ("" if trace is None else "\n" + "\n".join(f"    {each}" for each in text_format.clean(str(trace)).rstrip().splitlines()))
 
 
-def as_text(line: Line) -> str:
+def as_text(line: LogLine) -> str:
     """A line as a program reads it."""
     return line.model_dump_json(exclude_none=True)
 

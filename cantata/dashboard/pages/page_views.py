@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 from cantata.models.events import types_where
 from cantata.models.graph import ShownState
 from cantata.models.values import ErrorInfo, Usage, Value
-from cantata.observability.logs.lines import Line
+from cantata.observability.logs.lines import LogLine
 from cantata.state.runs.summaries import RunSummary
 
 CLOSED = "closed"
@@ -131,5 +131,5 @@ class StepDetail(Value):
     transcript: list[MessageView] = Field(default_factory=list, description="of a step that asks a model: what was said")
     usage: Usage | None = None
     model: str | None = None
-    logs: list[Line] = Field(default_factory=list, description="the last lines that were logged in it")
+    logs: list[LogLine] = Field(default_factory=list, description="the last lines that were logged in it")
     cut: bool = Field(default=False, description="whether a value was cut")

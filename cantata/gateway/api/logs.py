@@ -10,7 +10,7 @@ from pydantic import Field
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, Desk, Reader
 from cantata.gateway.edge import Name
 from cantata.models.values import Value
-from cantata.observability.logs.lines import Line
+from cantata.observability.logs.lines import LogLine
 from cantata.state.runs import log_store
 
 router = APIRouter(responses=ERRORS)
@@ -24,7 +24,7 @@ Level = Literal["debug", "info", "warning", "error", "critical"]
 class RunLog(Value):
     """Lines of a run's log."""
 
-    lines: list[Line] = Field(description="in the order they were said")
+    lines: list[LogLine] = Field(description="in the order they were said")
     dropped: int = Field(description="how many older lines are not kept any more")
     next: str | None = Field(description="the `after` to go on with; null if there were no lines")
 

@@ -22,7 +22,7 @@ SAID = ("event", "fields")  # what may hold anything
 OWN = frozenset({"run", "step", "attempt", "worker", "event", "level", "timestamp", "logger", "exc_info"})
 
 
-class Line(Value):
+class LogLine(Value):
     """A line of a run's log."""
 
     id: str = Field(default="", description="its place in the log: a reader goes on after it")
@@ -42,7 +42,7 @@ def event_of(record: logging.LogRecord) -> dict[str, Any] | None:
 
 
 def told(record: logging.LogRecord, names: Names) -> dict[str, Any]:
-    """What a record says, under the names of `Line`, and the run under `run`: an event has fields, anything else is a text."""
+    """What a record says, under the names of `LogLine`, and the run under `run`: an event has fields, anything else is a text."""
     ours = event_of(record)
     said = {**names, **(ours or {})}
     fields = {key: value for key, value in said.items() if key not in OWN}

@@ -16,7 +16,7 @@ from redis import Redis
 
 from cantata.errors import CantataError, UnknownRunError
 from cantata.observability import logs
-from cantata.observability.logs.lines import Line, text_of
+from cantata.observability.logs.lines import LogLine, text_of
 from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.redis.keys import run_key
@@ -122,7 +122,7 @@ class Logs:
         self._run_id = run_id
         self._key = f"{run_key(redis, run_id)}:logs"
 
-    def read(self, *, after: str = "", most: int = MAX_LINES) -> list[Line]:
+    def read(self, *, after: str = "", most: int = MAX_LINES) -> list[LogLine]:
         """The lines behind a place, in the order they were said. Of a run that has just ended the last ones are waited for."""
         self._settle()
         entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(self._key, min=f"({after}" if after else "-", count=most))
@@ -132,7 +132,7 @@ class Logs:
         """How many older lines are not kept any more."""
         return int(cast("str | None", self._redis.hget(run_key(self._redis, self._run_id), "log_dropped")) or 0)
 
-    def follow(self) -> Iterator[Line]:
+    def follow(self) -> Iterator[LogLine]:
         """The lines as they come, until the run is over. Raises UnknownRunError if it is gone."""
         after = "0-0"
         while True:
@@ -166,21 +166,21 @@ class Logs:
             time.sleep(min(SETTLE_S, max(0.0, int(cast(str, closed_at)) / 1000 + SETTLE_S - clock.now())))
 
 
-def at_least(line: Line, level: str) -> bool:
+def at_least(line: LogLine, level: str) -> bool:
     """Whether a line is of this level or above."""
     known = logging.getLevelNamesMapping()
     return known.get(line.level.upper(), 0) >= known.get(level.upper(), 0)
 
 
-def of_step(line: Line, step: str) -> bool:
+def of_step(line: LogLine, step: str) -> bool:
     """Whether a line is of a step, or of one that it grew."""
     return line.step is not None and (line.step == step or line.step.startswith(f"{step}/"))
 
 
-def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[Line]:
+def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[LogLine]:
     """By when they were said, since each process tells of its own a moment later; those of one process in the order it told them."""
     newest: dict[str | None, float] = {}  # a process may learn between two lines that its clock is off, and what it says then seems older
-    placed: list[tuple[float, Line]] = []
+    placed: list[tuple[float, LogLine]] = []
     for entry_id, fields in entries:
         if line := _line(entry_id, fields["d"]):
             newest[line.worker] = max(line.at, newest.get(line.worker, line.at))
@@ -188,8 +188,8 @@ def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[Line]:
     return [line for _, line in sorted(placed, key=lambda each: each[0])]
 
 
-def _line(entry_id: str, text: str) -> Line | None:
+def _line(entry_id: str, text: str) -> LogLine | None:
     try:
-        return Line.model_validate({**json.loads(text), "id": entry_id}, extra="ignore")
+        return LogLine.model_validate({**json.loads(text), "id": entry_id}, extra="ignore")
     except (ValueError, ValidationError):  # of another version
         return None

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import ChainRun
-from cantata.observability.logs.lines import LINE_BYTES, Line
+from cantata.observability.logs.lines import LINE_BYTES, LogLine
 from cantata.state.redis.keys import run_key
 from cantata.state.runs.log_store import MAX_BYTES, MAX_LINES, Logs
 from tests.integration.traces.conftest import PATIENCE_S, SECRET, node
@@ -29,16 +29,16 @@ def ran(client: EmbeddedClient, *nodes: dict[str, Any], **request: Any) -> Chain
     return run
 
 
-def lines(client: EmbeddedClient, run: ChainRun, count: int = 1) -> list[Line]:
+def lines(client: EmbeddedClient, run: ChainRun, count: int = 1) -> list[LogLine]:
     """What was logged for it, once there are so many lines."""
-    found: list[Line] = until(lambda: len(read := Logs(client.redis, run.run_id).read()) >= count and read, f"{count} lines")
+    found: list[LogLine] = until(lambda: len(read := Logs(client.redis, run.run_id).read()) >= count and read, f"{count} lines")
     return found
 
 
-def written(client: EmbeddedClient, run: ChainRun, last: str) -> list[Line]:
+def written(client: EmbeddedClient, run: ChainRun, last: str) -> list[LogLine]:
     """The lines of a run, once the last begins so."""
     kept = Logs(client.redis, run.run_id)
-    found: list[Line] = until(lambda: (read := kept.read()) and read[-1].event.startswith(last) and read, "the last line")
+    found: list[LogLine] = until(lambda: (read := kept.read()) and read[-1].event.startswith(last) and read, "the last line")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantata.observability.logs.lines import LINE_BYTES, Line, text_of, told
+from cantata.observability.logs.lines import LINE_BYTES, LogLine, text_of, told
 from cantata.observability.logs.secrets import LOOKED_THROUGH
 
 
@@ -20,10 +20,10 @@ def record(message: Any, *arguments: object, error: BaseException | None = None)
     return made
 
 
-def kept(line: dict[str, Any], *secrets: str) -> Line:
+def kept(line: dict[str, Any], *secrets: str) -> LogLine:
     text = text_of(line, secrets)
     assert len(text.encode()) <= LINE_BYTES
-    return Line.model_validate(json.loads(text))
+    return LogLine.model_validate(json.loads(text))
 
 
 def test_a_record_of_a_library_is_a_text_with_the_names_of_the_step() -> None:
