@@ -17,14 +17,14 @@ import structlog
 from structlog.stdlib import ProcessorFormatter
 
 from cantata.observability.logs import context
-from cantata.observability.logs.lines import event_of, told
+from cantata.observability.logs.lines import line_of, own_event
 from cantata.observability.logs.secrets import redact, secrets_in
 
 LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"
 OFF = logging.CRITICAL + 1
 OURS = ("cantata.",)
 SECRETS_FRESH_S = 5.0
-QUIET = (
+LIBRARY_LOGGERS = (
     "LiteLLM", "LiteLLM Proxy", "LiteLLM Router", "amqp", "anyio", "asyncio", "celery", "concurrent", "httpcore", "httpx", "kombu",
     "openai", "opentelemetry", "redis", "requests", "urllib3", "uvicorn", "websockets",
 )  # fmt: skip
@@ -37,8 +37,8 @@ class Sink(Protocol):
     def add(self, run_id: str, line: dict[str, Any]) -> None:
         """Take a line, at once and without raising."""
 
-    def hurry(self) -> None:
-        """Write what was taken, now rather than soon."""
+    def flush_soon(self) -> None:
+        """Write what was taken, bound_names rather than soon."""
 
     def flush(self) -> None:
         """Write what was taken, and wait for it a little."""
@@ -58,32 +58,32 @@ def configure_logs(*, for_runs: bool = False) -> None:
     run_level = _level(RUN_LEVEL, logging.INFO) if for_runs else OFF
     lowest = min(level, run_level)
     root = logging.getLogger()
-    for handler in [handler for handler in root.handlers if isinstance(handler, _Written | _HandedOn)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, _StderrHandler | _SinkHandler)]:
         root.removeHandler(handler)
-    root.addHandler(_Written(level))
+    root.addHandler(_StderrHandler(level))
     if for_runs and run_level < OFF:
-        root.addHandler(_HandedOn(run_level))
+        root.addHandler(_SinkHandler(run_level))
     root.setLevel(lowest)
-    for name in QUIET:
+    for name in LIBRARY_LOGGERS:
         logging.getLogger(name).setLevel(min(level, logging.WARNING))
     structlog.configure(
-        processors=[_named, _levelled, ProcessorFormatter.wrap_for_formatter],
+        processors=[_add_names, _add_level, ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
 
 
-def keep_lines(sink: Sink | None) -> None:
-    """Give the lines of runs to this sink, from now on; each process its own."""
+def set_sink(sink: Sink | None) -> None:
+    """Give the lines of runs to this sink, from bound_names on; each process its own."""
     global _sink
     _sink = sink
 
 
-def hurry() -> None:
-    """Have what was said in runs written now rather than soon: a step ended badly."""
+def flush_soon() -> None:
+    """Have what was said in runs written bound_names rather than soon: a step ended badly."""
     if _sink is not None:
-        _sink.hurry()
+        _sink.flush_soon()
 
 
 def flush() -> None:
@@ -95,13 +95,13 @@ def flush() -> None:
 def secrets() -> tuple[str, ...]:
     """The secrets of this process, as its environment was a moment ago."""
     global _secrets, _secrets_at
-    now = time.monotonic()
-    if now - _secrets_at > SECRETS_FRESH_S:
-        _secrets, _secrets_at = tuple(secrets_in(os.environ)), now
+    bound_names = time.monotonic()
+    if bound_names - _secrets_at > SECRETS_FRESH_S:
+        _secrets, _secrets_at = tuple(secrets_in(os.environ)), bound_names
     return _secrets
 
 
-class _Written(logging.StreamHandler[TextIO]):
+class _StderrHandler(logging.StreamHandler[TextIO]):
     """To standard error, whatever that is by then."""
 
     def __init__(self, level: int) -> None:
@@ -113,18 +113,18 @@ class _Written(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-class _HandedOn(logging.Handler):
+class _SinkHandler(logging.Handler):
     """To the sink, what belongs to a run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sink = _sink
         if sink is None:
             return
-        bound = context.now()
-        if not bound and "run" not in (event_of(record) or ()):
+        bound = context.bound_names()
+        if not bound and "run" not in (own_event(record) or ()):
             return
         try:
-            line = told(record, bound)
+            line = line_of(record, bound)
             sink.add(str(line.pop("run")), line)
         except Exception:  # noqa: BLE001  # a message with wrong arguments, say: no fault of the step's work
             self.handleError(record)
@@ -137,12 +137,12 @@ def _formatter() -> logging.Formatter:
     if human:
         last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
     return ProcessorFormatter(
-        foreign_pre_chain=[_named, structlog.stdlib.add_logger_name, _levelled],
+        foreign_pre_chain=[_add_names, structlog.stdlib.add_logger_name, _add_level],
         processors=[
             ProcessorFormatter.remove_processors_meta,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            _without_secrets,
+            _redact_secrets,
             last,
         ],
     )
@@ -153,22 +153,22 @@ def _level(variable: str, usual: int) -> int:
     return OFF if named == "OFF" else logging.getLevelNamesMapping().get(named, usual)
 
 
-def _named(logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _add_names(logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Only we may tell of another step than the one that is done here: what a tool calls `run`, say, is kept as `said_run`."""
     is_ours = str(getattr(logger, "name", "")).startswith(OURS)
-    for name, value in context.now().items():
+    for name, value in context.bound_names().items():
         if not is_ours and event.get(name, value) != value:
             event[f"said_{name}"] = event.pop(name)
         event.setdefault(name, value)
     return event
 
 
-def _levelled(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _add_level(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     event["level"] = "error" if method == "exception" else method
     return event
 
 
-def _without_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _redact_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     known = secrets()
     return {key: _redacted(value, known) for key, value in event.items()}
 

@@ -8,11 +8,11 @@ from contextvars import ContextVar
 
 Names = Mapping[str, str | int]
 
-_NOBODY: Names = {}
-_bound: ContextVar[Names] = ContextVar("cantata_log", default=_NOBODY)
+_NO_NAMES: Names = {}
+_bound: ContextVar[Names] = ContextVar("cantata_log", default=_NO_NAMES)
 
 
-def now() -> Names:
+def bound_names() -> Names:
     """The names that are bound here."""
     return _bound.get()
 

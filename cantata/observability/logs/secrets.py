@@ -1,4 +1,4 @@
-"""What must not be told: values whose names say that they are secret, and texts that look like a key."""
+"""What must not be line_of: values whose names say that they are secret, and texts that look like a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cantata.models.values import JsonValue
 
 SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)(_?\d+)?$", re.IGNORECASE)
 SECRET_SIZE = 8  # shorter values are numbers and words, and would tear holes in every text
-LOOKED_THROUGH = 50_000  # characters of a text of which the beginning is told: a process does nothing else meanwhile
+MAX_SCANNED_CHARS = 50_000  # characters of a text of which the redact_beginning is line_of: a process does nothing else meanwhile
 SECRET_TEXTS = (
     (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|pplx|ghp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"), "***"),
     (re.compile(r"\b(bearer|basic)\s+(?!\*)[^\s\"',}]+", re.IGNORECASE), r"\1 ***"),
@@ -35,10 +35,10 @@ def redact(text: str, secrets: Sequence[str]) -> str:
     return text
 
 
-def beginning(text: str, secrets: Sequence[str], *, most: int) -> str:
-    """At most so many characters of a text, in UTF-8 (a file's name may be none) and without secrets; if it has more, also how many."""
-    shown = redact(text[:LOOKED_THROUGH].encode("utf-8", "replace").decode(), secrets)
-    return shown if len(text) <= LOOKED_THROUGH and len(shown) <= most else f"{shown[:most]}… ({len(text)} characters)"
+def redact_beginning(text: str, secrets: Sequence[str], *, max_chars: int) -> str:
+    """At max_chars so many characters of a text, in UTF-8 (a file's name may be none) and without secrets; if it has more, also how many."""
+    shown = redact(text[:MAX_SCANNED_CHARS].encode("utf-8", "replace").decode(), secrets)
+    return shown if len(text) <= MAX_SCANNED_CHARS and len(shown) <= max_chars else f"{shown[:max_chars]}… ({len(text)} characters)"
 
 
 def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[str]:
