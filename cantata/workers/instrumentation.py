@@ -1,4 +1,4 @@
-"""Does a step as `handlers` does, and tells of it: its log lines carry its names, its trace gets a span."""
+"""Executes a step with its log context, its log lines and its trace span."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cantata.observability.logs import context
 from cantata.observability.traces import conventions, trace_ids
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.records import Begun
-from cantata.workers import execute
 from cantata.workers.code import user_code
-from cantata.workers.runtime.outcomes import Record
+from cantata.workers.execute import execute
+from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import Process
 
 if TYPE_CHECKING:
@@ -27,41 +27,43 @@ if TYPE_CHECKING:
 
     from cantata.observability.traces.spans import Spans
 
-SLOW_S = 10.0  # a step that takes so long is worth a line
-MOST_KNOWN = 4096  # attempts of growers that one process remembers
+SLOW_S = 10.0  # a step that takes longer is logged
+MAX_KNOWN_ATTEMPTS = 4096  # of parent steps, in one process
 
 log = structlog.get_logger(__name__)
 
 _attempts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
 
-def do(process: Process, begun: Begun) -> Record | None:
-    """Do a step; None if its lease was lost on the way, so that there is nothing to record."""
+def execute_traced(process: Process, begun: Begun) -> AttemptRecord | None:
+    """Execute a step; return its record, or None if there is nothing to commit."""
     with context.bound({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
         lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
         if lost:
-            log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note="its worker died; it is done again")
-        since = time.monotonic()
+            log.warning(
+                "attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note="its worker died; the step is retried"
+            )
+        started_at = time.monotonic()
         spans = traces.active()
         if spans is None:
-            record = _do(process, begun)
+            record = _execute(process, begun)
         else:
             with _span(spans, process, begun, lost) as span:
-                record = _do(process, begun)
-                with suppress(Exception):  # a span that cannot be told must not cost the step its outcome
-                    _tell(spans, span, begun, record)
-        _log(begun, record, time.monotonic() - since)
+                record = _execute(process, begun)
+                with suppress(Exception):  # a span that cannot be completed must not cost the step its outcome
+                    _set_outcome(spans, span, begun, record)
+        _log(begun, record, time.monotonic() - started_at)
         return record
 
 
-def _do(process: Process, begun: Begun) -> Record | None:
+def _execute(process: Process, begun: Begun) -> AttemptRecord | None:
     with user_code.recording() as used:
-        record = execute.do(process, begun)
+        record = execute(process, begun)
     return replace(record, info={**record.info, "code": [*sorted(used)]}) if record and used else record
 
 
-def _log(begun: Begun, record: Record | None, took_s: float) -> None:
-    """The lines that a reader of a run's log will look for."""
+def _log(begun: Begun, record: AttemptRecord | None, took_s: float) -> None:
+    """Log an attempt that was slow or did not succeed."""
     what = begun.spec.work or begun.spec.kind
     if took_s > SLOW_S:
         log.info("step_slow", what=what, seconds=round(took_s, 1))
@@ -69,16 +71,16 @@ def _log(begun: Begun, record: Record | None, took_s: float) -> None:
         return
     outcome, error = record.outcome, record.outcome.error
     if outcome.status == "wait":
-        log.info("step_waits", what=what, reason=outcome.detail.get("reason"), again_in_s=round(outcome.retry_in_s, 3))
+        log.info("step_deferred", what=what, reason=outcome.detail.get("reason"), again_in_s=round(outcome.retry_in_s, 3))
     elif error is not None and outcome.status == "retry":
-        log.info("step_tried_again", what=what, code=error.code, error=error.message, again_in_s=round(outcome.retry_in_s, 3))
+        log.info("step_retried", what=what, code=error.code, error=error.message, again_in_s=round(outcome.retry_in_s, 3))
     elif error is not None:
         log.warning("step_failed", what=what, code=error.code, error=error.message)
-        logs.hurry()
+        logs.flush_soon()
 
 
 def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
-    """The attempt before this one, if its worker died."""
+    """Return the attempt before this one if its worker died."""
     try:
         known = process.ledger.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
     except (CantataError, RedisFailure):
@@ -101,31 +103,31 @@ def _span(spans: Spans, process: Process, begun: Begun, lost: Mapping[str, Any] 
         if lost:
             span.add_event("attempt_lost", {"cantata.step.attempt": lost["attempt"], "cantata.worker": lost["worker"]})
         yield span
-    while len(_attempts) > MOST_KNOWN:
+    while len(_attempts) > MAX_KNOWN_ATTEMPTS:
         _attempts.popitem(last=False)
 
 
 def _parent(process: Process, begun: Begun) -> int:
-    """The span that a step hangs on: that of the step which grew it, else that of the run."""
-    run_id, grower = begun.run_id, begun.spec.scope
-    if grower is None:
+    """Return the parent of a step's span: the span of the step that added it by expansion, else that of the run."""
+    run_id, parent = begun.run_id, begun.spec.scope
+    if parent is None:
         return trace_ids.run_span(run_id)
-    attempt = _attempts.get((run_id, grower))
+    attempt = _attempts.get((run_id, parent))
     if attempt is None:
         try:
-            attempt = process.ledger.records(run_id, [grower])[grower].attempt
+            attempt = process.ledger.records(run_id, [parent])[parent].attempt
         except (CantataError, RedisFailure, KeyError):
             attempt = 0
-        _attempts[run_id, grower] = attempt
-    return (
-        trace_ids.step_span(run_id, grower, attempt) if attempt else trace_ids.run_span(run_id)
-    )  # a fork took it over: it was done in another trace
+        _attempts[run_id, parent] = attempt
+    if not attempt:  # a fork copied the parent step, which was executed in another trace
+        return trace_ids.run_span(run_id)
+    return trace_ids.step_span(run_id, parent, attempt)
 
 
-def _tell(spans: Spans, span: Span, begun: Begun, record: Record | None) -> None:
-    """What came of an attempt."""
+def _set_outcome(spans: Spans, span: Span, begun: Begun, record: AttemptRecord | None) -> None:
+    """Set the outcome of an attempt on its span."""
     if record is None:
-        span.set_attribute("cantata.step.outcome", "released")  # somebody else does it, or the run is over
+        span.set_attribute("cantata.step.outcome", "released")  # another worker executes the step, or the run has ended
         return
     outcome = record.outcome
     span.set_attribute("cantata.step.outcome", outcome.status)

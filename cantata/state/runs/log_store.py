@@ -61,14 +61,14 @@ class RunLogs:
         if self._thread is None:
             self._start()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Have what was taken written now."""
         if self._waiting:
             self._hurry.set()
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Have what was taken written now, and wait for it."""
-        self.hurry()
+        self.flush_soon()
         with self._written:
             self._written.wait_for(lambda: not (self._waiting or self._is_writing), timeout_s)
 

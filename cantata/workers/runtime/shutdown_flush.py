@@ -1,4 +1,4 @@
-"""What a worker process tells of itself while it serves and before it ends: logs of runs, and traces."""
+"""Log lines of runs and traces of a worker process: set up before it serves, flushed before it ends."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ import cantata
 from cantata.observability import logs, traces
 from cantata.state.runs.log_store import RunLogs
 
-KILLED_S = 0.5  # what a process that is about to be killed may take to send its spans
+KILL_FLUSH_S = 0.5  # that a process about to be killed may take to send its spans
 
 
 def prepare(app: Celery) -> None:
-    """Before any fork: have Celery leave logs and prints as they are, and import what its children will need."""
+    """Prepare logs and traces before any fork: keep Celery from redirecting them, and import what its children need."""
     app.conf.worker_redirect_stdouts = False
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a process may be killed with what a tool has printed
     logging.captureWarnings(True)
-    signals.setup_logging.connect(_hear_the_pool, weak=False)
+    signals.setup_logging.connect(_propagate_pool_log, weak=False)
     traces.prepare()
 
 
 def begin(redis_url: str, process: str, *, does_steps: bool) -> None:
-    """Have what is logged for runs kept with them, and traces made, by this process."""
-    logs.keep_lines(RunLogs(redis_url, process))
+    """Start to store the log lines of runs and to make traces in this process."""
+    logs.set_sink(RunLogs(redis_url, process))
     traces.start(process, cantata.__version__, joins=does_steps)
 
 
-def end() -> threading.Thread:
-    """Write what was logged, and send what was traced; in a thread, to be waited for as long as there is time."""
-    thread = threading.Thread(target=_end, name="last words", daemon=True)
+def flush_in_thread() -> threading.Thread:
+    """Write the log lines and send the spans that are left, in a thread; return it for the caller to join with a time-out."""
+    thread = threading.Thread(target=_flush_and_stop, name="shutdown flush", daemon=True)
     thread.start()
     return thread
 
 
-def before_kill() -> None:
-    """The same in a process that is about to be killed, whatever comes of it: it may lack the memory."""
+def flush_before_kill() -> None:
+    """Write log lines and send spans in a process about to be killed; ignore errors, since it may lack the memory."""
     with suppress(Exception):
         logs.flush()
-        traces.flush(KILLED_S)
+        traces.flush(KILL_FLUSH_S)
 
 
-def _end() -> None:
+def _flush_and_stop() -> None:
     logs.flush()
     traces.stop()
 
 
-def _hear_the_pool(**_: Any) -> None:
-    """Celery's pool keeps its log to itself, unless it is told otherwise."""
+def _propagate_pool_log(**_: Any) -> None:
+    """Propagate the log of billiard's pool, which it does not do by default."""
     pool = billiard_logger()
     pool.propagate = True
     pool.setLevel(logging.ERROR)

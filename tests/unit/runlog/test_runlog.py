@@ -25,10 +25,10 @@ class Kept:
     def add(self, run_id: str, line: dict[str, Any]) -> None:
         self.lines.append((run_id, line))
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Nothing waits."""
 
-    flush = hurry
+    flush = flush_soon
 
     @property
     def events(self) -> list[str]:
@@ -41,9 +41,9 @@ def kept() -> Iterator[Kept]:
     root, before = logging.getLogger(), structlog.get_config()
     handlers, level = list(root.handlers), root.level
     kept = Kept()
-    logs.keep_lines(kept)
+    logs.set_sink(kept)
     yield kept
-    logs.keep_lines(None)
+    logs.set_sink(None)
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.configure(**before)
