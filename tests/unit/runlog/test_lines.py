@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantata.observability.logs.lines import LINE_BYTES, LogLine, text_of, told
+from cantata.observability.logs.lines import LINE_BYTES, LogLine, encode, line_of
 from cantata.observability.logs.secrets import LOOKED_THROUGH
 
 
@@ -21,13 +21,13 @@ def record(message: Any, *arguments: object, error: BaseException | None = None)
 
 
 def kept(line: dict[str, Any], *secrets: str) -> LogLine:
-    text = text_of(line, secrets)
+    text = encode(line, secrets)
     assert len(text.encode()) <= LINE_BYTES
     return LogLine.model_validate(json.loads(text))
 
 
 def test_a_record_of_a_library_is_a_text_with_the_names_of_the_step() -> None:
-    line = told(record("%d of %s", 1, "two"), {"run": "r", "step": "s", "attempt": 2, "worker": "w"})
+    line = line_of(record("%d of %s", 1, "two"), {"run": "r", "step": "s", "attempt": 2, "worker": "w"})
 
     assert line.pop("run") == "r"
     found = kept(line)
@@ -35,7 +35,7 @@ def test_a_record_of_a_library_is_a_text_with_the_names_of_the_step() -> None:
 
 
 def test_an_event_of_ours_has_fields_and_says_itself_whose_it_is() -> None:
-    line = told(record({"event": "lost", "run": "other", "step": "t", "count": 3, "level": "info"}), {"run": "r", "step": "s"})
+    line = line_of(record({"event": "lost", "run": "other", "step": "t", "count": 3, "level": "info"}), {"run": "r", "step": "s"})
 
     assert line.pop("run") == "other"
     found = kept(line)
@@ -43,7 +43,7 @@ def test_an_event_of_ours_has_fields_and_says_itself_whose_it_is() -> None:
 
 
 def test_a_dict_that_a_library_logs_is_a_text() -> None:
-    line = told(record({"run": "mine", "count": 3}), {"run": "r"})
+    line = line_of(record({"run": "mine", "count": 3}), {"run": "r"})
 
     assert line.pop("run") == "r"
     assert kept(line).event == "{'run': 'mine', 'count': 3}"
@@ -61,7 +61,11 @@ def test_an_error_is_told_with_its_traceback() -> None:
         raise ValueError("broken")
     except ValueError as error:
         foreign, ours = record("oh", error=error), record({"event": "oh", "exc_info": True})
-        lines = [told(foreign, {"run": "r"}), told(ours, {"run": "r"}), told(record({"event": "oh", "exc_info": error}), {"run": "r"})]
+        lines = [
+            line_of(foreign, {"run": "r"}),
+            line_of(ours, {"run": "r"}),
+            line_of(record({"event": "oh", "exc_info": error}), {"run": "r"}),
+        ]
 
     assert all("ValueError: broken" in line["fields"]["exception"] for line in lines)
 
@@ -96,5 +100,5 @@ def test_secrets_are_in_no_part_of_a_line() -> None:
         "fields": {"hunter2hunter2": ["hunter2hunter2"], "k": "sk-abcdefghijkl"},
     }
 
-    assert "hunter2" not in text_of(line, ["hunter2hunter2"])
-    assert "abcdefghijkl" not in text_of(line, [])
+    assert "hunter2" not in encode(line, ["hunter2hunter2"])
+    assert "abcdefghijkl" not in encode(line, [])
