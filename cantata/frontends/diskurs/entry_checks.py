@@ -30,29 +30,27 @@ def check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, sch
     for i, entry in entries.items():
         for at, name in enumerate(entry.topics):
             _check_predicate_topics(reader, ("agents", i, "topics", at), name, entries)
-    file_faults: set[str] = set()
+    reported: set[str] = set()
     for i, entry in entries.items():
         cycle = _cycle_from(entry.name, following)
-        if way and entry.name not in file_faults:
-            file_faults.update(way)
-            shown = " → ".join(map(repr, way))
+        if cycle and entry.name not in reported:
+            reported.update(cycle)
+            names = " → ".join(map(repr, cycle))
             if entry.type == "conductor":
                 reader.fault(
                     ("agents", i, "supervisor"),
-                    f"the supervisors {names} form a cycle; one of these conductors must make the result itself",
+                    f"the supervisors {names} form a cycle; one of them must make the result",
                 )
             else:
                 reader.fault(
                     ("agents", i, "topics"),
-                    f"the agents {names} hand over to each other in a cycle; one of them must hand over to a conductor",
+                    f"the agents {names} form a cycle; one of them must hand over to a conductor",
                 )
 
 
 def _check_predicate_topics(reader: DiskursConfigReader, path: KeyPath, name: str, entries: Mapping[int, schema.AgentEntry]) -> None:
     if any(each.name == name and each.type == "multistep_predicate" and not each.topics for each in entries.values()):
-        reader.fault(
-            path, f"{name!r} hands over to no agent: a predicate that is a topic, and not only a 'canFinalizeName', needs 'topics'"
-        )
+        reader.fault(path, f"{name!r} hands over to no agent: a predicate that is a topic needs 'topics' itself")
 
 
 def _cycle_from(name: str, following: Mapping[str, str | None]) -> list[str]:

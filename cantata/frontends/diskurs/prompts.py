@@ -100,7 +100,7 @@ class PromptReader:
         if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
             self.reader.fault(
                 (*self.path, "userPromptArgumentClass"),
-                "this is the older name of 'promptArgumentClass', which is there too; keep one of them",
+                "it is the older name of 'promptArgumentClass'; keep that",
             )
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
         if argument is None and self.prompt.type not in _WITH_DEFAULTS:

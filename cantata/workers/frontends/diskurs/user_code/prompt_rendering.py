@@ -187,13 +187,13 @@ class Prompter:
         prompt = f"the {which} prompt of agent {self.name!r}"
         limit_s = self.context.definitions.limits.render_s
         try:
-            with self.context.process.within(self.context.begun, limit_s, f"{prompt}: its template (limits.render_s)"):
+            with self.context.process.time_limit(self.context.begun, limit_s, f"{prompt}: its template (limits.render_s)"):
                 return templates.render(text, context, self.agent.prompt.parts)
         except templates.TemplateError as error:
             raise StepError(f"{prompt}: {error}", code="bad_template") from error
         except MemoryError as error:
             traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
-            raise StepError(f"{prompt}: its template ran out of memory{resource_limits.said()}", code="bad_template") from None
+            raise StepError(f"{prompt}: its template ran out of memory{resource_limits.limit_note()}", code="bad_template") from None
 
     def _shown_to_conductors(self) -> dict[str, JsonValue]:
         return {"agent_descriptions": self._descriptions()} if self.agent.kind == "conductor" else {}
