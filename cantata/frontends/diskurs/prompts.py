@@ -44,12 +44,12 @@ class PromptReader:
             message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.prompt.type!r}"
             self.reader.fault((*self.path, "type"), message)
         check_keys(self.reader, self.path, self.prompt, schema.PROMPT_KEYS[self.prompt.type], f"a prompt of type {self.prompt.type!r}")
-        path = self._location()
-        templates = {"form": self._form(path)}
-        if path is None:
+        folder = self._location()
+        templates = {"form": self._form(folder)}
+        if folder is None:
             return _with_templates(PromptSource(), templates), ""
-        templates |= {which: self._template(path, which) for which in ("system", "user")}
-        return _with_templates(self._with_code(path), templates), self._description(path)
+        templates |= {which: self._template(folder, which) for which in ("system", "user")}
+        return _with_templates(self._with_code(folder), templates), self._description(folder)
 
     def _location(self) -> Path | None:
         if self.prompt.location is None:
@@ -60,15 +60,15 @@ class PromptReader:
             return self.reader.files.resolve(self.prompt.location)
         return None
 
-    def _description(self, path: Path) -> str:
-        file = path / "agent_description.txt"
+    def _description(self, folder: Path) -> str:
+        file = folder / "agent_description.txt"
         with self.reader.file_faults((*self.path, "location")):
             return self.reader.files.text(file).strip() if file.is_file() else ""
         return ""
 
-    def _template(self, path: Path, which: str) -> Template | None:
+    def _template(self, folder: Path, which: str) -> Template | None:
         with self.reader.file_faults((*self.path, "location")):
-            found = self.reader.files.template(path, which)
+            found = self.reader.files.template(folder, which)
             if found is None and which in self._needed:
                 names = f"{which}_prompt.jinja2 or {which}_template.jinja2"
                 self.reader.fault((*self.path, "location"), f"there is no {names} in {self.prompt.location!r}")
@@ -81,19 +81,19 @@ class PromptReader:
             return ("user",) if self.entry.render_prompt else ()
         return () if self.prompt.type in _WITH_DEFAULTS else ("system", "user")
 
-    def _form(self, path: Path | None) -> Template | None:
+    def _form(self, folder: Path | None) -> Template | None:
         name = self.prompt.json_formatting_template
         if name is None:
             return None
         with self.reader.file_faults((*self.path, "jsonFormattingTemplate")):
-            beside = path / name if path else None
+            beside = folder / name if folder else None
             return self.reader.files.checked(beside if beside and beside.is_file() else self.reader.files.resolve(name))
         return None
 
-    def _with_code(self, path: Path) -> PromptSource:
+    def _with_code(self, folder: Path) -> PromptSource:
         given = {key: value for key in self.prompt.model_fields_set if (value := getattr(self.prompt, key)) is not None}
         functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
-        file = path / "prompt.py"
+        file = folder / "prompt.py"
         for key in [key for key in given if key.endswith("_class") or key in _FUNCTIONS.values()]:
             with self.reader.file_faults((*self.path, to_camel(key))):
                 self.reader.files.code(file, given[key])
