@@ -16,7 +16,7 @@ from celery.canvas import Signature, chain, chord, group
 
 from cantata.models.graph import Graph, Spec, Step
 
-MOST_LINKS = 16  # a chain's message holds all its later links: 1,000 links moved 281 MB
+MAX_CHAIN_LINKS = 16  # a chain's message holds all its later links: 1,000 links moved 281 MB
 LIMIT_SPARE_S = 30.0  # Celery's own hard limit is a backstop behind the worker's time-out
 
 Canvas = Signature[Any] | chain | group | chord
@@ -127,7 +127,7 @@ class Followers:
     def row(self, step_id: str, spec: Spec) -> list[tuple[str, Spec]]:
         """Return the steps that must follow a step, one after the other. Behind one that may grow, what it grows comes first."""
         row: list[tuple[str, Spec]] = []
-        while len(row) < MOST_LINKS - 1 and not spec.expands:
+        while len(row) < MAX_CHAIN_LINKS - 1 and not spec.expands:
             following = self._only_one(step_id)
             if following is None or self.sources(following) != 1 or self.spec(following).decides:
                 break

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantata.models.graph import Edge, Graph, Spec, Step
 from cantata.planning import canvas
-from cantata.planning.canvas import MOST_LINKS, Canvas, Dispatch, Followers, Pace, carried, steps_of
+from cantata.planning.canvas import MAX_CHAIN_LINKS, Canvas, Dispatch, Followers, Pace, carried, steps_of
 from tests.examples import examples
 
 
@@ -76,7 +76,7 @@ def test_a_chain_has_at_most_sixteen_links() -> None:
 
     (row_of_steps,) = build([spec_of(graph, "s0")], graph)
 
-    assert len(row_of_steps.tasks) == MOST_LINKS
+    assert len(row_of_steps.tasks) == MAX_CHAIN_LINKS
 
 
 def test_a_fan_that_meets_in_one_step_becomes_a_chord() -> None:
