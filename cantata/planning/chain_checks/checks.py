@@ -15,7 +15,7 @@ from cantata.planning.chain_checks.declared_inputs import call_faults
 from cantata.planning.chain_checks.name_checks import Names
 from cantata.planning.chain_checks.node_checks import Faults, Nearest, faults_of
 from cantata.planning.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
-from cantata.planning.chains.loops import DEEPEST, shortest_links
+from cantata.planning.chains.loops import MAX_LOOP_DEPTH, shortest_links
 from cantata.planning.chains.outline import outline
 from cantata.planning.chains.specs import section_of
 from cantata.planning.expressions import ExpressionError, parse
@@ -25,7 +25,7 @@ Found = Iterator[tuple[str, Fault]]
 """Faults with the error code of their sort."""
 
 _BODY_KINDS = ("tool", "skill", "agent", "chain", "proc", "map")
-_MOST_SHOWN = 8  # nodes of a cycle in a message
+_MAX_SHOWN_NODES = 8  # nodes of a cycle in a message
 
 
 def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str]:
@@ -83,8 +83,8 @@ def _calls(node: ChainNode, chain: str, definitions: Definitions) -> bool:
 
 def _way(nodes: Sequence[str]) -> str:
     shown = list(map(repr, nodes))
-    if len(shown) > _MOST_SHOWN:
-        shown[_MOST_SHOWN // 2 : -_MOST_SHOWN // 2] = ["..."]
+    if len(shown) > _MAX_SHOWN_NODES:
+        shown[_MAX_SHOWN_NODES // 2 : -_MAX_SHOWN_NODES // 2] = ["..."]
     return " → ".join(shown)
 
 
@@ -210,8 +210,8 @@ class _Chain:
             message = f"the maps {_way(cycle)} run each other in a cycle"
             yield "chain_cycle", self._fault(self._places[cycle[0]], "map_node", message)
         for node_id in runs.keys() - self._bodies.keys():
-            if len(reach([node_id], runs)) > DEEPEST + 1:
-                message = f"more than {DEEPEST} maps are nested in it; make the inner ones a chain of their own"
+            if len(reach([node_id], runs)) > MAX_LOOP_DEPTH + 1:
+                message = f"more than {MAX_LOOP_DEPTH} maps are nested in it; make the inner ones a chain of their own"
                 yield "bad_request", self._fault(self._places[node_id], "map_node", message)
 
     def _cycles(self) -> Found:
@@ -224,7 +224,7 @@ class _Chain:
             message = f"it is in the loop that {loop.branch!r} closes, but no node of the loop starts it; lead to it with 'next_node'"
             yield from (("chain_cycle", self._fault(place, "", message)) for place in sorted(map(self._places.__getitem__, strays)))
         for back in loops.too_deep:
-            message = f"the loop is inside more than {DEEPEST} others; make the inner ones a chain of their own"
+            message = f"the loop is inside more than {MAX_LOOP_DEPTH} others; make the inner ones a chain of their own"
             yield "bad_request", self._fault(self._places[back.source], back.field, message)
 
     def _cycle_fault(self, cycle: Sequence[Link]) -> tuple[str, Fault]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from cantata.planning.chains.links import Link
 from cantata.planning.graphs import Reachability, cycles, postorder, reach, shortest_cycle
 
-DEEPEST = 16  # loops in loops: each level is a number in the ids of its steps, and another pass over its body
+MAX_LOOP_DEPTH = 16  # loops in loops: each level is a number in the ids of its steps, and another pass over its body
 
 SIDES = ("true", "false")
 
@@ -70,7 +70,7 @@ class Loops:
         self.cycles: list[Sequence[Link]] = []
         """Errors: cycles that no branch closes."""
         self.too_deep: list[Link] = []
-        """Errors: links that close loops inside DEEPEST others."""
+        """Errors: links that close loops inside MAX_LOOP_DEPTH others."""
         levels: list[Loop | None] = [None] if components else []
         for loop in levels:  # grows as loops are found in loops
             self._search(loop, loop.first if loop else entry, loop.links if loop else links)
@@ -114,7 +114,7 @@ class Loops:
             back = self._back(inner, sides, entered)
             if back is None:
                 self.cycles.append(shortest_links(min(group, key=self._places.__getitem__), inner))
-            elif within is None or len(within.path) < DEEPEST:
+            elif within is None or len(within.path) < MAX_LOOP_DEPTH:
                 self.inside[within].append(Loop(back, frozenset(group), [link for link in inner if link is not back], within))
             else:
                 self.too_deep.append(back)
