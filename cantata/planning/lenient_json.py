@@ -12,7 +12,7 @@ from typing import cast
 
 from cantata.models.values import JsonValue
 
-DEEPEST = 100
+MAX_NESTING = 100
 """Levels of nesting that are read."""
 
 _SHUTS = {'"': '"', "'": "'", "“": "”", "\u2018": "\u2019"}
@@ -99,7 +99,7 @@ class Reader:
         return self._text[self.position]
 
     def _open(self, mark: str, depth: int) -> None:
-        if not self._take(mark) or depth > DEEPEST:
+        if not self._take(mark) or depth > MAX_NESTING:
             raise ValueError(f"expected {mark!r}")
         self._match(_GAP)
 
