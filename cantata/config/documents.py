@@ -15,7 +15,7 @@ from functools import cached_property, partial
 
 import yaml
 
-from cantata.config.source_map import DEEPEST, MOST_VALUES, KeyPath, Mark, Marker, is_text, number, place
+from cantata.config.source_map import MAX_LEVELS, MOST_VALUES, KeyPath, Mark, Marker, is_text, number, place
 from cantata.errors import ConfigError, Fault
 from cantata.models.values import JsonValue
 
@@ -25,7 +25,7 @@ _JSON_START = re.compile(r'\s*[{\["]')
 _JSON_TOKEN = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}\[\]:,"]+')
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
+_TOO_DEEP = f"it is nested more than {MAX_LEVELS} levels deep"
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:
 
 def _is_deep(data: JsonValue) -> bool:
     level: list[JsonValue] = [data]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_LEVELS):
         level = [
             child for value in level if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
         ]

@@ -14,7 +14,7 @@ from cantata.models.values import JsonValue
 KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
 
-DEEPEST = 100  # levels; pydantic gives up at 255
+MAX_LEVELS = 100  # levels; pydantic gives up at 255
 TEXT_VALUE = 64  # characters of a text that count as one value
 MOST_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
 
@@ -64,8 +64,8 @@ class Marker:
 
     def open(self, empty: dict[str, JsonValue] | list[JsonValue], line: int, *, anchor: str | None = None) -> None:
         """A mapping or list begins."""
-        if len(self._stack) == DEEPEST:
-            self.stop(f"it is nested more than {DEEPEST} levels deep", line)
+        if len(self._stack) == MAX_LEVELS:
+            self.stop(f"it is nested more than {MAX_LEVELS} levels deep", line)
         self._stack.append(_Open(Mark(empty, line), anchor))
 
     def close(self) -> None:
