@@ -31,12 +31,12 @@ KEYWORDS = frozenset(
 TURN_INPUTS = ("user_input", "user_query", "input")
 """What a chain that answers a turn is given: the text, under each of the names that workflows use for it."""
 
-_LONGEST = 200  # characters of a message, which quotes the value
-_MOST = 5  # faults of one value
+_MAX_MESSAGE = 200  # characters of a message, which quotes the value
+_MAX_VALUE_FAULTS = 5  # faults of one value
 
 
 @dataclass(frozen=True)
-class Inputs:
+class DeclaredInputs:
     """What a chain may be given."""
 
     schemas: Mapping[str, Schema]
@@ -72,7 +72,7 @@ class Inputs:
         return {**defaults, **given}
 
 
-def read(declared: Mapping[str, JsonValue]) -> Inputs | None:
+def read(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
     """The inputs that a sound declaration means; None if there is none."""
     if not declared:
         return None
@@ -84,10 +84,10 @@ def read(declared: Mapping[str, JsonValue]) -> Inputs | None:
         schemas = {name: _own(said) for name, said in declared.items()}
         required = [name for name, said in declared.items() if not str(said).endswith("?")]
         is_open = False
-    return Inputs(schemas, frozenset(name for name in required if "default" not in schemas.get(name, {})), is_open)
+    return DeclaredInputs(schemas, frozenset(name for name in required if "default" not in schemas.get(name, {})), is_open)
 
 
-def sound(declared: Mapping[str, JsonValue]) -> Inputs | None:
+def sound(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
     """The inputs that are declared; None if there are none, or the declaration has faults."""
     return None if any(True for _ in declaration_faults(declared)) else read(declared)
 
@@ -165,7 +165,10 @@ def _schema_faults(schema: dict[str, JsonValue], place: str) -> Faults:
     try:
         Draft202012Validator.check_schema(cast(dict[str, Any], schema))
     except SchemaError as error:
-        yield ".".join([*([place] if place else []), *map(str, error.absolute_path)]), f"this is no JSON Schema: {error.message[:_LONGEST]}"
+        yield (
+            ".".join([*([place] if place else []), *map(str, error.absolute_path)]),
+            f"this is no JSON Schema: {error.message[:_MAX_MESSAGE]}",
+        )
 
 
 def _unknown_keywords(schema: JsonValue, place: str) -> Faults:
@@ -186,6 +189,6 @@ def _in(place: str, key: str) -> str:
 def _value_faults(value: JsonValue, schema: Schema) -> Iterator[str]:
     from jsonschema import Draft202012Validator  # noqa: PLC0415  # as above
 
-    for error in islice(Draft202012Validator(cast(dict[str, Any], schema)).iter_errors(value), _MOST):
+    for error in islice(Draft202012Validator(cast(dict[str, Any], schema)).iter_errors(value), _MAX_VALUE_FAULTS):
         where = ".".join(map(str, error.absolute_path))
-        yield f"{where}: {error.message[:_LONGEST]}" if where else error.message[:_LONGEST]
+        yield f"{where}: {error.message[:_MAX_MESSAGE]}" if where else error.message[:_MAX_MESSAGE]
