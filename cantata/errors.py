@@ -18,7 +18,7 @@ from itertools import islice
 
 MAX_FAULTS = 100
 """Faults that one refusal tells."""
-MAX_FAULT = 2000
+MAX_FAULT_LENGTH = 2000
 """Characters of a fault's message, and of its place. A name that is quoted in it may be as long as a request."""
 
 
@@ -46,9 +46,9 @@ def first_of(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def _cut(fault: Fault) -> Fault:
-    if len(fault.message) <= MAX_FAULT and len(fault.where) <= MAX_FAULT:
+    if len(fault.message) <= MAX_FAULT_LENGTH and len(fault.where) <= MAX_FAULT_LENGTH:
         return fault
-    message, where = (text if len(text) <= MAX_FAULT else f"{text[:MAX_FAULT]}..." for text in (fault.message, fault.where))
+    message, where = (text if len(text) <= MAX_FAULT_LENGTH else f"{text[:MAX_FAULT_LENGTH]}..." for text in (fault.message, fault.where))
     return replace(fault, message=message, where=where)
 
 

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 
 import yaml
 
-from cantata.config.source_map import MAX_LEVELS, MOST_VALUES, KeyPath, Mark, Marker, is_text, number, place
+from cantata.config.source_map import MAX_LEVELS, MAX_VALUES, KeyPath, Mark, Marker, is_text, number, place
 from cantata.errors import ConfigError, Fault
 from cantata.models.values import JsonValue
 
@@ -113,8 +113,8 @@ def _parse_json(text: str, source: str) -> Document:
 
 def _check_size(text: str, source: str) -> None:
     """Refuse JSON with very many values before any is made: `[[],[],...]` takes fifty times its size in memory. Raises ConfigError."""
-    if _values_in(text) > MOST_VALUES and _values_in(_STRING.sub('""', text)) > MOST_VALUES:
-        raise ConfigError(f"it has more than {MOST_VALUES:,} values", source=source)
+    if _values_in(text) > MAX_VALUES and _values_in(_STRING.sub('""', text)) > MAX_VALUES:
+        raise ConfigError(f"it has more than {MAX_VALUES:,} values", source=source)
 
 
 def _values_in(text: str) -> int:

@@ -18,10 +18,10 @@ from cantata.config.source_map import KeyPath, step
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
-_LONGEST_GUESSED = 200  # characters of a word that is compared with those that are known
-_MOST_ERRORS = 1000  # that are told apart; a request of 16 MB may have a million, each of which takes 1 kB as Python has it
+_MAX_GUESSED = 200  # characters of a word that is compared with those that are known
+_MAX_ERRORS = 1000  # that are told apart; a request of 16 MB may have a million, each of which takes 1 kB as Python has it
 _SAMPLE = 50  # keys of a mapping, and items of a list, that are looked at where there are more errors
-_LONGEST_SHOWN = 60  # characters of a value in a message
+_MAX_SHOWN = 60  # characters of a value in a message
 
 _EXPECTED: Mapping[str, str] = {
     "string_type": "a text",
@@ -50,7 +50,7 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
 
     Fields of the model that are `hidden` are not named to people, since no document may set them.
     """
-    if error.error_count() > _MOST_ERRORS:
+    if error.error_count() > _MAX_ERRORS:
         return _of_sample(error.error_count(), document, model, hidden)
     details = (
         detail for detail in error.errors(include_url=False) if detail["type"] != "default_factory_not_called"
@@ -97,7 +97,7 @@ def in_order(faults: Iterable[Fault]) -> list[Fault]:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like this one, if one is like it at all."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None) if len(word) <= _LONGEST_GUESSED else None
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None) if len(word) <= _MAX_GUESSED else None
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
@@ -112,7 +112,7 @@ def shown(value: object) -> str:
         return str(value).lower().replace("none", "null")
     if isinstance(value, (str, int, float)):
         text = repr(value)
-        return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+        return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
     if isinstance(value, (dict, list)):
         return f"{'a' if value else 'an empty'} {'list' if isinstance(value, list) else 'mapping'}"
     return f"a {type(value).__name__}"

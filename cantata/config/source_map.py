@@ -16,7 +16,7 @@ KeyPath = tuple[str | int, ...]
 
 MAX_LEVELS = 100  # levels; pydantic gives up at 255
 TEXT_VALUE = 64  # characters of a text that count as one value
-MOST_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
+MAX_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
 
 _CONSTANTS: dict[str, JsonValue] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -154,8 +154,8 @@ class Marker:
         if mark is not None:
             into.inside[key] = mark
             into.size += mark.size
-        if into.size > MOST_VALUES:
-            self.stop(f"it has more than {MOST_VALUES:,} values, aliases counted as what they stand for", line)
+        if into.size > MAX_VALUES:
+            self.stop(f"it has more than {MAX_VALUES:,} values, aliases counted as what they stand for", line)
 
     def _key(self, key: JsonValue, line: int) -> str:
         if isinstance(key, str):

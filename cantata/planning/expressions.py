@@ -43,7 +43,7 @@ _Token = dict[str, Any]
 _DEEPEST = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
 MAX_LENGTH = 100_000  # characters of an expression; it takes a hundred times their memory to read them
 _USUAL_LENGTH = 200  # characters of an expression that is kept when it was read: 2,048 of them take at most 50 MB
-_LONGEST_QUOTE = 200  # characters of an expression in a message
+_MAX_QUOTE = 200  # characters of an expression in a message
 _CONSTANTS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None}
 _WORDS = {"OR": "word_or", "AND": "word_and"}
 _WORD = re.compile(r"[\w-]+")
@@ -172,7 +172,7 @@ def _fault(text: str, position: int, what: str) -> ExpressionError:
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
+    return repr(text if len(text) <= _MAX_QUOTE else f"{text[:_MAX_QUOTE]}...")
 
 
 def _syntax_fault(error: exceptions.ParseError) -> str:

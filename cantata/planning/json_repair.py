@@ -16,7 +16,7 @@ _START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, o
 _FENCE = re.compile(r"(?:```[\w-]*)?")
 _AFTER = " \n\r\t`}],;"  # models like to close once more than they opened
 
-MOST_STARTS = 1000
+MAX_OBJECT_STARTS = 1000
 """Each that is no object costs a look through all the text before it: a reply of a megabyte, written for that, took over a minute."""
 
 _DECODER = json.JSONDecoder(strict=False)  # raw newlines in texts are read as they are
@@ -40,12 +40,12 @@ def objects_in(text: str) -> Iterator[Found]:
 
     Fences, words around, trailing or missing commas, raw newlines, other quotes, unescaped quotes and the want of the last brace are
     mended. One that breaks off in the middle is no object, nor is anything in it: half of what was asked for is not to be done. Behind
-    MOST_STARTS beginnings of objects nothing is looked for.
+    MAX_OBJECT_STARTS beginnings of objects nothing is looked for.
     """
     if _is_other_json(text):
         return
     position = 0
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_OBJECT_STARTS):
         start = _START.search(text, position)
         if start is None:
             return

@@ -22,7 +22,7 @@ from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
 from cantata.testing.rules import ToolCall
-from cantata.workers.models.permits import CHARACTERS_A_TOKEN
+from cantata.workers.models.permits import CHARACTERS_PER_TOKEN
 from tests.faults import formats
 from tests.faults.approver import Approver
 from tests.faults.journal import Journal
@@ -83,7 +83,7 @@ class Models(ScriptedModels):
         asked, results = ASKED.match(str(entry["text"])), _results(body)
         assert asked, f"an agent of the suite asks as it was instructed, not {entry['text']!r}"
         agent, text = asked["agent"], asked["text"]
-        sent = len(json.dumps(body["messages"], ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+        sent = len(json.dumps(body["messages"], ensure_ascii=False)) // CHARACTERS_PER_TOKEN + 1
         turn = _round(agent, text, len(results))
         self._lines.write("asked", agent=agent, tag=asked["tag"], round=turn, about_tokens=2 * sent)  # the answer is an echo at most
         if agent in REPLIES and not rule.tool_calls:

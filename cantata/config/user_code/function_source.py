@@ -14,7 +14,7 @@ from cantata.config.user_code.clashes import clash_of
 from cantata.config.user_code.modules import spec_of, tree_of
 
 _ANYTHING = "*"  # among a module's names: it has names that its text does not tell
-_MOST_IMPORTS = 5  # that a name is followed through
+_MAX_IMPORTS = 5  # that a name is followed through
 
 
 def fault_of(function: str, *, folder: Path | None) -> str | None:
@@ -58,7 +58,7 @@ class Definition:
 def definition_of(function: str, *, folder: Path | None) -> Definition | None:
     """The statement that makes `module:name`, in that module or in one that it imports the name from; None if no text tells."""
     module, _, name = function.partition(":")
-    for _ in range(_MOST_IMPORTS):
+    for _ in range(_MAX_IMPORTS):
         spec = spec_of(module, folder)
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             return None

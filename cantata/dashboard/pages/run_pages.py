@@ -30,7 +30,7 @@ from cantata.state.runs.run_snapshot import Moments, Snapshot
 MOST_STEPS = 2000
 """Steps of a graph that are told: those that began last, if there are more."""
 
-MOST_VALUES = 100
+MAX_VALUES = 100
 """Inputs of a step, and answers of a run, that are told."""
 MAX_LINES = 200
 """Lines of a step's log that are told."""
@@ -152,7 +152,7 @@ class Pages:
 
     def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], scissors: Scissors) -> dict[str, JsonValue]:
         """What steps gave, by the names they are known by here: of each the beginning, and the first of many."""
-        names = list(sources)[:MOST_VALUES]
+        names = list(sources)[:MAX_VALUES]
         found = beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
         scissors.has_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
         return {name: scissors.value(each.value) for name, each in zip(names, found, strict=True)}

@@ -20,7 +20,7 @@ from cantata.embedded.stack_record import Process
 from cantata.embedded.supervision.prefork import Forked, start
 from cantata.errors import UnavailableError
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
+FIRST_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
 YOUNG_S = 10.0
 PR_SET_PDEATHSIG = 1
 BOUND = "CANTATA_TOOL_MEMORY_MB"  # what a process shares with the supervisor would count
@@ -131,7 +131,7 @@ class Child:
     def postpone(self) -> float:
         """Set when to start again: at once, or the later the more often it died young. Returns the delay in seconds."""
         self.deaths = self.deaths + 1 if time.time() - self.started_s < YOUNG_S else 0
-        delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (self.deaths - 1)) if self.deaths else 0.0
+        delay_s = min(MAX_RESTART_DELAY_S, FIRST_DELAY_S * 2 ** (self.deaths - 1)) if self.deaths else 0.0
         self.running, self.is_ready, self.due = None, False, time.monotonic() + delay_s
         return delay_s
 

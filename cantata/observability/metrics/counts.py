@@ -20,7 +20,7 @@ from prometheus_client import mmap_dict, utils
 
 from cantata.observability.metrics.families import BY_NAME, Family
 
-MOST_VALUES = 200  # of one label: what users name (models, queues) is not ours to bound
+MAX_VALUES = 200  # of one label: what users name (models, queues) is not ours to bound
 OTHER = "other"
 LONGEST = 120  # characters of a label's value
 GONE = "0"  # in place of a process id: what those counted that are gone
@@ -110,7 +110,7 @@ class Counts:
     def _bounded(self, name: str, place: int, label: str) -> str:
         seen = self._seen.setdefault((name, place), set())
         label = label[:LONGEST].encode("utf-8", "replace").decode()  # half a pair of code units would be no answer to any scrape
-        if label not in seen and len(seen) >= MOST_VALUES:
+        if label not in seen and len(seen) >= MAX_VALUES:
             return OTHER
         seen.add(label)
         return label

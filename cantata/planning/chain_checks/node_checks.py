@@ -9,7 +9,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.wire import ChainNode, fault_of_kind
 from cantata.planning.chains.links import expressions
 from cantata.planning.chains.specs import SECTIONS, section_of, tools_in
-from cantata.planning.chains.step_ids import LONGEST_ID, RESERVED
+from cantata.planning.chains.step_ids import MAX_NODE_ID, RESERVED
 
 _CALL = frozenset({"name", "input", "input_map", "next_node", "on_error", "deps", "retry", "timeout"})
 _FIELDS: Mapping[str, frozenset[str]] = {
@@ -27,8 +27,8 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "branch": {"condition": 'an expression, such as "length(read.items) > `3`"'},
     "map": {"items_path": "an expression that gives a list, such as 'read.items'", "map_node": "the node to run for each item"},
 }
-_MOST_ODD = 5  # characters of an id that are told
-_MOST_GUESSES = 20  # each looks at every known id, and there may be 10,000 of both
+_MAX_ODD_CHARACTERS = 5  # characters of an id that are told
+_MAX_GUESSES = 20  # each looks at every known id, and there may be 10,000 of both
 
 Faults = Iterator[tuple[str, str]]
 """Field and message."""
@@ -43,7 +43,7 @@ class Nearest:
 
     def of(self, word: str) -> str | None:
         """The known word most like this one, if one is like it and not too much has been guessed already."""
-        if word not in self._guesses and len(self._guesses) < _MOST_GUESSES and len(word) <= LONGEST_ID:
+        if word not in self._guesses and len(self._guesses) < _MAX_GUESSES and len(word) <= MAX_NODE_ID:
             self._guesses[word] = next(iter(difflib.get_close_matches(word, self._known, n=1)), None)
         return self._guesses.get(word)
 
@@ -70,10 +70,10 @@ def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str
 def _id_faults(node_id: str) -> Faults:
     if not node_id:
         yield "node_id", "the id is empty"
-    if len(node_id) > LONGEST_ID:
-        yield "node_id", f"the id has {len(node_id)} characters; {LONGEST_ID} are allowed"
+    if len(node_id) > MAX_NODE_ID:
+        yield "node_id", f"the id has {len(node_id)} characters; {MAX_NODE_ID} are allowed"
     odd = [character for character in sorted(set(node_id)) if character in RESERVED or not character.isprintable()]
-    for character in odd[:_MOST_ODD]:
+    for character in odd[:_MAX_ODD_CHARACTERS]:
         yield "node_id", f"the id holds {character!r}, which ids may not: use letters, digits, '-', '_' and '.'"
 
 

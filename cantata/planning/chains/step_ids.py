@@ -19,7 +19,7 @@ from dataclasses import dataclass
 RESERVED = "/#@|=,*"
 """What no node id may hold: ids of steps, leases and the reads of a step are made with them."""
 
-LONGEST_ID = 128  # characters: a step's id is in every message, lease and event of it
+MAX_NODE_ID = 128  # characters: a step's id is in every message, lease and event of it
 
 GATHER = "@gather"
 END = "@end"

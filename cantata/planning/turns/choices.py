@@ -38,7 +38,7 @@ TEMPLATES: Mapping[Strategy, str] = {
 }
 """What a router is asked where the configuration has no template."""
 
-MOST_PLANNED = 100
+MAX_PLANNED_AGENTS = 100
 """Agents in one plan."""
 
 NOTHING_YET = "Nothing has been done yet."
@@ -66,8 +66,8 @@ def choice_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Ch
         plan = said.get("plan")
         if not isinstance(plan, list) or not plan:
             raise ValueError("'plan' must be a list of at least one agent's name")
-        if len(plan) > MOST_PLANNED:
-            raise ValueError(f"'plan' has {len(plan)} steps, and {MOST_PLANNED} are the most")
+        if len(plan) > MAX_PLANNED_AGENTS:
+            raise ValueError(f"'plan' has {len(plan)} steps, and {MAX_PLANNED_AGENTS} are the most")
         return Choice(tuple(_agent(each, "plan", agents) for each in plan), _text(said.get("initial_input")))
     if strategy == "dynamic_decomposition":
         match said.get("next_action"):

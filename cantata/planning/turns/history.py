@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from cantata.models.definitions import History
 from cantata.models.wire import HistoryEntry
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """Of English. Counting tokens as a model does would need its vocabulary, which comes from the network."""
 
 MOST_TOKENS = 4000
@@ -72,7 +72,7 @@ def messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str
 
 def tokens(text: str) -> int:
     """About how many tokens a text has."""
-    return len(text) // CHARACTERS_A_TOKEN + 1
+    return len(text) // CHARACTERS_PER_TOKEN + 1
 
 
 def _line(entry: HistoryEntry) -> str:

@@ -25,7 +25,7 @@ from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
-CHARACTERS_A_TOKEN = 4  # of English; the true count comes with the reply
+CHARACTERS_PER_TOKEN = 4  # of English; the true count comes with the reply
 FRESH_S = 0.5  # a request that leaves later than this after it was counted is counted anew; the limiter has a margin of a second
 USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the parameters name no bound
 
@@ -53,7 +53,7 @@ class Permit:
         """Return about what a call used that was stopped: providers bill it, and tell nothing more. Nothing if it never left."""
         if not self._has_left:
             return Usage()
-        answered = -(-self.streamed // CHARACTERS_A_TOKEN)
+        answered = -(-self.streamed // CHARACTERS_PER_TOKEN)
         cost = llm.max_usd(self._model, self._asked, answered)
         return Usage(input_tokens=self._asked, output_tokens=answered, cost_usd=cost, model_calls=1)
 
@@ -69,7 +69,7 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
+    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_PER_TOKEN + 1
     ask, permit, stopped = _ask(context, model, asked), Permit(context, model.model, asked), Usage()
     match await asyncio.to_thread(context.process.limiter.take, ask, context.definitions.limits):
         case Wait() as wait:

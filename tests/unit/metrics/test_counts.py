@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from cantata.models.values import Usage
 from cantata.observability import metrics
-from cantata.observability.metrics.counts import GONE, MOST_VALUES, OTHER, Counts, files, fold
+from cantata.observability.metrics.counts import GONE, MAX_VALUES, OTHER, Counts, files, fold
 from cantata.observability.metrics.families import FAMILIES
 from cantata.observability.metrics.registries import page_of, registry
 from cantata.observability.metrics.worker_metrics import _Counted
@@ -110,7 +110,7 @@ def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: 
 
 
 def test_a_label_that_users_fill_has_so_many_values_at_most(counts: Counts, tmp_path: Path) -> None:
-    for number in range(MOST_VALUES + 50):
+    for number in range(MAX_VALUES + 50):
         counts.add("cantata_model_cost_usd_total", (f"model-{number}",), 1.0)
     counts.add("cantata_model_cost_usd_total", ("model-0",), 1.0)
 
@@ -174,18 +174,18 @@ def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path
     in_children(tmp_path, "counts.add('cantata_steps_total', ('tool.call', 'done'))")
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
-        for number in range(MOST_VALUES):
+        for number in range(MAX_VALUES):
             counts.observe("cantata_model_call_duration_seconds", (f"model-{number}",), 1.0)
         counts.add("cantata_steps_total", ("tool.call", "done"))
         value = shown(tmp_path)
         assert value("cantata_steps_total", kind="tool.call", status="done") == 3, "those of the dead are read where they lie"
         assert value("cantata_model_call_duration_seconds_count", model="model-0") == 1
-        assert not value("cantata_model_call_duration_seconds_count", model=f"model-{MOST_VALUES - 1}")
+        assert not value("cantata_model_call_duration_seconds_count", model=f"model-{MAX_VALUES - 1}")
         with pytest.raises(OSError, match="No space"):
             Counts(tmp_path / "..")
 
-    counts.observe("cantata_model_call_duration_seconds", (f"model-{MOST_VALUES - 1}",), 1.0)
-    assert value("cantata_model_call_duration_seconds_count", model=f"model-{MOST_VALUES - 1}") == 1, "once there is room"
+    counts.observe("cantata_model_call_duration_seconds", (f"model-{MAX_VALUES - 1}",), 1.0)
+    assert value("cantata_model_call_duration_seconds_count", model=f"model-{MAX_VALUES - 1}") == 1, "once there is room"
     assert value("cantata_steps_total", kind="tool.call", status="done") == 3
 
 

@@ -27,7 +27,7 @@ from cantata.workers.models.llm.openai_messages import Messages
 from cantata.workers.models.llm.prices import max_usd
 from cantata.workers.models.llm.wire_names import ToolNames
 
-CHARACTERS_A_TOKEN = 4  # of English
+CHARACTERS_PER_TOKEN = 4  # of English
 
 OnDelta = Callable[[str], object]
 """Is given each piece of text as it comes."""
@@ -120,8 +120,8 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
 
 def _estimated(model: str, request: Mapping[str, Any], draft: ReplyBuilder) -> Usage:
     """What a stream took whose provider does not tell."""
-    asked = len(json.dumps(request["messages"], ensure_ascii=False)) // CHARACTERS_A_TOKEN + 1
-    answered = len(draft.text) // CHARACTERS_A_TOKEN + 1
+    asked = len(json.dumps(request["messages"], ensure_ascii=False)) // CHARACTERS_PER_TOKEN + 1
+    answered = len(draft.text) // CHARACTERS_PER_TOKEN + 1
     return Usage(input_tokens=asked, output_tokens=answered, cost_usd=max_usd(model, asked, answered), model_calls=1)
 
 
