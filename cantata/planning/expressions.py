@@ -40,7 +40,7 @@ from cantata.planning.evaluation import FUNCTIONS, BoundError, Meter
 _Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
 _Token = dict[str, Any]
 
-_DEEPEST = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
+_MAX_TREE_DEPTH = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
 MAX_LENGTH = 100_000  # characters of an expression; it takes a hundred times their memory to read them
 _USUAL_LENGTH = 200  # characters of an expression that is kept when it was read: 2,048 of them take at most 50 MB
 _MAX_QUOTE = 200  # characters of an expression in a message
@@ -408,7 +408,7 @@ class _Survey:
 
     def read(self, node: _Node, place: _Place = _Place.ROOT, depth: int = 0) -> _Place:
         """What the node's value is, if it is applied to `place`. Raises RecursionError for a tree too deep to be evaluated."""
-        if depth > _DEEPEST:
+        if depth > _MAX_TREE_DEPTH:
             raise RecursionError
         match node["type"]:
             case "field":
