@@ -10,7 +10,7 @@ from cantata.models.wire import HistoryEntry
 CHARACTERS_PER_TOKEN = 4
 """Of English. Counting tokens as a model does would need its vocabulary, which comes from the network."""
 
-MOST_TOKENS = 4000
+MAX_HISTORY_TOKENS = 4000
 """That an agent alone is shown; a team says it itself."""
 
 _ROLES = {"user": "user", "assistant": "assistant", "system_error": "system"}

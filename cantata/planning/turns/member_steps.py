@@ -11,7 +11,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.graph import Edge, Step
 from cantata.models.values import JsonValue
 from cantata.planning.turns.agent_steps import agent_step
-from cantata.planning.turns.history import MOST_TOKENS
+from cantata.planning.turns.history import MAX_HISTORY_TOKENS
 
 _NUMBER_BEHIND = re.compile(r"\.[0-9]+\Z")
 
@@ -47,7 +47,7 @@ def member(
     model is told it as messages.
     """
     agent, of_team = definitions.agents[name], definitions.teams[team] if team else None
-    most = agent.history.max_tokens or (of_team.max_history_tokens if of_team else MOST_TOKENS)
+    most = agent.history.max_tokens or (of_team.max_history_tokens if of_team else MAX_HISTORY_TOKENS)
     if send_history or (of_team and of_team.auto_include_history and agent.history.enabled is not False):
         block = Step(
             id=f"{step_id}/@asked", kind="history.block", work=f"history:{name}", reads={"@text": text},

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.models.definitions import History
 from cantata.models.values import JsonValue
-from cantata.planning.turns.history import MOST_TOKENS
+from cantata.planning.turns.history import MAX_HISTORY_TOKENS
 from cantata.workers.frontends.diskurs import tool_calling
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata.workers.frontends.diskurs.user_code import code_loading
@@ -43,7 +43,7 @@ def earlier_utterances(context: StepContext) -> list[Utterance]:
     """What was said in the turns before: the user's texts and the answers."""
     if not _is_kept(context):
         return []
-    entries, _ = session_history.shown_to(context, History(), max_tokens=MOST_TOKENS)
+    entries, _ = session_history.shown_to(context, History(), max_tokens=MAX_HISTORY_TOKENS)
     return [Utterance(role="user" if entry.role == "user" else "assistant", text=entry.content) for entry in entries]
 
 
