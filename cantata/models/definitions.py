@@ -78,7 +78,7 @@ class McpServer(Value):
         return self
 
 
-class Script(Value):
+class ScriptReference(Value):
     """A function that a workflow's file defines. A run has its digest; the text is read from the files of the worker."""
 
     file: str = Field(description="the file, from the configuration's folder")
@@ -93,7 +93,7 @@ class Tool(Value):
         default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
     )
     mcp: McpServer | None = Field(default=None, description="the server whose tools are called `name.tool`")
-    script: Script | None = Field(default=None, description="a function that a workflow's file defines; set when one is read")
+    script: ScriptReference | None = Field(default=None, description="a function that a workflow's file defines; set when one is read")
     asks: bool = Field(default=False, description="asks people: a call waits, without a worker, for a signal, whose value is what it gives")
     description: str = Field(default="", description="what it does, for people and models")
     queue: QueueName = Field(

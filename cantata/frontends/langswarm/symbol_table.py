@@ -12,7 +12,7 @@ from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.inputs import WorkflowInputs
-from cantata.models.definitions import Agent, Script, Tool
+from cantata.models.definitions import Agent, ScriptReference, Tool
 from cantata.models.values import JsonValue
 
 RUNTIME = "cantata.frontends.langswarm.worker_functions"
@@ -95,7 +95,9 @@ class SymbolTable:
     def script(self, name: str, part: ConfigPart, place: str) -> str:
         """The tool that a function written in the file is: its text stays there, and workers read it there too."""
         tool, text, folder = f"{name}@{place}", part.text(), self.folder or Path()
-        self.tools[tool] = Tool(script=Script(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text)))
+        self.tools[tool] = Tool(
+            script=ScriptReference(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text))
+        )
         self.scripts[tool] = text
         return tool
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, StepError
-from cantata.models.definitions import Script
+from cantata.models.definitions import ScriptReference
 from cantata.workers.code.config_folder import local_folder, own_config_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.schemas import Function
@@ -32,7 +32,7 @@ def refusal(context: StepContext) -> str:
     )  # fmt: skip
 
 
-def script_of(context: StepContext) -> Script | None:
+def script_of(context: StepContext) -> ScriptReference | None:
     """Return the script that a step calls."""
     if context.begun.spec.kind != "tool.call":
         return None
@@ -40,7 +40,7 @@ def script_of(context: StepContext) -> Script | None:
     return tool.script if tool else None
 
 
-def load(script: Script, context: StepContext) -> Function:
+def load(script: ScriptReference, context: StepContext) -> Function:
     """Return the function of a script. Raises StepError."""
     if context.begun.spec.queue != QUEUE:
         raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
@@ -50,7 +50,7 @@ def load(script: Script, context: StepContext) -> Function:
     return known
 
 
-def _load(script: Script, context: StepContext) -> Function:
+def _load(script: ScriptReference, context: StepContext) -> Function:
     text = _text(script, context.definitions.folder)
     if text is None:
         raise StepError(refusal(context), code="tool_import")
@@ -66,7 +66,7 @@ def _load(script: Script, context: StepContext) -> Function:
     return cast(Function, names[script.function])
 
 
-def _text(script: Script, folder: str | None) -> str | None:
+def _text(script: ScriptReference, folder: str | None) -> str | None:
     """The text of a script, from the run's folder if that is here, else from the worker's own."""
     for file in _files(script, folder):
         try:
@@ -79,7 +79,7 @@ def _text(script: Script, folder: str | None) -> str | None:
     return None
 
 
-def _files(script: Script, folder: str | None) -> Iterator[Path]:
+def _files(script: ScriptReference, folder: str | None) -> Iterator[Path]:
     for each in dict.fromkeys((local_folder(folder), own_config_folder())):
         if each is not None and lies_in(Path(each), Path(each) / script.file):
             yield Path(each) / script.file
