@@ -111,7 +111,7 @@ def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
     for part in sources.parts["workflows"]:
         for name, each in _shaped(part):
             if name in taken:
-                each.fault(f"the workflow {name!r} is here twice; it is {taken[name].location_from(each)} too")
+                each.fault(f"the workflow {name!r} is defined twice; it is {taken[name].location_from(each)} too")
             taken[name] = each
             yield name, each
 

@@ -41,7 +41,7 @@ class ConfigSources:
         for part in self.parts[section]:
             for name, each in _named(part):
                 if name in taken:
-                    each.fault(f"{name!r} is here twice; it is {taken[name].location_from(each)} too")
+                    each.fault(f"{name!r} is defined twice; it is {taken[name].location_from(each)} too")
                 taken[name] = each
                 yield name, each
 

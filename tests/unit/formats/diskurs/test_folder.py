@@ -111,10 +111,10 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
     (CONCEPTS, [("type: multistep\n", "type: multistop\n")], "did you mean 'multistep'?"),
     (CONCEPTS, [("location: agents/helper", "location: agents/helpr")], "there is no 'agents/helpr' in the folder; did you mean 'helper'?"),
     (CONCEPTS, [("location: agents/helper", "location: ../..")], "leads out of the configuration's folder"),
-    (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' says nothing of an agent of type 'multistep'"),
-    (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands the conversation to one; only conductors choose"),
+    (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' has no effect on an agent of type 'multistep'"),
+    (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands over to one agent only; conductors choose among several"),
     (CONCEPTS, [("    topics: [helper]", "    finalizerName: helper\n    topics: [helper]")], "'helper' is of type 'multistep', but"),
-    (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key does not belong in a file; write ${OPENAI_API_KEY}"),
+    (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key must not stand in a file; write ${OPENAI_API_KEY}"),
     (CONCEPTS, [("type: multistep_prompt", "type: heuristic_prompt")], "has a prompt of type 'multistep_prompt', not"),
     (
         CONCEPTS,
@@ -187,15 +187,15 @@ def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:
     both = f"type: multistep, llm: main, prompt: {prompt}"
     config_yml = f"firstContact: a\n{LLMS}agents:\n  - {{name: a, topics: [b], {both}}}\n  - {{name: b, topics: [a], {both}}}\n"
     (found,) = faults(tmp_path / "agents", {**CONCEPTS, "config.yml": config_yml})
-    assert found == "line 4: agents[0].topics: these hand over to each other for ever: 'a' → 'b' → 'a'; let one hand over to a conductor"
+    assert found == "line 4: agents[0].topics: the agents 'a' → 'b' → 'a' form a cycle; one of them must hand over to a conductor"
 
     found, *_ = faults(tmp_path / "conductors", changed(JUDGED, ("    finalizerName: writer", "    supervisor: lower")))
-    assert "supervisor: when done, these hand over to each other for ever: 'upper' → 'lower' → 'upper'" in found
+    assert "supervisor: the supervisors 'upper' → 'lower' → 'upper' form a cycle" in found
 
 
 def test_a_predicate_without_topics_is_not_handed_the_conversation(tmp_path: Path) -> None:
     (found,) = faults(tmp_path, changed(JUDGED, ("topics: [helper]", "topics: [helper, judge]")))
-    assert "topics[1]: 'judge' hands over to nobody: a predicate that is not only asked by 'canFinalizeName' needs 'topics'" in found
+    assert "topics[1]: 'judge' hands over to no agent: a predicate that is a topic needs 'topics' itself" in found
 
 
 def test_a_template_in_both_spellings_is_refused(tmp_path: Path) -> None:
@@ -211,12 +211,12 @@ def test_a_missing_template_is_told(tmp_path: Path) -> None:
 
 def test_two_ways_to_finish_are_refused(tmp_path: Path) -> None:
     files = changed(JUDGED, ("    finalizerName: writer", "    finalizerName: writer\n    supervisor: lower"))
-    assert any("'finalizerName' and 'supervisor' both say what happens when it is done" in fault for fault in faults(tmp_path, files))
+    assert any("'finalizerName' and 'supervisor' exclude each other" in fault for fault in faults(tmp_path, files))
 
 
 def test_a_key_in_both_spellings_is_refused(tmp_path: Path) -> None:
     files = changed(CONCEPTS, ("firstContact: conductor", "firstContact: conductor\nfirst_contact: helper"))
-    assert "the key 'firstContact' is here twice, in two spellings" in faults(tmp_path, files)[0]
+    assert "the key 'firstContact' occurs twice, in two spellings" in faults(tmp_path, files)[0]
 
 
 def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

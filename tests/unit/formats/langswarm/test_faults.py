@@ -131,7 +131,7 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("workflows: {w: ' -> user'}", "is neither a name"),
         ("workflows: {ann: 'ann -> bob'}", "'ann' is an agent too"),
         ("agents: [{model: m}]\nworkflows: {}", "'id' is missing"),
-        ("agents: [{id: x, model: m}, {id: x}]\nworkflows: {}", "'x' is here twice"),
+        ("agents: [{id: x, model: m}, {id: x}]\nworkflows: {}", "'x' is defined twice"),
         ("agents: [{id: x, agent_type: opneai}]\nworkflows: {}", "there is no provider 'opneai'; did you mean 'openai'?"),
         ("agents: [{id: x, tools: [t]}]\ntools: [{id: t}]\nworkflows: {}", "say what is called"),
         ("agents: [{id: x, tools: [t]}]\ntools: [{id: t2, url: 'http://a'}]\nworkflows: {}", "there is no tool 't'; did you mean 't2'?"),
@@ -214,8 +214,8 @@ workflows:
 def test_what_is_in_two_files_is_told_with_both(tmp_path: Path) -> None:
     found = faults(tmp_path, agents=f"{AGENTS}workflows: {{w: ann -> eve}}", workflows=f"\n{AGENTS}workflows: {{w: ann -> bob}}")
 
-    assert "line 2: workflows.yaml agents[0] 'ann': 'ann' is here twice; it is on line 1 of agents.yaml too" in found
-    assert "line 3: workflows.yaml workflows.w: the workflow 'w' is here twice; it is on line 2 of agents.yaml too" in found
+    assert "line 2: workflows.yaml agents[0] 'ann': 'ann' is defined twice; it is on line 1 of agents.yaml too" in found
+    assert "line 3: workflows.yaml workflows.w: the workflow 'w' is defined twice; it is on line 2 of agents.yaml too" in found
 
 
 def test_what_planning_finds_is_said_of_steps(tmp_path: Path) -> None:
