@@ -59,7 +59,7 @@ def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
     )
 
     with ThreadPoolExecutor(6) as pool:
-        here = [pool.submit(lambda: model_server.ensure(home).pid) for _ in range(3)]
+        here = [pool.submit(lambda: model_server.ensure_server(home).pid) for _ in range(3)]
         there = [pool.submit(subprocess.check_output, [sys.executable, "-c", code, str(home)], text=True) for _ in range(3)]
         pids = {each.result() for each in here} | {int(each.result()) for each in there}
 
@@ -167,13 +167,13 @@ def test_a_killed_server_is_started_again(home: Path) -> None:
     reply = answer(home, [{"role": "user", "content": "Say hello."}])
 
     assert content(reply)
-    assert model_server.ensure(home).pid != killed
+    assert model_server.ensure_server(home).pid != killed
 
 
 def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
-        of_stack = model_server.ensure(tmp_path / "stack").pid
+        of_stack = model_server.ensure_server(tmp_path / "stack").pid
         assert stack.stdin
         stack.stdin.close()
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))
@@ -189,7 +189,7 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
 def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
-        address = model_server.ensure(tmp_path)
+        address = model_server.ensure_server(tmp_path)
         with socket.create_connection((urlsplit(address.url).hostname or "", urlsplit(address.url).port or 0)) as client:
             body = json.dumps({"prompt": "Once", "n_predict": 1500, "ignore_eos": True}).encode()
             head = f"POST /completion HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {address.key}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -234,7 +234,7 @@ def end(home: Path) -> int:
 
 def soon(happened: Callable[[], bool], *, limit_s: float = 40.0) -> bool:
     """Whether something happens in time."""
-    give_up = time.monotonic() + limit_s
-    while not (now := happened()) and time.monotonic() < give_up:
+    deadline = time.monotonic() + limit_s
+    while not (now := happened()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return now

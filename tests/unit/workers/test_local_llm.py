@@ -13,10 +13,10 @@ import pytest
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
 from cantata.workers.models.local.enum_fields import Field
-from cantata.workers.models.local.labels import CONTENT_FREE, Chooser, Fork, Question, forks
+from cantata.workers.models.local.labels import CONTENT_FREE, LabelQuestion, LabelScorer, TokenFork, forks
 from cantata.workers.models.local.provider import Provider
-from cantata.workers.models.local.similarity import Senses, sense_of
-from cantata.workers.models.local.tools import Offer, bounded, told
+from cantata.workers.models.local.similarity import LabelProfiles, profile_of
+from cantata.workers.models.local.tools import ToolOffer, bounded, inline_tool_results
 
 MOOD = Field(("good", "bad"), "mood")
 
@@ -68,16 +68,18 @@ def test_a_label_is_read_bare_or_as_json(text: str, label: str | None) -> None:
 
 
 def test_examples_are_earlier_turns_answered_by_a_label_and_the_first_of_each_is_shown() -> None:
-    told = [("1", "good"), ("2", "what?"), ("3", "good"), ("4", '{"mood": "bad"}')]
+    inline_tool_results = [("1", "good"), ("2", "what?"), ("3", "good"), ("4", '{"mood": "bad"}')]
 
-    question = Question.of(MOOD, [{"role": "system", "content": "Judge."}, *turns(told), {"role": "user", "content": "5"}])
+    question = LabelQuestion.of(
+        MOOD, [{"role": "system", "content": "Judge."}, *turns(inline_tool_results), {"role": "user", "content": "5"}]
+    )
 
     assert (question.text, question.examples) == ("5", (("1", "good"), ("3", "good"), ("4", "bad")))
     assert question.prompt() == "Message: 1\nTopic: good\n\nMessage: 4\nTopic: bad\n\nMessage: 5\nTopic:"
 
 
 def test_without_examples_the_system_message_and_the_labels_have_to_do() -> None:
-    question = Question.of(MOOD, [{"role": "system", "content": "Judge."}, {"role": "user", "content": "7"}])
+    question = LabelQuestion.of(MOOD, [{"role": "system", "content": "Judge."}, {"role": "user", "content": "7"}])
 
     assert question.prompt() == "Judge.\n\nTopics: good, bad.\n\nMessage: 7\nTopic:"
 
@@ -86,41 +88,43 @@ def test_labels_are_scored_where_they_part() -> None:
     spelt = [(1, 2, 9), (1, 3, 9), (4, 9), (1, 2, 5, 9)]
 
     assert forks(spelt) == [
-        Fork((), {1: (0, 1, 3), 4: (2,)}),
-        Fork((1,), {2: (0, 3), 3: (1,)}),
-        Fork((1, 2), {9: (0,), 5: (3,)}),
+        TokenFork((), {1: (0, 1, 3), 4: (2,)}),
+        TokenFork((1,), {2: (0, 3), 3: (1,)}),
+        TokenFork((1, 2), {9: (0,), 5: (3,)}),
     ]
 
 
 def test_the_sense_of_a_text_is_what_is_expected_after_it_above_the_least() -> None:
-    assert sense_of({1: -1.0, 2: -3.5}) == {1: 2.5, 2: 0.0}
+    assert profile_of({1: -1.0, 2: -3.5}) == {1: 2.5, 2: 0.0}
 
 
 def test_a_text_is_like_the_examples_with_which_it_differs_from_all() -> None:
-    senses = Senses.of([("good", {1: 5.0, 2: 2.0}), ("good", {1: 5.0, 2: 1.0}), ("bad", {1: 5.0, 3: 2.0}), ("bad", {1: 5.0, 3: 1.0})])
+    profiles = LabelProfiles.of(
+        [("good", {1: 5.0, 2: 2.0}), ("good", {1: 5.0, 2: 1.0}), ("bad", {1: 5.0, 3: 2.0}), ("bad", {1: 5.0, 3: 1.0})]
+    )
 
-    assert senses.likeness({1: 5.0, 2: 2.0, 9: 7.0}, "good") > 0.9
-    assert senses.likeness({1: 5.0, 2: 2.0, 9: 7.0}, "bad") < -0.9
-    assert senses.likeness({1: 5.0, 2: 2.0}, "of which there is no example") == 0.0
+    assert profiles.similarity({1: 5.0, 2: 2.0, 9: 7.0}, "good") > 0.9
+    assert profiles.similarity({1: 5.0, 2: 2.0, 9: 7.0}, "bad") < -0.9
+    assert profiles.similarity({1: 5.0, 2: 2.0}, "of which there is no example") == 0.0
 
 
 def test_a_label_that_the_model_likes_anyway_must_fit_better_than_that() -> None:
     liked_anyway = {text: {1: 0.9, 2: 0.1} for text in CONTENT_FREE}
     fake = FakeServer(shares={**liked_anyway, "terrible": {1: 0.8, 2: 0.2}, "lovely": {1: 0.95, 2: 0.05}})
 
-    assert [choose(Chooser(), text, fake) for text in ("terrible", "lovely")] == ["bad", "good"]
+    assert [choose(LabelScorer(), text, fake) for text in ("terrible", "lovely")] == ["bad", "good"]
 
 
 def test_a_text_like_the_examples_of_a_label_gets_it() -> None:
-    fake = FakeServer(senses={"yes!": {1: -1.0, 9: -9.0}, "no": {2: -1.0, 9: -9.0}, "nope": {2: -1.5, 9: -9.0}})
+    fake = FakeServer(profiles={"yes!": {1: -1.0, 9: -9.0}, "no": {2: -1.0, 9: -9.0}, "nope": {2: -1.5, 9: -9.0}})
 
-    assert choose(Chooser(), "nope", fake, examples=[("yes!", "good"), ("no", "bad")]) == "bad"
+    assert choose(LabelScorer(), "nope", fake, examples=[("yes!", "good"), ("no", "bad")]) == "bad"
 
 
 def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text() -> None:
     fake = FakeServer()
-    chooser = Chooser()
-    question = Question(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad")))
+    chooser = LabelScorer()
+    question = LabelQuestion(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad")))
 
     async def ask_at_once() -> list[int]:
         return sorted(choice.output_tokens for choice in await asyncio.gather(*(chooser.choose(question, fake.ask) for _ in range(3))))
@@ -132,7 +136,7 @@ def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text(
 
 
 def test_a_tool_is_a_label_and_its_description_the_example() -> None:
-    offer = Offer.of([{"role": "user", "content": "hi"}], {"tools": [STATUS, REFUND]})
+    offer = ToolOffer.of([{"role": "user", "content": "hi"}], {"tools": [STATUS, REFUND]})
 
     question = offer.question("Where is it?")
 
@@ -152,7 +156,7 @@ def test_a_tool_is_a_label_and_its_description_the_example() -> None:
     ],
 )
 def test_the_tool_choice_tells_what_is_offered(choice: JsonValue, names: list[str], must: bool) -> None:
-    offer = Offer.of([{"role": "user", "content": "hi"}], {"tools": [STATUS, REFUND], "tool_choice": choice})
+    offer = ToolOffer.of([{"role": "user", "content": "hi"}], {"tools": [STATUS, REFUND], "tool_choice": choice})
 
     assert ([function.name for function in offer.functions], offer.must) == (names, must)
     assert ("small talk" in offer.question("hi").labels) is not must
@@ -165,12 +169,12 @@ def test_no_tool_is_offered_when_its_results_are_there_until_the_next_question()
         {"role": "user", "content": "And now?"},
     ]
 
-    assert Offer.of(conversation(), {"tools": [STATUS]}).functions == ()
-    assert len(Offer.of(answered, {"tools": [STATUS]}).functions) == 1
+    assert ToolOffer.of(conversation(), {"tools": [STATUS]}).functions == ()
+    assert len(ToolOffer.of(answered, {"tools": [STATUS]}).functions) == 1
 
 
 def test_results_are_told_in_words_with_the_question() -> None:
-    assert told(conversation()) == [
+    assert inline_tool_results(conversation()) == [
         {"role": "system", "content": "Be brief."},
         {
             "role": "user",
@@ -240,18 +244,18 @@ def turns(examples: list[tuple[str, str]]) -> list[dict[str, JsonValue]]:
     return [{"role": role, "content": said} for text, label in examples for role, said in (("user", text), ("assistant", label))]
 
 
-def choose(chooser: Chooser, text: str, fake: FakeServer, examples: Sequence[tuple[str, str]] = ()) -> str:
-    return asyncio.run(chooser.choose(Question(MOOD.labels, text, tuple(examples)), fake.ask)).label
+def choose(chooser: LabelScorer, text: str, fake: FakeServer, examples: Sequence[tuple[str, str]] = ()) -> str:
+    return asyncio.run(chooser.choose(LabelQuestion(MOOD.labels, text, tuple(examples)), fake.ask)).label
 
 
 class FakeServer:
     """The model server's numbers: the share of each label's token after a text, and the words expected after it."""
 
     def __init__(
-        self, *, shares: Mapping[str, Mapping[int, float]] | None = None, senses: Mapping[str, Mapping[int, float]] | None = None
+        self, *, shares: Mapping[str, Mapping[int, float]] | None = None, profiles: Mapping[str, Mapping[int, float]] | None = None
     ) -> None:
         self.shares = shares or {}
-        self.senses = senses or {}
+        self.profiles = profiles or {}
 
     async def ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
         if path == "/tokenize":
@@ -265,5 +269,5 @@ class FakeServer:
         if asked == "Topic:":
             found = self.shares.get(text.removeprefix("Message: "), {1: 0.5, 2: 0.5})
             return {"top_probs": [{"id": token, "prob": share} for token, share in found.items()]}
-        found = self.senses.get(text.strip('"'), {1: -1.0})
+        found = self.profiles.get(text.strip('"'), {1: -1.0})
         return {"top_logprobs": [{"id": token, "logprob": value} for token, value in found.items()]}

@@ -25,7 +25,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from cantata.workers.models.local.enum_fields import Field
-from cantata.workers.models.local.similarity import Senses, sense_of
+from cantata.workers.models.local.similarity import LabelProfiles, profile_of
 
 Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
 """Posts a body to a path of the model server and gives the JSON that comes back."""
@@ -36,15 +36,15 @@ Examples = tuple[tuple[str, str], ...]
 Tokens = tuple[int, ...]
 
 CONTENT_FREE = ("N/A", "", "something", "the")
-LIKENESS = 3.0  # what full likeness weighs, in logarithms of probability; anything from 2 to 4 does
-SENSE_TOKENS = 500  # likeliest next tokens that make up the sense of a text
-BIAS = 100.0  # lifts the asked tokens above all others alike, so that their probabilities are their shares among themselves
-LEAST = 1e-38  # a share that the server rounds to 0
-REMEMBERED = 64  # sets of examples
+SIMILARITY_WEIGHT = 3.0  # what full likeness weighs, in logarithms of probability; anything from 2 to 4 does
+PROFILE_TOKENS = 500  # likeliest next tokens that make up the sense of a text
+LOGIT_BIAS = 100.0  # lifts the asked tokens above all others alike, so that their probabilities are their shares among themselves
+MIN_SHARE = 1e-38  # a share that the server rounds to 0
+MAX_CACHED_STATISTICS = 64  # sets of examples
 
 
 @dataclass(frozen=True)
-class Question:
+class LabelQuestion:
     """A text to label, and what is known about the labels."""
 
     labels: tuple[str, ...]
@@ -53,11 +53,11 @@ class Question:
     rules: str = ""
 
     @classmethod
-    def of(cls, asked: Field, messages: Messages) -> Question:
+    def of(cls, asked: Field, messages: Messages) -> LabelQuestion:
         """The last user message is the text; earlier turns answered by a label are the examples, else the system message has to do."""
         turns = [(str(message.get("role")), str(message.get("content") or "")) for message in messages]
         text = next((content for role, content in reversed(turns) if role == "user"), "")
-        examples = tuple((told, label) for (role, told), (answered_by, answer) in pairwise(turns)
+        examples = tuple((inline_tool_results, label) for (role, inline_tool_results), (answered_by, answer) in pairwise(turns)
                          if (role, answered_by) == ("user", "assistant") and (label := asked.read(answer)) is not None)  # fmt: skip
         rules = "" if examples else "\n".join(content for role, content in turns if role == "system")
         return cls(asked.labels, text, examples, rules)
@@ -67,7 +67,7 @@ class Question:
         first = dict(reversed([(label, text) for text, label in self.examples]))
         shown = [(text, label) for text, label in self.examples if first[label] == text]
         topics = "" if shown else f"{self.rules}\n\nTopics: {', '.join(self.labels)}.\n\n".lstrip()
-        return topics + "".join(_open(text) + _close(label) for text, label in shown) + _open(self.text)
+        return topics + "".join(_prompt_opening(text) + _label_ending(label) for text, label in shown) + _prompt_opening(self.text)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Fork:
+class TokenFork:
     """A point where labels part: the tokens that led there, and which labels each next token leads to."""
 
     path: Tokens
@@ -88,66 +88,68 @@ class Fork:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LabelStatistics:
     """What the model's numbers tell about labels before there is a text."""
 
-    forks: list[Fork]
-    likings: list[float]
-    senses: Senses
+    forks: list[TokenFork]
+    priors: list[float]
+    profiles: LabelProfiles
 
 
-class Chooser:
+class LabelScorer:
     """Answers questions; remembers what it learnt from examples."""
 
     def __init__(self) -> None:
-        self._lessons: dict[Question, Lesson] = {}
-        self._turns: dict[Question, asyncio.Lock] = {}
+        self._statistics: dict[LabelQuestion, LabelStatistics] = {}
+        self._locks: dict[LabelQuestion, asyncio.Lock] = {}
 
-    async def choose(self, question: Question, ask: Ask) -> Choice:
+    async def choose(self, question: LabelQuestion, ask: Ask) -> Choice:
         """The label that fits best."""
-        meter = _Meter(ask)
-        lesson = await self._lesson(replace(question, text=""), meter)
+        client = _MeteredClient(ask)
+        statistics = await self._statistics_of(replace(question, text=""), client)
         texts = [question.text] if question.examples else []
-        fits, senses = await asyncio.gather(_fits(question, lesson.forks, meter), meter.senses(texts))
+        fits, profiles = await asyncio.gather(_fits(question, statistics.forks, client), client.profiles(texts))
         scores = [
-            fit - liking + LIKENESS * sum(lesson.senses.likeness(sense, label) for sense in senses)
-            for label, fit, liking in zip(question.labels, fits, lesson.likings, strict=True)
+            fit - prior + SIMILARITY_WEIGHT * sum(statistics.profiles.similarity(profile, label) for profile in profiles)
+            for label, fit, prior in zip(question.labels, fits, statistics.priors, strict=True)
         ]
-        return Choice(question.labels[scores.index(max(scores))], meter.input_tokens, meter.output_tokens)
+        return Choice(question.labels[scores.index(max(scores))], client.input_tokens, client.output_tokens)
 
-    async def _lesson(self, subject: Question, meter: _Meter) -> Lesson:
+    async def _statistics_of(self, subject: LabelQuestion, client: _MeteredClient) -> LabelStatistics:
         """What is to be known about the labels; worked out once, however many ask."""
-        async with self._turns.setdefault(subject, asyncio.Lock()):
-            if (known := self._lessons.get(subject)) is None:
-                known = self._lessons[subject] = await _learn(subject, meter)
-            if len(self._lessons) > REMEMBERED:
-                oldest = next(iter(self._lessons))
-                del self._lessons[oldest]
-                self._turns.pop(oldest, None)
+        async with self._locks.setdefault(subject, asyncio.Lock()):
+            if (known := self._statistics.get(subject)) is None:
+                known = self._statistics[subject] = await _measure(subject, client)
+            if len(self._statistics) > MAX_CACHED_STATISTICS:
+                oldest = next(iter(self._statistics))
+                del self._statistics[oldest]
+                self._locks.pop(oldest, None)
             return known
 
 
-async def _learn(subject: Question, meter: _Meter) -> Lesson:
-    parting = forks(await asyncio.gather(*(meter.tokens(_close(label)) for label in subject.labels)))
+async def _measure(subject: LabelQuestion, client: _MeteredClient) -> LabelStatistics:
+    parting = forks(await asyncio.gather(*(client.tokens(_label_ending(label)) for label in subject.labels)))
     # One after the other, so that each finds the examples read by the one before.
-    fits = [await _fits(replace(subject, text=text), parting, meter) for text in CONTENT_FREE]
-    likings = [sum(each) / len(each) for each in zip(*fits, strict=True)]
-    senses = await meter.senses([text for text, _ in subject.examples])
-    return Lesson(parting, likings, Senses.of([(label, sense) for (_, label), sense in zip(subject.examples, senses, strict=True)]))
+    fits = [await _fits(replace(subject, text=text), parting, client) for text in CONTENT_FREE]
+    priors = [sum(each) / len(each) for each in zip(*fits, strict=True)]
+    profiles = await client.profiles([text for text, _ in subject.examples])
+    return LabelStatistics(
+        parting, priors, LabelProfiles.of([(label, profile) for (_, label), profile in zip(subject.examples, profiles, strict=True)])
+    )
 
 
-async def _fits(question: Question, parting: Sequence[Fork], meter: _Meter) -> list[float]:
+async def _fits(question: LabelQuestion, parting: Sequence[TokenFork], client: _MeteredClient) -> list[float]:
     """The log-probability of each label."""
     fits = [0.0] * len(question.labels)
     for fork in parting:
-        shares = await meter.shares(question.prompt(), fork)
+        shares = await client.shares(question.prompt(), fork)
         for token, labels in fork.branches.items():
             for label in labels:
-                fits[label] += log(max(shares.get(token, 0.0), LEAST))
+                fits[label] += log(max(shares.get(token, 0.0), MIN_SHARE))
     return fits
 
 
-def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] | None = None) -> list[Fork]:
+def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] | None = None) -> list[TokenFork]:
     """Where labels part, given their tokens; none may be the beginning of another."""
     numbers = range(len(spellings)) if among is None else among
     if len(numbers) < 2:
@@ -155,11 +157,11 @@ def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] |
     branches: dict[int, list[int]] = {}
     for number in numbers:
         branches.setdefault(spellings[number][len(path)], []).append(number)
-    here = [Fork(path, {token: tuple(labels) for token, labels in branches.items()})] if len(branches) > 1 else []
+    here = [TokenFork(path, {token: tuple(labels) for token, labels in branches.items()})] if len(branches) > 1 else []
     return here + [fork for token, labels in branches.items() for fork in forks(spellings, (*path, token), labels)]
 
 
-class _Meter:
+class _MeteredClient:
     """Asks the model server for numbers, and counts the tokens."""
 
     def __init__(self, ask: Ask) -> None:
@@ -172,17 +174,17 @@ class _Meter:
         said = cast("dict[str, list[int]]", await self._ask("/tokenize", {"content": text}))
         return tuple(said["tokens"])
 
-    async def shares(self, prompt: str, fork: Fork) -> dict[int, float]:
+    async def shares(self, prompt: str, fork: TokenFork) -> dict[int, float]:
         """The probability of each branch's token after the prompt and the fork's path, among these alone."""
         asked: JsonValue = [prompt, *fork.path] if fork.path else prompt
-        bias: list[JsonValue] = [[token, BIAS] for token in fork.branches]
+        bias: list[JsonValue] = [[token, LOGIT_BIAS] for token in fork.branches]
         (reply,) = await self._next([asked], {"n_probs": len(fork.branches), "post_sampling_probs": True, "logit_bias": bias})
         return {each["id"]: each["prob"] for each in reply["top_probs"]}
 
-    async def senses(self, texts: Sequence[str]) -> list[Mapping[int, float]]:
+    async def profiles(self, texts: Sequence[str]) -> list[Mapping[int, float]]:
         """What is expected after each text."""
-        replies = await self._next([f'"{text}"\nThis is about' for text in texts], {"n_probs": SENSE_TOKENS}) if texts else []
-        return [sense_of({each["id"]: each["logprob"] for each in reply["top_logprobs"]}) for reply in replies]
+        replies = await self._next([f'"{text}"\nThis is about' for text in texts], {"n_probs": PROFILE_TOKENS}) if texts else []
+        return [profile_of({each["id"]: each["logprob"] for each in reply["top_logprobs"]}) for reply in replies]
 
     async def _next(self, prompts: list[JsonValue], options: Mapping[str, JsonValue]) -> list[dict[str, Any]]:
         """The probabilities of the next token after each prompt."""
@@ -197,9 +199,9 @@ class _Meter:
         return [reply["completion_probabilities"][0] for reply in replies]
 
 
-def _open(text: str) -> str:
+def _prompt_opening(text: str) -> str:
     return f"Message: {text}\nTopic:"
 
 
-def _close(label: str) -> str:
+def _label_ending(label: str) -> str:
     return f" {label}\n\n"  # the end is part of the spelling, so that no label is the beginning of another

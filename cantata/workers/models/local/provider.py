@@ -14,16 +14,16 @@ from pydantic import JsonValue
 from cantata.errors import ModelError
 from cantata.workers.models.local import model_server
 from cantata.workers.models.local.enum_fields import Field
-from cantata.workers.models.local.labels import Choice, Chooser, Messages, Question
-from cantata.workers.models.local.tools import SMALL_TALK, Function, JsonObject, Offer, text_of, told
+from cantata.workers.models.local.labels import Choice, LabelQuestion, LabelScorer, Messages
+from cantata.workers.models.local.tools import SMALL_TALK, JsonObject, ToolFunction, ToolOffer, inline_tool_results, text_of
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
 MAX_TOKENS = 256  # it drifts when it writes longer
-DYING_S = 0.2  # a killed process may keep its lock and its port for a moment
-FIXED = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
+RESTART_DELAY_S = 0.2  # a killed process may keep its lock and its port for a moment
+DEFAULT_PARAMETERS = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
 """Defaults: the same prompt gives the same answer."""
-OURS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"})
+ADAPTER_PARAMETERS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"})
 """Parameters that are not its server's."""
 
 
@@ -32,7 +32,7 @@ class Provider:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._chooser = Chooser()
+        self._scorer = LabelScorer()
         self._starting = asyncio.Lock()
 
     async def acompletion(
@@ -60,37 +60,39 @@ class Provider:
     async def _answer(self, model: str, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
         if model != NAME:
             raise ModelError(f"model 'local/{model}' is unknown; the embedded model is {MODEL!r}", code="model_unknown")
-        offer, text = Offer.of(messages, params), text_of(messages)
-        chosen = await self._chosen(offer, text) if offer.functions else None
+        offer, text = ToolOffer.of(messages, params), text_of(messages)
+        chosen = await self._choose_tool(offer, text) if offer.functions else None
         if chosen and chosen.label != SMALL_TALK:
             return await self._call(offer.labels()[chosen.label], text, chosen)
         asked = _field(params.get("response_format"))
-        reply = await (self._choose(asked, told(messages)) if asked else self._write(told(messages), params))
+        reply = await (self._choose(asked, inline_tool_results(messages)) if asked else self._write(inline_tool_results(messages), params))
         return _with(reply, chosen) if chosen else reply
 
-    async def _chosen(self, offer: Offer, text: str) -> Choice:
+    async def _choose_tool(self, offer: ToolOffer, text: str) -> Choice:
         """Which tool the text asks for, if any."""
         if offer.must and len(offer.functions) == 1:
             return Choice(next(iter(offer.labels())), 0, 0)
-        return await self._chooser.choose(offer.question(text), self._ask)
+        return await self._scorer.choose(offer.question(text), self._ask)
 
-    async def _call(self, function: Function, text: str, chosen: Choice) -> JsonObject:
+    async def _call(self, function: ToolFunction, text: str, chosen: Choice) -> JsonObject:
         arguments, usage = "{}", (0, 0)
         if request := function.request(text):
-            reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**FIXED, **request, "stream": False}))
+            reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**DEFAULT_PARAMETERS, **request, "stream": False}))
             arguments = str(reply["choices"][0]["message"]["content"])
             usage = reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]
         call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
         return _with(_reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", *usage), chosen)
 
     async def _choose(self, asked: Field, messages: Messages) -> JsonObject:
-        choice = await self._chooser.choose(Question.of(asked, messages), self._ask)
+        choice = await self._scorer.choose(LabelQuestion.of(asked, messages), self._ask)
         message: JsonObject = {"role": "assistant", "content": asked.to_json(choice.label)}
         return _reply(message, "stop", choice.input_tokens, choice.output_tokens)
 
     async def _write(self, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
-        asked = {name: value for name, value in params.items() if name not in OURS}
-        reply = await self._ask("/v1/chat/completions", {**FIXED, **asked, "messages": cast(JsonValue, messages), "stream": False})
+        asked = {name: value for name, value in params.items() if name not in ADAPTER_PARAMETERS}
+        reply = await self._ask(
+            "/v1/chat/completions", {**DEFAULT_PARAMETERS, **asked, "messages": cast(JsonValue, messages), "stream": False}
+        )
         kept = ("object", "created", "choices", "usage")
         return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
 
@@ -99,17 +101,17 @@ class Provider:
         try:
             return await _post(await self._address(), path, body)
         except httpx.TransportError:
-            await asyncio.sleep(DYING_S)
+            await asyncio.sleep(RESTART_DELAY_S)
         try:
             return await _post(await self._address(), path, body)
         except httpx.TransportError as error:
             raise ModelError(f"the model server of {MODEL!r} went away ({error!r})", code="model_unavailable", retryable=True) from error
 
-    async def _address(self) -> model_server.Address:
-        if address := model_server.running(self._home):
+    async def _address(self) -> model_server.ServerAddress:
+        if address := model_server.find_server(self._home):
             return address
         async with self._starting:  # one thread waits, not a hundred
-            return await asyncio.to_thread(model_server.ensure, self._home)
+            return await asyncio.to_thread(model_server.ensure_server, self._home)
 
 
 def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_tokens: int) -> JsonObject:
@@ -125,16 +127,16 @@ def _with(reply: JsonObject, chosen: Choice) -> JsonObject:
     return {**reply, "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}}
 
 
-async def _post(address: model_server.Address, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
+async def _post(address: model_server.ServerAddress, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
     """The JSON that comes back. No timeout: the caller has one, and leaving closes the connection, which stops the work."""
     async with httpx.AsyncClient(base_url=address.url, timeout=None, trust_env=False, verify=False) as client:
         reply = await client.post(path, json=body, headers={"Authorization": f"Bearer {address.key}"})
     if reply.is_success:
         return cast(JsonValue, reply.json())
-    raise _refused(reply)
+    raise _error_of(reply)
 
 
-def _refused(reply: httpx.Response) -> ModelError:
+def _error_of(reply: httpx.Response) -> ModelError:
     said = reply.text[:300]
     if "exceed_context_size" in said:
         limit = f"{model_server.SLOT_TOKENS} tokens with the answer"

@@ -17,21 +17,21 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from cantata.workers.models.local.labels import Messages, Question
+from cantata.workers.models.local.labels import LabelQuestion, Messages
 
 JsonObject = dict[str, JsonValue]
 
 SMALL_TALK = "small talk"
 CHAT = ("Hello, how are you?", "Thank you very much, goodbye.", "Who are you, and what can you do?")
 SPAN_WORDS = 3  # of a text taken from the message
-MOST_WORDS = 60  # of the message, from which texts are taken
-MOST_ITEMS = 3
-TEXT_SIZE = 60  # characters of a text that is written, where there is no message to take it from
-RESULT_SIZE = 1500  # characters of a tool's result that are read; it shares 2048 tokens with all else
+MAX_WORDS = 60  # of the message, from which texts are taken
+MAX_ITEMS = 3
+MAX_TEXT_CHARS = 60  # characters of a text that is written, where there is no message to take it from
+MAX_RESULT_CHARS = 1500  # characters of a tool's result that are read; it shares 2048 tokens with all else
 
 
 @dataclass(frozen=True)
-class Function:
+class ToolFunction:
     """A tool that may be called."""
 
     name: str
@@ -47,23 +47,25 @@ class Function:
         """What to ask for its arguments in a message; None if it has none."""
         if not self.parameters.get("properties"):
             return None
-        told = f"You fill in the arguments of the function {self.name} ({self.description}) from the user's message, as JSON."
+        inline_tool_results = (
+            f"You fill in the arguments of the function {self.name} ({self.description}) from the user's message, as JSON."
+        )
         schema = cast(JsonValue, bounded(self.parameters, text))
         return {
-            "messages": [{"role": "system", "content": told}, {"role": "user", "content": text}],
+            "messages": [{"role": "system", "content": inline_tool_results}, {"role": "user", "content": text}],
             "response_format": {"type": "json_schema", "json_schema": {"schema": schema}},
         }
 
 
 @dataclass(frozen=True)
-class Offer:
+class ToolOffer:
     """The tools that may be called now, and whether one must be."""
 
-    functions: tuple[Function, ...]
+    functions: tuple[ToolFunction, ...]
     must: bool
 
     @classmethod
-    def of(cls, messages: Messages, params: Mapping[str, JsonValue]) -> Offer:
+    def of(cls, messages: Messages, params: Mapping[str, JsonValue]) -> ToolOffer:
         """By a request's tools and tool choice. When results are there they are to be told, so that nothing is offered."""
         tools, choice = params.get("tools"), params.get("tool_choice")
         functions = [_function(tool) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
@@ -75,14 +77,14 @@ class Offer:
         has_results = any(message.get("role") == "tool" for message in messages[_last_user(messages) :])
         return cls(() if choice == "none" or has_results else tuple(functions), must=False)
 
-    def question(self, text: str) -> Question:
+    def question(self, text: str) -> LabelQuestion:
         """Which tool the text asks for."""
         labels = self.labels()
         examples = [(function.description or label, label) for label, function in labels.items()]
         talk = () if self.must else tuple((each, SMALL_TALK) for each in CHAT)
-        return Question((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *talk))
+        return LabelQuestion((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *talk))
 
-    def labels(self) -> dict[str, Function]:
+    def labels(self) -> dict[str, ToolFunction]:
         """The functions by their words, or by their names if two have the same."""
         by_words = {function.words: function for function in self.functions}
         return by_words if len(by_words) == len(self.functions) else {function.name: function for function in self.functions}
@@ -93,7 +95,7 @@ def text_of(messages: Messages) -> str:
     return str(messages[_last_user(messages)].get("content") or "") if messages else ""
 
 
-def told(messages: Messages) -> list[Mapping[str, JsonValue]]:
+def inline_tool_results(messages: Messages) -> list[Mapping[str, JsonValue]]:
     """The messages without calls and results, which are told in the user message that they belong to: the model was taught no tools."""
     names: dict[JsonValue, str] = {}
     plain: list[Mapping[str, JsonValue]] = []
@@ -103,7 +105,7 @@ def told(messages: Messages) -> list[Mapping[str, JsonValue]]:
         if message.get("role") == "tool":
             name = names.get(message.get("tool_call_id")) or str(message.get("name") or "tool")
             users = [number for number, each in enumerate(plain) if each["role"] == "user"]
-            known.setdefault(users[-1] if users else 0, []).append(f"What is known ({name}): {_prose(message.get('content'))}.")
+            known.setdefault(users[-1] if users else 0, []).append(f"What is known ({name}): {_as_prose(message.get('content'))}.")
         elif isinstance(calls, list) and calls:
             names |= {call.get("id"): _function(call).words for call in calls if isinstance(call, dict)}
         else:
@@ -131,21 +133,21 @@ def bounded(schema: Mapping[str, JsonValue], text: str) -> JsonObject:
             return {**found, "properties": cast(JsonValue, properties)}
         case "array":
             items = schema.get("items")
-            return {**found, "items": bounded(items, text) if isinstance(items, dict) else {}, "maxItems": MOST_ITEMS}
+            return {**found, "items": bounded(items, text) if isinstance(items, dict) else {}, "maxItems": MAX_ITEMS}
         case "string":
-            spans = _spans(text)
-            return {"enum": cast(JsonValue, spans)} if spans else {"type": "string", "maxLength": TEXT_SIZE}
+            spans = _word_spans(text)
+            return {"enum": cast(JsonValue, spans)} if spans else {"type": "string", "maxLength": MAX_TEXT_CHARS}
         case "integer" | "number" as kind:
             numbers = list(_numbers(text, whole=kind == "integer"))
             return {"enum": cast(JsonValue, numbers)} if numbers else found
     return found
 
 
-def _function(tool: JsonObject) -> Function:
+def _function(tool: JsonObject) -> ToolFunction:
     said = tool.get("function")
     function: JsonObject = said if isinstance(said, dict) else {}
     parameters = function.get("parameters")
-    return Function(
+    return ToolFunction(
         str(function.get("name") or ""), str(function.get("description") or ""), parameters if isinstance(parameters, dict) else {}
     )
 
@@ -163,9 +165,9 @@ def _objects(values: JsonValue) -> list[JsonObject]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
-def _spans(text: str) -> list[str]:
+def _word_spans(text: str) -> list[str]:
     """The words of a text, and rows of them."""
-    words = [bare for word in text.split()[:MOST_WORDS] if (bare := word.strip(".,;:!?\"'()#"))]
+    words = [bare for word in text.split()[:MAX_WORDS] if (bare := word.strip(".,;:!?\"'()#"))]
     rows = (words[first : first + size] for size in range(1, SPAN_WORDS + 1) for first in range(len(words) - size + 1))
     return list(dict.fromkeys(" ".join(row) for row in rows))
 
@@ -178,19 +180,19 @@ def _numbers(text: str, *, whole: bool) -> Iterator[JsonValue]:
             yield float(number)
 
 
-def _prose(content: JsonValue) -> str:
+def _as_prose(content: JsonValue) -> str:
     """A result in words: a model this small reads no JSON."""
     said = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     try:
         value = cast(JsonValue, json.loads(said))
     except json.JSONDecodeError:
         value = said
-    return _words(value)[:RESULT_SIZE].rstrip(".")
+    return _as_words(value)[:MAX_RESULT_CHARS].rstrip(".")
 
 
-def _words(value: JsonValue) -> str:
+def _as_words(value: JsonValue) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {_words(each)}" for name, each in value.items())
+        return ", ".join(f"{name.replace('_', ' ')} {_as_words(each)}" for name, each in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "; ".join(_words(each) for each in value)
+        return "; ".join(_as_words(each) for each in value)
     return str(value)
