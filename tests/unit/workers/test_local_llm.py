@@ -12,13 +12,13 @@ import pytest
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
-from cantata.workers.models.local.enum_fields import Field
+from cantata.workers.models.local.enum_fields import EnumField
 from cantata.workers.models.local.labels import CONTENT_FREE, LabelQuestion, LabelScorer, TokenFork, forks
 from cantata.workers.models.local.provider import Provider
 from cantata.workers.models.local.similarity import LabelProfiles, profile_of
 from cantata.workers.models.local.tools import ToolOffer, bounded, inline_tool_results
 
-MOOD = Field(("good", "bad"), "mood")
+MOOD = EnumField(("good", "bad"), "mood")
 
 
 def tool(name: str, description: str) -> JsonValue:
@@ -40,11 +40,11 @@ REFUND = tool("refund", "Pays an order back.")
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"enum": ["a", "b"]}, Field(("a", "b"))),
-        ({"type": "object", "properties": {"x": {"type": "string", "enum": ["a", "b"]}}, "required": ["x"]}, Field(("a", "b"), "x")),
+        ({"enum": ["a", "b"]}, EnumField(("a", "b"))),
+        ({"type": "object", "properties": {"x": {"type": "string", "enum": ["a", "b"]}}, "required": ["x"]}, EnumField(("a", "b"), "x")),
         (
             {"properties": {"x": {"$ref": "#/$defs/X"}}, "type": "object", "required": ["x"], "$defs": {"X": {"enum": ["a"]}}},
-            Field(("a",), "x"),
+            EnumField(("a",), "x"),
         ),
         ({"type": "object", "properties": {"x": {"enum": ["a"]}}}, None),  # may be left out
         ({"type": "object", "properties": {"x": {"enum": ["a"]}, "y": {"type": "string"}}, "required": ["x"]}, None),
@@ -52,8 +52,8 @@ REFUND = tool("refund", "Pays an order back.")
         ({"enum": [1, 2]}, None),
     ],
 )
-def test_a_schema_of_one_enum_is_a_field(schema: Mapping[str, JsonValue], expected: Field | None) -> None:
-    assert Field.of(schema) == expected
+def test_a_schema_of_one_enum_is_a_field(schema: Mapping[str, JsonValue], expected: EnumField | None) -> None:
+    assert EnumField.of(schema) == expected
 
 
 @pytest.mark.parametrize(

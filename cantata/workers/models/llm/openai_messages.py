@@ -9,7 +9,7 @@ from typing import cast
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.workers.models.llm.wire_names import ToolNames
-from cantata.workers.models.local.enum_fields import Field
+from cantata.workers.models.local.enum_fields import EnumField
 
 Message = Mapping[str, JsonValue]
 Messages = Sequence[Message]
@@ -20,7 +20,7 @@ CHOICES = ("auto", "none", "required")
 
 def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, JsonValue] | None) -> list[Message]:
     """The messages, with examples as turns before the first that is no system message. Raises ModelError if they are no `{text, label}`."""
-    asked = Field.of(schema) if schema is not None else None
+    asked = EnumField.of(schema) if schema is not None else None
     turns: list[Message] = []
     for example in examples if isinstance(examples, list) else [examples]:
         match example:
@@ -93,7 +93,7 @@ def _arguments(text: str) -> str:
     return text if isinstance(value, dict) else json.dumps({"invalid": text}, ensure_ascii=False)
 
 
-def _answer(label: JsonValue, asked: Field | None) -> str:
+def _answer(label: JsonValue, asked: EnumField | None) -> str:
     if not isinstance(label, str):
         return json.dumps(label, ensure_ascii=False)
     return asked.to_json(label) if asked and label in asked.labels else label

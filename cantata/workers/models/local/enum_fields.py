@@ -11,14 +11,14 @@ from pydantic import JsonValue
 
 
 @dataclass(frozen=True)
-class Field:
+class EnumField:
     """What a schema of one enum asks for: one of `labels`, as the only property `name`, or bare if there is no name."""
 
     labels: tuple[str, ...]
     name: str | None = None
 
     @classmethod
-    def of(cls, schema: Mapping[str, JsonValue]) -> Field | None:
+    def of(cls, schema: Mapping[str, JsonValue]) -> EnumField | None:
         """The field that a JSON schema consists of; None if it is any other schema."""
         if _is_enum(schema):
             return cls(_labels(schema))
