@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from cantata.workers.models.local.enum_fields import Field
+from cantata.workers.models.local.enum_fields import EnumField
 from cantata.workers.models.local.similarity import LabelProfiles, profile_of
 
 Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
@@ -53,7 +53,7 @@ class LabelQuestion:
     rules: str = ""
 
     @classmethod
-    def of(cls, asked: Field, messages: Messages) -> LabelQuestion:
+    def of(cls, asked: EnumField, messages: Messages) -> LabelQuestion:
         """The last user message is the text; earlier turns answered by a label are the examples, else the system message has to do."""
         turns = [(str(message.get("role")), str(message.get("content") or "")) for message in messages]
         text = next((content for role, content in reversed(turns) if role == "user"), "")
@@ -71,7 +71,7 @@ class LabelQuestion:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LabelChoice:
     """The label that was chosen, and what that cost."""
 
     label: str
@@ -103,7 +103,7 @@ class LabelScorer:
         self._statistics: dict[LabelQuestion, LabelStatistics] = {}
         self._locks: dict[LabelQuestion, asyncio.Lock] = {}
 
-    async def choose(self, question: LabelQuestion, ask: Ask) -> Choice:
+    async def choose(self, question: LabelQuestion, ask: Ask) -> LabelChoice:
         """The label that fits best."""
         client = _MeteredClient(ask)
         statistics = await self._statistics_of(replace(question, text=""), client)
@@ -113,7 +113,7 @@ class LabelScorer:
             fit - prior + SIMILARITY_WEIGHT * sum(statistics.profiles.similarity(profile, label) for profile in profiles)
             for label, fit, prior in zip(question.labels, fits, statistics.priors, strict=True)
         ]
-        return Choice(question.labels[scores.index(max(scores))], client.input_tokens, client.output_tokens)
+        return LabelChoice(question.labels[scores.index(max(scores))], client.input_tokens, client.output_tokens)
 
     async def _statistics_of(self, subject: LabelQuestion, client: _MeteredClient) -> LabelStatistics:
         """What is to be known about the labels; worked out once, however many ask."""

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 
 from cantata.errors import ModelError
 from cantata.workers.models.local import model_server
-from cantata.workers.models.local.enum_fields import Field
-from cantata.workers.models.local.labels import Choice, LabelQuestion, LabelScorer, Messages
+from cantata.workers.models.local.enum_fields import EnumField
+from cantata.workers.models.local.labels import LabelChoice, LabelQuestion, LabelScorer, Messages
 from cantata.workers.models.local.tools import SMALL_TALK, JsonObject, ToolFunction, ToolOffer, inline_tool_results, text_of
 
 NAME = "smollm2"
@@ -68,13 +68,13 @@ class Provider:
         reply = await (self._choose(asked, inline_tool_results(messages)) if asked else self._write(inline_tool_results(messages), params))
         return _with(reply, chosen) if chosen else reply
 
-    async def _choose_tool(self, offer: ToolOffer, text: str) -> Choice:
+    async def _choose_tool(self, offer: ToolOffer, text: str) -> LabelChoice:
         """Which tool the text asks for, if any."""
         if offer.must and len(offer.functions) == 1:
-            return Choice(next(iter(offer.labels())), 0, 0)
+            return LabelChoice(next(iter(offer.labels())), 0, 0)
         return await self._scorer.choose(offer.question(text), self._ask)
 
-    async def _call(self, function: ToolFunction, text: str, chosen: Choice) -> JsonObject:
+    async def _call(self, function: ToolFunction, text: str, chosen: LabelChoice) -> JsonObject:
         arguments, usage = "{}", (0, 0)
         if request := function.request(text):
             reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**DEFAULT_PARAMETERS, **request, "stream": False}))
@@ -83,7 +83,7 @@ class Provider:
         call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
         return _with(_reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", *usage), chosen)
 
-    async def _choose(self, asked: Field, messages: Messages) -> JsonObject:
+    async def _choose(self, asked: EnumField, messages: Messages) -> JsonObject:
         choice = await self._scorer.choose(LabelQuestion.of(asked, messages), self._ask)
         message: JsonObject = {"role": "assistant", "content": asked.to_json(choice.label)}
         return _reply(message, "stop", choice.input_tokens, choice.output_tokens)
@@ -120,7 +120,7 @@ def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_to
     return {"object": "chat.completion", "created": int(time.time()), "model": NAME, "usage": usage, "choices": choices}
 
 
-def _with(reply: JsonObject, chosen: Choice) -> JsonObject:
+def _with(reply: JsonObject, chosen: LabelChoice) -> JsonObject:
     """The reply, with what it took to choose."""
     usage = cast("dict[str, int]", reply["usage"])
     read, written = usage["prompt_tokens"] + chosen.input_tokens, usage["completion_tokens"] + chosen.output_tokens
@@ -147,8 +147,8 @@ def _error_of(reply: httpx.Response) -> ModelError:
     return ModelError(f"the model server of {MODEL!r} failed ({reply.status_code}): {said}", code="model_unavailable", retryable=True)
 
 
-def _field(response_format: JsonValue) -> Field | None:
+def _field(response_format: JsonValue) -> EnumField | None:
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-            return Field.of(schema)
+            return EnumField.of(schema)
     return None
