@@ -24,7 +24,7 @@ from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
 from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.models.wire import ChainError, ChainResponse, RunResult, Turn
+from cantata.models.wire import ChainError, ChainResponse, RunResult, TurnRequest
 from cantata.observability.logs import configure_logs
 from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
@@ -64,7 +64,7 @@ class RunSubmission:
 
     def check(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
         """Raise ConfigError for the faults of a turn, before anything is waited for."""
-        faults = turn_plan.check(Turn(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
+        faults = turn_plan.check(TurnRequest(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
         if faults:
             raise ConfigError(faults, source="turn")
 

@@ -23,7 +23,7 @@ from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, Turn
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
 from cantata.planning.chain_checks import checks
@@ -122,7 +122,7 @@ class Client:
         The turns of one `session` run in the order of their submission, and their messages are kept. A session belongs to the tenant in
         the label `tenant`. With `send_history` the conversation so far is put before the text.
         """
-        turn = Turn(
+        turn = TurnRequest(
             text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s
         )  # fmt: skip
         faults = turn_plan.check(turn, self.definitions)

@@ -9,7 +9,7 @@ from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, Turn
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
 from cantata.planning.turns import turn_plan
@@ -37,7 +37,7 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
         faults, code = checks.check(request, definitions)
         given: JsonValue = expansion.input_of(request)
     else:
-        turn = Turn.model_validate(source.request)
+        turn = TurnRequest.model_validate(source.request)
         text = _text(turn.text, changes)
         faults, code, given = turn_plan.check(turn.model_copy(update={"text": text}), definitions), "bad_request", text
     if faults:

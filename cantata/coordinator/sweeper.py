@@ -21,7 +21,7 @@ from cantata.errors import CantataError, ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Outcome, Spec
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import ChainRequest, Turn
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.observability import traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
@@ -56,7 +56,7 @@ def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
         if kind == "chain":
             chain = ChainRequest.model_validate(request)
             return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
-        turn = Turn.model_validate(request)
+        turn = TurnRequest.model_validate(request)
         return Outcome(output=turn.text, fragment=turn_plan.plan(turn, definitions))
     except ConfigError as error:
         return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))

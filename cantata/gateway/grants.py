@@ -11,7 +11,7 @@ from cantata.gateway.http_errors import Refused
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import Value
-from cantata.models.wire import ChainRequest, Turn
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.turns.turn_plan import target_of
 
 Scope = Literal["chat", "submit", "signal", "read", "admin"]
@@ -70,7 +70,7 @@ class Grant(Value):
             )
             raise Refused(403, message, code="missing_scope")
 
-    def check_turn(self, turn: Turn, definitions: Definitions) -> None:
+    def check_turn(self, turn: TurnRequest, definitions: Definitions) -> None:
         """Raise Refused if a turn would be answered by something that this token may not name."""
         found = target_of(turn, definitions)
         if found is not None:

@@ -20,7 +20,7 @@ from cantata.gateway.grants import STARTS, Grant, is_question
 from cantata.gateway.http_errors import Refused
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, Turn
+from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
 from cantata.planning.turns.mentions import mention
 from cantata.state.fleet import registry
@@ -70,7 +70,7 @@ class Service:
 
     # --- runs -----------------------------------------------------------------------------------------------------------
 
-    async def submit_turn(self, grant: Grant, turn: Turn, key: str | None = None) -> TurnRun:
+    async def submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None = None) -> TurnRun:
         """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError, or Refused for what the token may not name."""
         return await self.call(self._submit_turn, grant, turn, key)
 
@@ -82,7 +82,7 @@ class Service:
         """A run of a tenant. Raises UnknownRunError, also for the runs of others."""
         return await self.call(self._run, tenant, run_id)
 
-    async def turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, Turn]:
+    async def turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, TurnRequest]:
         """A turn of a tenant, and what was asked. Raises UnknownRunError, also for a chain."""
         return await self.call(self._turn_of, tenant, run_id)
 
@@ -153,13 +153,13 @@ class Service:
         except (CantataError, RedisFailure, OSError) as error:  # told to each who asks
             return error
 
-    def _submit_turn(self, grant: Grant, turn: Turn, key: str | None) -> TurnRun:
+    def _submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None) -> TurnRun:
         grant.check_turn(turn, self.client.definitions)
         run = self.client.submit_turn(
             turn.text, team=turn.team, agent=turn.agent, workflow=turn.workflow, session=turn.session, send_history=turn.send_history,
             timeout_s=turn.timeout_s, idempotency_key=key and f"gateway\n{grant.tenant}\nturn\n{key}", labels=grant.labels(),
         )  # fmt: skip
-        if key is not None and self._asked(run, Turn) != turn:
+        if key is not None and self._asked(run, TurnRequest) != turn:
             raise _used(key)
         return run
 
@@ -179,7 +179,7 @@ class Service:
     ) -> TurnRun | ChainRun:
         run = self._started_by(grant, run_id)
         if isinstance(run, TurnRun):
-            grant.check_turn(self._asked(run, Turn), self.client.definitions)
+            grant.check_turn(self._asked(run, TurnRequest), self.client.definitions)
         else:
             grant.check_chain(self._asked(run, ChainRequest))
         own, labels = key and f"gateway\n{grant.tenant}\nfork\n{key}", grant.labels()
@@ -235,11 +235,11 @@ class Service:
         signal = grant.lacks("signal") or (self._own_approval(grant, run, step) if step is not None else "")
         return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
 
-    def _turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, Turn]:
+    def _turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, TurnRequest]:
         run = self._run(tenant, run_id)
         if not isinstance(run, TurnRun):
             raise UnknownRunError(f"run {run_id!r} is a chain, not a turn")
-        return run, self._asked(run, Turn)
+        return run, self._asked(run, TurnRequest)
 
     def _faults(self) -> list[str]:
         redis = self.client.redis
@@ -248,10 +248,10 @@ class Service:
         return [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
 
 
-TurnOrChain = TypeVar("TurnOrChain", Turn, ChainRequest)
+TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)
 
 
-def addressed(turn: Turn) -> Turn:
+def addressed(turn: TurnRequest) -> TurnRequest:
     """The turn, for the agent that its text names: `@agent: text`, `@history @agent: text`."""
     named = mention(turn.text)
     if named is None or turn.agent or turn.team:

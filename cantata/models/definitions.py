@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, JsonValue, field_validator, model_va
 
 from cantata.models.constraints import Params, checked_name
 from cantata.models.conversation_config import ConversationConfig
-from cantata.models.instructions import FUNCTION, Instruction, Prompt
+from cantata.models.instructions import FUNCTION, Instruction, PromptStep
 from cantata.models.values import Value
 from cantata.models.wire import ChainNode
 
@@ -179,7 +179,7 @@ class OutputSchema(Value):
         return self
 
 
-Role = Literal["user", "assistant", "system_error"]
+MessageRole = Literal["user", "assistant", "system_error"]
 """Who said an entry of a conversation: the user, an agent, or we, of a turn that failed."""
 
 
@@ -194,8 +194,8 @@ class History(Value):
     truncation_strategy: Literal["oldest_first", "keep_last"] = Field(
         default="oldest_first", description="what goes when there is too much: the oldest entries, or all but the last"
     )
-    include_types: list[Role] = Field(
-        default_factory=lambda: cast("list[Role]", ["user", "assistant"]), description="whose entries it sees"
+    include_types: list[MessageRole] = Field(
+        default_factory=lambda: cast("list[MessageRole]", ["user", "assistant"]), description="whose entries it sees"
     )
     exclude_sources: list[str] = Field(default_factory=list, description="agents whose answers it does not see")
 
@@ -246,7 +246,7 @@ class Agent(Value):
     def _models_fit_the_texts(self) -> Agent:
         if self.models and self.model:
             raise ValueError("give 'model' or 'models', not both")
-        texts = sum(isinstance(each, str | Prompt) for each in self.instructions)
+        texts = sum(isinstance(each, str | PromptStep) for each in self.instructions)
         if len(self.models) > 1 and len(self.models) != texts:
             raise ValueError(f"there are {len(self.models)} models for {texts} texts; give one for all, or one for each")
         return self
@@ -262,7 +262,7 @@ class Synthesizer(Value):
     retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure may pass")
 
 
-class Rule(Value):
+class RoutingRule(Value):
     """Chooses an agent without asking a model: by a pattern, or by a function."""
 
     match: str | None = Field(default=None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
@@ -272,7 +272,7 @@ class Rule(Value):
     agent: str | None = Field(default=None, description="who is chosen")
 
     @model_validator(mode="after")
-    def _is_one(self) -> Rule:
+    def _is_one(self) -> RoutingRule:
         if (self.match is None) == (self.function is None):
             raise ValueError("a rule is either a 'match' or a 'function'")
         if self.match is not None:
@@ -330,7 +330,7 @@ class Team(Value):
     description: str = Field(default="", description="what it is good at, for people")
     mode: Mode = Field(description="how the agents work together; `round-robin` is `round_robin`")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
-    rules: list[Rule] = Field(default_factory=list, description="router: asked first, in order; the first that matches chooses")
+    rules: list[RoutingRule] = Field(default_factory=list, description="router: asked first, in order; the first that matches chooses")
     router: Router | None = Field(
         default=None,
         description="router: who chooses where no rule does; if absent the default agent answers, or the default model chooses",
@@ -416,7 +416,7 @@ class Defaults(Value):
     )
 
 
-class Sessions(Value):
+class SessionSettings(Value):
     """How the conversations of sessions are kept."""
 
     retention_s: float = Field(default=30 * 86400.0, gt=0, le=3650 * 86400, description="seconds one is kept after its last turn")
@@ -512,7 +512,7 @@ class Definitions(Value):
     diskurs: ConversationConfig | None = Field(default=None, description="agents and conductors of a Diskurs folder; set when one is read")
     defaults: Defaults = Field(default_factory=Defaults, description="what applies where nothing is said")
     limits: Limits = Field(default_factory=Limits, description="bounds on each run")
-    sessions: Sessions = Field(default_factory=Sessions, description="how conversations are kept")
+    sessions: SessionSettings = Field(default_factory=SessionSettings, description="how conversations are kept")
 
     def model_of(self, name: str | None) -> Model:
         """The model called `name`, or the default one; a name not under `models` is a LiteLLM name."""

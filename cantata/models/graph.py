@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, SkipValidation
 
-from cantata.models.step_kinds import Role, kind_named
+from cantata.models.step_kinds import StepRole, kind_named
 from cantata.models.values import ErrorInfo, Usage, Value
 
 StepState = Literal["waiting", "ready", "sent", "running", "waiting_signal", "done", "failed", "skipped"]
@@ -46,7 +46,7 @@ class Spec(Value):
     has_given: bool = Field(default=False, description="set by the ledger: the step has a value of its own")
 
     @property
-    def role(self) -> Role:
+    def role(self) -> StepRole:
         """Return the role of the step's kind."""
         return kind_named(self.kind).role
 
@@ -75,7 +75,7 @@ class Edge(Value):
     )
 
 
-class Items(Value):
+class ItemSteps(Value):
     """Steps that differ in their given value only: `like` is the id of their common spec, item i is `prefix/i`."""
 
     like: str
@@ -89,7 +89,7 @@ class Graph(Value):
 
     steps: tuple[Step, ...] = ()
     edges: tuple[Edge, ...] = ()
-    items: Items | None = None
+    items: ItemSteps | None = None
     exit: str | None = Field(default=None, description="takes the grower's place: its out-edges, scope, window and name")
     names: dict[str, str] = Field(default_factory=dict, description="name → step id that now answers to it")
     scoped: bool = Field(default=True, description="an aborting step fails the exit; else it fails what the grower would fail")

@@ -12,7 +12,7 @@ from cantata.models.values import Value
 FUNCTION = r"^[\w.]+:\w+$"
 
 
-class Prompt(Value):
+class PromptStep(Value):
     """A prompt with the tools it may use, where they are not all of the agent's."""
 
     prompt: str = Field(description="the text; `{input}` is the answer before, or the input")
@@ -48,14 +48,14 @@ class AgenticStep(Value):
     )
 
 
-class Nested(Value):
+class NestedStep(Value):
     """Another agent, or a chain, as one instruction."""
 
     agent: str | None = Field(default=None, description="a name under `agents`")
     chain: str | None = Field(default=None, description="a name under `chains`; its input is {input: the answer before}")
 
     @model_validator(mode="after")
-    def _is_one(self) -> Nested:
+    def _is_one(self) -> NestedStep:
         if (self.agent is None) == (self.chain is None):
             raise ValueError("name an agent or a chain, one of them")
         return self
@@ -63,7 +63,7 @@ class Nested(Value):
 
 _KEYS = {"prompt": "prompt", "function": "function", "memory": "memory", "objective": "agentic", "agent": "nested", "chain": "nested"}
 _TYPES: dict[type, str] = {
-    str: "text", Prompt: "prompt", FunctionStep: "function", MemoryStep: "memory", AgenticStep: "agentic", Nested: "nested",
+    str: "text", PromptStep: "prompt", FunctionStep: "function", MemoryStep: "memory", AgenticStep: "agentic", NestedStep: "nested",
 }  # fmt: skip
 
 
@@ -82,11 +82,11 @@ def _pair(value: Any) -> Any:
 
 Instruction = Annotated[
     Annotated[str, Tag("text")]
-    | Annotated[Prompt, Tag("prompt")]
+    | Annotated[PromptStep, Tag("prompt")]
     | Annotated[FunctionStep, Tag("function")]
     | Annotated[MemoryStep, Tag("memory")]
     | Annotated[AgenticStep, Tag("agentic")]
-    | Annotated[Nested, Tag("nested")],
+    | Annotated[NestedStep, Tag("nested")],
     Discriminator(
         _kind_of,
         custom_error_type="instruction",

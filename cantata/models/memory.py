@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from pydantic import JsonValue
 
 
-class Memory(Protocol):
+class ToolMemory(Protocol):
     """Values by key and namespace, of one tenant or of one of its sessions: `cantata.MemoryBank`."""
 
     def of(self, *, tenant: str | None = None, session: str | None = None) -> Self:

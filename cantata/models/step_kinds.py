@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal[
+StepRole = Literal[
     "start", "tool", "function", "turn", "synthesis", "router", "choice", "reply", "agent", "expansion", "decision", "collection", "wait"
 ]  # fmt: skip
 """What a step of a kind is:
@@ -30,7 +30,7 @@ class StepKind:
     """A kind of steps."""
 
     name: str
-    role: Role = "decision"
+    role: StepRole = "decision"
     is_heard: bool = False
     """The model's reply is for the reader of a chat."""
     chosen_by: str = ""

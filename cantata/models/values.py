@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from cantata.models.memory import Memory
+from cantata.models.memory import ToolMemory
 
 __all__ = ["ErrorInfo", "JsonValue", "ToolCall", "ToolContext", "ToolSchema", "Usage", "Value"]
 
@@ -52,7 +52,7 @@ class ToolSchema(Value):
     parameters: dict[str, JsonValue] = Field(description="JSON schema of the object that holds its arguments")
 
 
-class ToolCall(Value):
+class ToolCallRequest(Value):
     """One call of a tool that a model asks for."""
 
     id: str = Field(description="what its result is told under")
@@ -74,6 +74,6 @@ class ToolContext(Value):
         return f"{self.run_id}:{self.step_id}"
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> ToolMemory:
         """The memories of the run's tenant; `memory.of(session=context.session)` are those of its session. Only in a worker."""
         raise NotImplementedError("only the context that a worker gives has a memory; a test may override `memory` in a class of its own")

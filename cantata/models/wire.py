@@ -16,7 +16,7 @@ MAX_QUOTED_KIND = 60  # characters of a kind in a message
 
 RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
-ENDED = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
+END_PHRASES = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
 """How a run that did not succeed ended → the words for it behind its id."""
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
 
@@ -73,7 +73,7 @@ class ChainRequest(Value):
     timeout: float = Field(default=0.0, ge=0, le=30 * 86400, description="seconds for the whole chain; 0: the configured default")
 
 
-class Turn(Value):
+class TurnRequest(Value):
     """A user's turn for a team or an agent."""
 
     text: str = Field(description="what the user said")

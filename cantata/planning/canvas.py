@@ -45,7 +45,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class BatchPolicy:
     """What is known of the cost of work: how many steps of it go into one message; more than one only if it is cheap."""
 
     is_cheap: Callable[[Spec], bool] = field(default=lambda spec: False)
@@ -53,14 +53,14 @@ class Pace:
 
 
 def build(
-    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, pace: Pace | None = None
+    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, pace: BatchPolicy | None = None
 ) -> tuple[Canvas, ...]:  # fmt: skip
     """Return the canvases that send these ready steps, each exactly once.
 
     With `followers`, of the part of the run's graph just planned or grown, they also carry what follows in it and is fixed. Cheap steps
     go several to a message instead: their followers run ahead without a message.
     """
-    pace = pace or Pace()
+    pace = pace or BatchPolicy()
     members: dict[str | None, list[Canvas]] = defaultdict(list)  # by the step in which they meet
     for alike in _alike(ready):
         first = alike[0][1]

@@ -39,7 +39,7 @@ class BoundError(ValueError):
 
 
 @dataclass(slots=True)
-class Meter:
+class EvaluationBudget:
     """What is left to the expressions of one step. Each evaluation takes from it."""
 
     nodes: int = _LIMITS.expression_nodes
@@ -97,7 +97,7 @@ def is_true(value: JsonValue) -> bool:
     return not (value is None or value is False or value in ("", [], {}))
 
 
-def evaluate(tree: Node, root: dict[str, JsonValue], meter: Meter) -> JsonValue:
+def evaluate(tree: Node, root: dict[str, JsonValue], meter: EvaluationBudget) -> JsonValue:
     """The value of a tree on this root. Raises BoundError, the library's errors, and those of Python that odd data lead to."""
     value: JsonValue = _Interpreter(root, meter).visit(tree, root)
     meter.make_value(value)
@@ -120,7 +120,7 @@ def _kilobytes(value: object) -> int:
     return len(value) >> 10 if isinstance(value, str) else 0
 
 
-def _equal(left: Any, right: Any, meter: Meter) -> bool:
+def _equal(left: Any, right: Any, meter: EvaluationBudget) -> bool:
     """Python's `==`, counted."""
     meter.look(_CALL + min(_kilobytes(left), _kilobytes(right)))
     if left is right:
@@ -135,7 +135,7 @@ def _equal(left: Any, right: Any, meter: Meter) -> bool:
 class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships no types
     """JMESPath's functions, counted; null where null stands for an argument that has to be of some type."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: EvaluationBudget) -> None:
         super().__init__()
         self._meter = meter
 
@@ -199,7 +199,7 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
 class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
     """The library's interpreter, counted, with the tolerant forms as further kinds of node."""
 
-    def __init__(self, root: dict[str, JsonValue], meter: Meter) -> None:
+    def __init__(self, root: dict[str, JsonValue], meter: EvaluationBudget) -> None:
         super().__init__(visitor.Options(custom_functions=_Functions(meter)))
         self._root = root
         self._meter = meter

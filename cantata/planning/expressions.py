@@ -35,7 +35,7 @@ from jmespath import ast, exceptions, functions, lexer, parser
 
 from cantata.models.values import JsonValue
 from cantata.planning import evaluation
-from cantata.planning.evaluation import FUNCTIONS, BoundError, Meter
+from cantata.planning.evaluation import FUNCTIONS, BoundError, EvaluationBudget
 
 _Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
 _Token = dict[str, Any]
@@ -92,23 +92,23 @@ class Expression:
     """The keys it reads of `input`, where no known name hides that."""
     _tree: _Node = field(repr=False, compare=False)
 
-    def evaluate(self, root: Mapping[str, JsonValue], meter: Meter | None = None) -> JsonValue:
+    def evaluate(self, root: Mapping[str, JsonValue], meter: EvaluationBudget | None = None) -> JsonValue:
         """The value; null for whatever is missing. What it looks at and makes is taken from `meter`; without one, the usual bounds hold.
 
         Raises ExpressionError where a function gets a type it cannot use, and TooMuchError past the bounds.
         """
         return self._visit(self._tree, root, meter)
 
-    def is_true(self, root: Mapping[str, JsonValue], meter: Meter | None = None) -> bool:
+    def is_true(self, root: Mapping[str, JsonValue], meter: EvaluationBudget | None = None) -> bool:
         """Whether it holds: JMESPath's truth, in which null, false, "", [] and {} are false and all else true, 0 and "false" too.
 
         Raises ExpressionError as `evaluate` does.
         """
         return self._visit(_test(self._tree), root, meter) is True
 
-    def _visit(self, tree: _Node, root: Mapping[str, JsonValue], meter: Meter | None) -> JsonValue:
+    def _visit(self, tree: _Node, root: Mapping[str, JsonValue], meter: EvaluationBudget | None) -> JsonValue:
         try:
-            return evaluation.evaluate(tree, dict(root), meter or Meter())
+            return evaluation.evaluate(tree, dict(root), meter or EvaluationBudget())
         except BoundError as error:
             raise TooMuchError(f"expression {_quoted(self.text)}: {error}; split it over several steps, or give it less data") from error
         except exceptions.JMESPathTypeError as error:
@@ -141,7 +141,7 @@ def _parse(text: str, names: frozenset[str]) -> Expression:
     if not text.strip():
         raise ExpressionError(f"expression {text!r} is empty; write a path such as 'read.data', or a text in single quotes")
     try:
-        tree = _Parser(text, _scan(text, names)).tree()
+        tree = _ExpressionParser(text, _scan(text, names)).tree()
         survey = _Survey(text, names)
         survey.read(tree)
     except exceptions.ParseError as error:
@@ -309,7 +309,7 @@ def _call_fault(call: _Node) -> str | None:
     return None
 
 
-class _Parser(parser.Parser):  # type: ignore[misc]  # jmespath ships no types
+class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships no types
     """The library's parser, with the tolerant forms as further tokens of its grammar."""
 
     BINDING_POWER: Mapping[str, float] = {**parser.Parser.BINDING_POWER, "root": 0, "word_or": 0.25, "word_and": 0.5}  # a pipe has 1

@@ -23,7 +23,7 @@ _DECODER = json.JSONDecoder(strict=False)  # raw newlines in texts are read as t
 _OBJECT = TypeAdapter(dict[str, JsonValue], config=ConfigDict(allow_inf_nan=False))
 
 
-class Found(NamedTuple):
+class FoundObject(NamedTuple):
     """An object, and whether it is all there is, save a fence around it."""
 
     value: dict[str, JsonValue]
@@ -35,7 +35,7 @@ def object_of(text: str) -> dict[str, JsonValue] | None:
     return next((found.value for found in objects_in(text) if found.is_all), None)
 
 
-def objects_in(text: str) -> Iterator[Found]:
+def objects_in(text: str) -> Iterator[FoundObject]:
     """The objects in the text, in order, without those inside of others. Raises nothing, whatever the text.
 
     Fences, words around, trailing or missing commas, raw newlines, other quotes, unescaped quotes and the want of the last brace are
@@ -52,7 +52,7 @@ def objects_in(text: str) -> Iterator[Found]:
         first = start.start()
         value, position = _decoded(text, first) or _mended(text, first)
         if value is not None and is_object(value):
-            yield Found(value, is_all=bool(_FENCE.fullmatch(text[:first].strip())) and not text[position:].strip(_AFTER))
+            yield FoundObject(value, is_all=bool(_FENCE.fullmatch(text[:first].strip())) and not text[position:].strip(_AFTER))
 
 
 def is_object(value: object) -> bool:
@@ -83,7 +83,7 @@ def _decoded(text: str, first: int) -> tuple[dict[str, JsonValue], int] | None:
 
 def _mended(text: str, first: int) -> tuple[dict[str, JsonValue] | None, int]:
     """The object that begins there, if it can be mended, and where the search goes on."""
-    reader = lenient_json.Reader(text, first)
+    reader = lenient_json.LenientReader(text, first)
     try:
         return reader.object(), reader.position
     except lenient_json.CutError:

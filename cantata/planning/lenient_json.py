@@ -36,7 +36,7 @@ class CutError(ValueError):
     """The text ends in the middle of the object."""
 
 
-class Reader:
+class LenientReader:
     """Reads objects of a text; `position` is how far it came, also after an error."""
 
     def __init__(self, text: str, position: int = 0) -> None:

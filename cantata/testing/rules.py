@@ -59,7 +59,7 @@ Rules = TypeAdapter(tuple[Rule, ...])
 ECHO = Rule()
 
 
-class Script:
+class RuleScript:
     """Rules and how often each may still answer."""
 
     def __init__(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:

@@ -17,7 +17,7 @@ from pydantic import JsonValue, ValidationError
 
 from cantata.testing import answers
 from cantata.testing.answers import JsonObject
-from cantata.testing.rules import Rule, Script
+from cantata.testing.rules import Rule, RuleScript
 
 POLL_S = 0.02  # how soon `with` ends after its block
 
@@ -30,7 +30,7 @@ class ScriptedModels:
         self._journal: list[JsonObject] = []
         self._lock = threading.Lock()
         self._host = host
-        self._http = _Http((host, port), self)
+        self._http = _ScriptedServer((host, port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="scripted-models", daemon=True)
 
     @property
@@ -40,7 +40,7 @@ class ScriptedModels:
 
     def script(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:
         """Replace the rules. Raises pydantic.ValidationError for what is no rule."""
-        self._script = Script(rules)
+        self._script = RuleScript(rules)
 
     def journal(self) -> list[JsonObject]:
         """The requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left}`.
@@ -74,32 +74,32 @@ class ScriptedModels:
         self._thread.join()
 
 
-class _Http(ThreadingHTTPServer):
+class _ScriptedServer(ThreadingHTTPServer):
     request_queue_size = 512  # with the usual 5, a burst of 200 clients waits minutes for TCP to try again
     daemon_threads = True
     block_on_close = False  # a delayed answer must not hold up the end
 
     def __init__(self, address: tuple[str, int], models: ScriptedModels) -> None:
-        super().__init__(address, _Handler)
+        super().__init__(address, _ScriptedHandler)
         self.models = models
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up is no error here."""
 
 
-class _Cut(Exception):
+class _ConnectionCut(Exception):
     """The connection ends here."""
 
 
-class _Left(_Cut):
+class _ClientLeft(_ConnectionCut):
     """The client ended it."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScriptedHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each answer may wait 40 ms for an acknowledgement
     wbufsize = -1  # head and body leave together
-    server: _Http
+    server: _ScriptedServer
     _entry: JsonObject | None = None
     """The request that is being answered."""
 
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(404, {"error": {"message": f"there is no {self.path!r} here; there are /v1/chat/completions and /script"}})
         except (json.JSONDecodeError, ValidationError) as error:
             self._send(400, {"error": {"message": str(error)}})
-        except (_Cut, ConnectionError):
+        except (_ConnectionCut, ConnectionError):
             self.close_connection = True
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._entry = entry
         try:
             self._answer(rule, body)
-        except (_Left, ConnectionError):
+        except (_ClientLeft, ConnectionError):
             entry["client_left"] = True
             raise
         finally:
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, rule: Rule, body: JsonObject) -> None:
         self._wait(rule.delay_s)
         if rule.disconnect:
-            raise _Cut
+            raise _ConnectionCut
         if rule.status >= 400:
             self._send(rule.status, answers.fault(rule), rule)
         elif body.get("stream"):
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Wait; leave as soon as the client closes the connection."""
         readable, _, _ = select.select([self.connection], [], [], wait_s) if wait_s else ([], [], [])
         if readable and self.connection.recv(1, socket.MSG_PEEK) == b"":
-            raise _Left
+            raise _ClientLeft
 
     def _stream(self, rule: Rule, body: JsonObject) -> None:
         """Server-sent events, one a chunk of the body."""
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             if room is not None and room < len(event):
                 if room:
                     self._send_chunk(event[:room])
-                raise _Cut
+                raise _ConnectionCut
             room = None if room is None else room - len(event)
             self._send_chunk(event)
         self._send_chunk(b"")
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._end_entry()
         self.wfile.flush()
         if truncate is not None:
-            raise _Cut
+            raise _ConnectionCut
 
     def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.send_response(status)

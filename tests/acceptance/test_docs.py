@@ -23,7 +23,7 @@ from cantata.config.chain_requests import is_request, load_request
 from cantata.config.documents import parse as parse_document
 from cantata.embedded import Stack
 from cantata.models.definitions import Definitions, Tool
-from cantata.models.wire import ChainResponse, RunResult, Turn
+from cantata.models.wire import ChainResponse, RunResult, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
 from cantata.planning.turns import turn_plan
@@ -292,7 +292,7 @@ def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
         assert expansion.plan(request, definitions).steps
     else:
         definitions = load(file)
-        assert turn_plan.plan(Turn(text=TURN), definitions).steps
+        assert turn_plan.plan(TurnRequest(text=TURN), definitions).steps
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: str(file.relative_to(TOP)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from cantata.models.graph import Graph, Items
+from cantata.models.graph import Graph, ItemSteps
 from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, row, work
 from tests.waiting import until
@@ -48,7 +48,7 @@ def measure_expansions(redis: Redis) -> list[ItemCost]:
 def _map(ledger: Ledger, run_id: str, width: int) -> Play:
     """A run with a map all of whose items are sent."""
     play = Play(ledger, run_id, timeout_s=3600)
-    items = Items(like="map/item", prefix="map", given=tuple(range(width)), window=width)
+    items = ItemSteps(like="map/item", prefix="map", given=tuple(range(width)), window=width)
     like, gather = work("map/item", queue=QUEUE, window="map", scope="map"), work("map/gather", queue=QUEUE)
     play.plan(work("map", queue=QUEUE))
     play.do("map", fragment=Graph(steps=(like, gather), edges=row(like.id, gather.id), items=items, exit=gather.id))

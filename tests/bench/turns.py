@@ -15,7 +15,7 @@ from redis import Redis
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
-from cantata.models.definitions import Agent, Definitions, History, Router, Rule, Sessions, Synthesizer, Team
+from cantata.models.definitions import Agent, Definitions, History, Router, RoutingRule, SessionSettings, Synthesizer, Team
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S, database, kept_bytes, plain_worker
@@ -134,9 +134,11 @@ def _definitions() -> Definitions:
     return Definitions(
         folder=str(HERE),
         agents=agents,
-        sessions=Sessions(max_entries=SAID),  # so that a long one stays as long as it is
+        sessions=SessionSettings(max_entries=SAID),  # so that a long one stays as long as it is
         teams={
-            "rules": Team(mode="router", agents=NAMES, rules=[Rule(match="^never$", agent="two"), Rule(match="", agent="one")]),
+            "rules": Team(
+                mode="router", agents=NAMES, rules=[RoutingRule(match="^never$", agent="two"), RoutingRule(match="", agent="one")]
+            ),
             "router": Team(mode="router", agents=NAMES, router=Router(models=[MODEL], decision_prompt_template=f"{ROUTES}{{user_input}}")),
             "round": Team(mode="round_robin", agents=NAMES),
             "row": Team(mode="pipeline", agents=NAMES),

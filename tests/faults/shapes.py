@@ -22,7 +22,7 @@ from cantata.models.definitions import (
     Limits,
     Rates,
     Router,
-    Rule,
+    RoutingRule,
     Synthesizer,
     Team,
     Tool,
@@ -381,7 +381,7 @@ def definitions(*, version: int = 1) -> Definitions:
             "desk": Team(
                 mode="router",
                 agents=[FIRST, SECOND],
-                rules=[Rule(match="^never$", agent=SECOND)],
+                rules=[RoutingRule(match="^never$", agent=SECOND)],
                 router=Router(models=[MODEL], decision_prompt_template=f"{ROUTER} <{{user_input}}>", retries=10, timeout_s=120),
             ),
             "round": Team(mode="round_robin", agents=list(ROUND)),

@@ -10,11 +10,11 @@ import pytest
 from redis import Redis
 
 from cantata.models.definitions import Model, ReplyCache
-from cantata.models.values import ToolCall, ToolSchema, Usage
+from cantata.models.values import ToolCallRequest, ToolSchema, Usage
 from cantata.state.memory import cache
 from cantata.state.redis.connection import connect
 from cantata.testing import Rule, ScriptedModels
-from cantata.testing import ToolCall as Scripted
+from cantata.testing import ToolCallRequest as Scripted
 from cantata.workers.models import llm
 
 MODEL = Model(model="openai/gpt-4o-mini", params={"temperature": 0}, cache=ReplyCache(ttl_s=60))
@@ -55,7 +55,7 @@ def test_the_same_request_is_answered_without_the_model(loop: asyncio.Runner, re
     assert (first.cached, second.cached) == (False, True)
     assert first.usage.cost_usd
     assert second.usage == Usage(cost_usd=0.0)
-    assert (second.text, second.tool_calls) == ("seen", (ToolCall(id="call_0", name="files.read"),))
+    assert (second.text, second.tool_calls) == ("seen", (ToolCallRequest(id="call_0", name="files.read"),))
     assert len(server.journal()) == 1
 
 

@@ -25,7 +25,7 @@ from cantata.errors import CantataError, ConfigError, Fault, UnavailableError, U
 from cantata.models.definitions import Agent, Chain, Defaults, Definitions, Tool
 from cantata.models.graph import Graph
 from cantata.models.values import JsonValue, Usage
-from cantata.models.wire import ChainRequest, ChainResponse, RunResult, Turn
+from cantata.models.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
 from cantata.planning.canvas import Dispatch
 from cantata.planning.chains import expansion
 from cantata.planning.turns import turn_plan
@@ -503,7 +503,7 @@ def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
 
 
 def test_each_step_is_in_one_canvas() -> None:
-    graph = turn_plan.plan(Turn(text="x", agent="b"), TWICE)
+    graph = turn_plan.plan(TurnRequest(text="x", agent="b"), TWICE)
 
     assert len([line for line in texts(canvas_of(graph)) if " b " in f"{line} "]) == 1
 

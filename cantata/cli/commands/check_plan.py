@@ -19,7 +19,7 @@ from cantata.config.formats import Configuration
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
-from cantata.models.wire import ChainRequest, Turn
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chain_checks.name_checks import read_from_input
 from cantata.planning.chains import expansion
@@ -46,7 +46,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
     graph = (
         expansion.plan(request_of(file, definitions, is_draft=True), definitions)
         if file
-        else turn_plan.plan(Turn(text=text or "", team=team, agent=agent), definitions)
+        else turn_plan.plan(TurnRequest(text=text or "", team=team, agent=agent), definitions)
     )
     canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
     if as_json:

@@ -25,9 +25,9 @@ from cantata.frontends.promptchain.instruction_lists import text_of
 from cantata.frontends.promptchain.prompt_chain import definitions_of, prompt_folders
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, shared_client
 from cantata.models.definitions import Agent, Definitions, Team
-from cantata.models.instructions import Instruction, Prompt
+from cantata.models.instructions import Instruction, PromptStep
 from cantata.models.values import JsonValue
-from cantata.models.wire import HistoryEntry, RunResult, Turn
+from cantata.models.wire import HistoryEntry, RunResult, TurnRequest
 from cantata.state.sessions.conversations import fault_of
 
 TEAM = "team"
@@ -78,7 +78,7 @@ class AgentChain:
         self._functions: dict[str, Path | None] = {}
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
         self._session = _session_of(session, cache_config)
-        self._turn = validated(Turn, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
+        self._turn = validated(TurnRequest, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
         self._log = RunLog(log_dir, verbose=verbose)
         self.last_result: RunResult | None = None
         """How the last turn ended: its run's id, status, usage and more."""
@@ -146,12 +146,12 @@ class AgentChain:
         """The name of the conversation."""
         return self._session
 
-    async def _ask(self, turn: Turn) -> str:
+    async def _ask(self, turn: TurnRequest) -> str:
         on_event = LogWriter(turn, self._team, self._log) if self._log.is_wanted else None
         self.last_result = result = await TurnCall(self.definitions, turn, on_event=on_event).result_async()
         return _text(answer_of(result))
 
-    def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> Turn:
+    def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> TurnRequest:
         if agent is not None and agent not in self._agents:
             raise ValueError(f"there is no agent {agent!r}; the agents are {', '.join(map(repr, self._agents))}")
         if not self._agents:
@@ -215,7 +215,7 @@ class AgentChain:
     def _with_text(self, instruction: Instruction) -> Instruction:
         if isinstance(instruction, str):
             return text_of(instruction, self._prompt_folders)
-        if isinstance(instruction, Prompt):
+        if isinstance(instruction, PromptStep):
             return instruction.model_copy(update={"prompt": text_of(instruction.prompt, self._prompt_folders)})
         return instruction
 

@@ -10,7 +10,7 @@ from cantata.client.runs import TurnRun
 from cantata.frontends.agentchain.log_writer import LogWriter
 from cantata.frontends.agentchain.run_log import RunLog
 from cantata.models.definitions import Team
-from cantata.models.wire import Turn
+from cantata.models.wire import TurnRequest
 
 FOLLOWER_TIMEOUT_S = 5.0  # for the run log of turns that a chat was left in
 
@@ -18,7 +18,7 @@ FOLLOWER_TIMEOUT_S = 5.0  # for the run log of turns that a chat was left in
 class ChainChatBackend(ClientBackend):
     """Turns of the chat are those of the chain; each is followed beside the chat, for the run log."""
 
-    def __init__(self, client: Client, turn: Turn, team: Team, told: RunLog) -> None:
+    def __init__(self, client: Client, turn: TurnRequest, team: Team, told: RunLog) -> None:
         """`turn` is as the chain asks it; a line of the chat gives its text."""
         super().__init__(client, session=turn.session, team=turn.team)
         self._asking = client
@@ -41,7 +41,7 @@ class ChainChatBackend(ClientBackend):
             self._follow(turn, run)
         return run
 
-    def _follow(self, turn: Turn, run: TurnRun) -> None:
+    def _follow(self, turn: TurnRequest, run: TurnRun) -> None:
         writer = LogWriter(turn, self._answering, self._run_log)
         follower = threading.Thread(target=writer.follow, args=(run,), name=f"run log of {run.run_id}", daemon=True)
         follower.start()

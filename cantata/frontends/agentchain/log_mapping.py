@@ -10,7 +10,7 @@ from cantata.frontends.agentchain.log_entry import Fields, LogEntry, length_of, 
 from cantata.models.definitions import Team
 from cantata.models.events import RunAccepted, RunEvent, RunWarning, StepDone, StepExpanded, StepFailed, StepStarted
 from cantata.models.graph import RAW, START
-from cantata.models.wire import RunResult, Turn
+from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.runs.records import StepRecord
 
 Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]
@@ -32,7 +32,7 @@ _EVENT_PREFIXES = {
 class LogMapping:
     """Tells the lines of one turn. It is told the events in their order, and asks what is known of their steps."""
 
-    def __init__(self, turn: Turn, team: Team, steps: Steps) -> None:
+    def __init__(self, turn: TurnRequest, team: Team, steps: Steps) -> None:
         self._turn = turn
         self._team = team
         self._steps = steps

@@ -11,7 +11,7 @@ from cantata.frontends.agentchain.log_mapping import LogMapping
 from cantata.frontends.agentchain.run_log import RunLog
 from cantata.models.definitions import Team
 from cantata.models.events import RunEvent
-from cantata.models.wire import Turn
+from cantata.models.wire import TurnRequest
 
 log = logging.getLogger("cantata.frontends.agentchain")
 
@@ -19,7 +19,7 @@ log = logging.getLogger("cantata.frontends.agentchain")
 class LogWriter:
     """Is told the events of one run. Whatever goes wrong with its lines does not concern the run."""
 
-    def __init__(self, turn: Turn, team: Team, told: RunLog) -> None:
+    def __init__(self, turn: TurnRequest, team: Team, told: RunLog) -> None:
         self._turn = turn
         self._team = team
         self._run_log = told

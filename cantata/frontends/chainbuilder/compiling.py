@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan
 from cantata.models.definitions import Agent, Definitions
-from cantata.models.instructions import Instruction, MemoryStep, Prompt
+from cantata.models.instructions import Instruction, MemoryStep, PromptStep
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning import templates
@@ -106,6 +106,6 @@ def _in_base_template(base: BuilderBase, instruction: Instruction) -> Instructio
     match instruction:
         case str():
             return templates.fill(base.instruction, {"instruction": instruction})
-        case Prompt():
+        case PromptStep():
             return instruction.model_copy(update={"prompt": templates.fill(base.instruction, {"instruction": instruction.prompt})})
     return instruction

@@ -12,7 +12,7 @@ from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.instruction_lists import models_for
 from cantata.frontends.promptchain.prompt_chain import CHAIN
 from cantata.models.definitions import Agent, Definitions
-from cantata.models.instructions import FunctionStep, Instruction, Nested
+from cantata.models.instructions import FunctionStep, Instruction, NestedStep
 
 PLACEHOLDERS = ("{instruction}", "{input}")
 
@@ -63,8 +63,8 @@ def _parts(definitions: Definitions) -> ChainParts:
 
 def _renamed(agent: Agent, names: Mapping[str, str]) -> Agent:
     def renamed(instruction: Instruction) -> Instruction:
-        is_within = isinstance(instruction, Nested) and instruction.agent in names
-        return Nested(agent=names[instruction.agent]) if is_within else instruction  # type: ignore[union-attr,index]  # it is one
+        is_within = isinstance(instruction, NestedStep) and instruction.agent in names
+        return NestedStep(agent=names[instruction.agent]) if is_within else instruction  # type: ignore[union-attr,index]  # it is one
 
     return agent.model_copy(update={"instructions": list(map(renamed, agent.instructions))})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cantata.config.texts import file_of
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.models.definitions import Model
-from cantata.models.instructions import AgenticStep, Prompt
+from cantata.models.instructions import AgenticStep, PromptStep
 from cantata.models.values import JsonValue
 
 
@@ -38,7 +38,7 @@ def AgenticStepProcessor(  # the documented name
 def models_for(models: Iterable[str | Mapping[str, object]], instructions: Sequence[object]) -> list[str | Model]:
     """The models of the texts among the instructions: one for all, or one for each. Raises ValueError if they do not fit."""
     given = [models] if isinstance(models, str | Mapping) else list(models)
-    texts = sum(isinstance(each, str | Prompt) for each in instructions)
+    texts = sum(isinstance(each, str | PromptStep) for each in instructions)
     if len(given) != texts and (len(given) != 1):
         raise ValueError(
             f"there {_are(len(given), 'model')} for {_count(texts, 'text')} among the instructions; give one for all, or one for each "

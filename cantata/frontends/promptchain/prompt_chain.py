@@ -14,9 +14,9 @@ from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_
 from cantata.frontends.promptchain.servers import McpHelper
 from cantata.frontends.promptchain.toolbox import Toolbox
 from cantata.models.definitions import Agent, Definitions, Tool
-from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
+from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue
-from cantata.models.wire import RunResult, Turn
+from cantata.models.wire import RunResult, TurnRequest
 
 CHAIN = "chain"
 """What a chain is called among its own definitions; chains within it are `chain.2` for the second instruction, and so on."""
@@ -62,7 +62,7 @@ class PromptChain:
         self._breakers = [self._register_function(breaker) for breaker in chainbreakers or ()]
         self._full_history = full_history
         self._store_steps = store_steps
-        self._turn = validated(Turn, "PromptChain", {"text": "{input}", "agent": CHAIN, "timeout_s": timeout_s})
+        self._turn = validated(TurnRequest, "PromptChain", {"text": "{input}", "agent": CHAIN, "timeout_s": timeout_s})
         self._step_timeout_s = step_timeout_s
         self._verbose = verbose
         self._labels = dict(labels or {})
@@ -148,7 +148,7 @@ class PromptChain:
     def _agent(self, name: str) -> Agent:
         """The chain as an agent, without its tools."""
         instructions = [
-            Nested(agent=f"{name}.{number}") if isinstance(each, PromptChain) else each
+            NestedStep(agent=f"{name}.{number}") if isinstance(each, PromptChain) else each
             for number, each in enumerate(self._instructions, start=1)
         ]
         fields = {
@@ -163,7 +163,7 @@ class PromptChain:
 
     def _scoped(self, instruction: Instruction) -> Instruction:
         """An instruction whose own tools are named as definitions name them."""
-        if not isinstance(instruction, Prompt | AgenticStep) or instruction.tools is None:
+        if not isinstance(instruction, PromptStep | AgenticStep) or instruction.tools is None:
             return instruction
         return instruction.model_copy(update={"tools": list(map(self._toolbox.resolve, instruction.tools))})
 
@@ -177,7 +177,7 @@ class PromptChain:
                 return given
             case (str() as text, list() | tuple() as tools):
                 names = [tool if isinstance(tool, str) else self._toolbox.register(tool) for tool in tools]
-                return Prompt(prompt=text_of(text, self._prompt_folders), tools=names)
+                return PromptStep(prompt=text_of(text, self._prompt_folders), tools=names)
         if callable(given):
             return FunctionStep(function=self._register_function(given))
         raise ValueError(f"an instruction is a text, a function, an agentic step, a chain, or (text, [tools]); not {given!r}")

@@ -18,7 +18,7 @@ from cantata.errors import ConfigError, RunError
 from cantata.models.definitions import Definitions
 from cantata.models.events import AttemptFailed, RunEvent
 from cantata.models.values import JsonValue
-from cantata.models.wire import RunResult, Turn
+from cantata.models.wire import RunResult, TurnRequest
 from cantata.settings import settings
 
 MAX_CONCURRENT_RUNS = 200
@@ -38,7 +38,7 @@ class TurnCall:
     """A turn that is asked and waited for. It may be called off from another thread."""
 
     def __init__(
-        self, definitions: Definitions, turn: Turn, *, labels: Mapping[str, str] | None = None, on_event: EventListener | None = None
+        self, definitions: Definitions, turn: TurnRequest, *, labels: Mapping[str, str] | None = None, on_event: EventListener | None = None
     ) -> None:
         self._definitions = definitions
         self._turn = turn

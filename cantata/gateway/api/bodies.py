@@ -14,7 +14,7 @@ from cantata.config.faults import faults_of
 from cantata.errors import ConfigError
 from cantata.gateway.http_errors import Refused
 from cantata.models.values import JsonValue, Value
-from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, Turn
+from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -189,5 +189,5 @@ def documented(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, 
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 
 
-ASKED: tuple[type[BaseModel], ...] = (Turn, ChainRequest, ForkBody, SignalBody, MemoryBody)
+ASKED: tuple[type[BaseModel], ...] = (TurnRequest, ChainRequest, ForkBody, SignalBody, MemoryBody)
 """The models of request bodies, for the OpenAPI document."""

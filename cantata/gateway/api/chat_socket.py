@@ -30,7 +30,7 @@ from cantata.gateway.http_errors import Refused, refusal
 from cantata.gateway.request_limits import hold
 from cantata.gateway.tenant_service import Service, addressed
 from cantata.models.values import Value
-from cantata.models.wire import RunResult, Turn
+from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.limits.request_rate import Pace
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import StreamsEnded
@@ -129,7 +129,7 @@ class _Connection:
     async def _say(self, said: Say) -> None:
         if len(self._followed) >= MOST_FOLLOWED:
             raise Refused(429, f"{MOST_FOLLOWED} turns of this connection are not over yet", code="too_many_turns", retry_after_s=1)
-        turn = addressed(Turn(session=self._session, **said.model_dump(exclude={"id"})))
+        turn = addressed(TurnRequest(session=self._session, **said.model_dump(exclude={"id"})))
         key = None if said.id is None else f"{self._session}\n{said.id}"
         run = await self._service.submit_turn(self._grant, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": said.id})

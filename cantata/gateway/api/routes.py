@@ -17,7 +17,7 @@ from cantata.gateway.edge import Name
 from cantata.gateway.grants import Grant, Scope
 from cantata.gateway.http_errors import ErrorBody, Refused, refused
 from cantata.gateway.tenant_service import Service, kind_of
-from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, Turn
+from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, TurnRequest
 from cantata.runs.results import REFUSALS
 from cantata.state.sessions.conversations import fault_of
 
@@ -95,14 +95,14 @@ probes = APIRouter()
 
 
 @router.post(
-    "/turns", status_code=202, response_model=bodies.RunState, tags=["turns"], openapi_extra=documented(Turn, bodies.TURN),
+    "/turns", status_code=202, response_model=bodies.RunState, tags=["turns"], openapi_extra=documented(TurnRequest, bodies.TURN),
     responses={200: {"model": bodies.RunState, "description": "it is over"}},
 )  # fmt: skip
 async def submit_turn(
     request: Request, response: Response, desk: Desk, caller: Chatter, key: Key = None, wait: Wait = 0
 ) -> bodies.RunState:
     """Submit a user's turn for a team or an agent."""
-    turn = await bodies.read(request, Turn)
+    turn = await bodies.read(request, TurnRequest)
     return await accepted(await desk.submit_turn(caller, turn, key), response, desk, wait)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cantata.models.graph import Spec
 from cantata.models.step_kinds import kind_named
-from cantata.models.values import ToolCall, Usage
+from cantata.models.values import ToolCallRequest, Usage
 
 Attributes = dict[str, str | int | float | bool | Sequence[str]]
 
@@ -106,7 +106,7 @@ def chat(provider: str, model: str, params: Mapping[str, Any], *, is_streamed: b
     return f"chat {model}", found
 
 
-def said(text: str, calls: Sequence[ToolCall], finish_reason: str) -> str:
+def said(text: str, calls: Sequence[ToolCallRequest], finish_reason: str) -> str:
     """A reply, as `gen_ai.output.messages` has it."""
     parts = [{"type": "text", "content": text[:LONGEST_TEXT]}] if text else []
     parts += [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments[:LONGEST_TEXT]} for call in calls]

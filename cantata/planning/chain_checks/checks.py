@@ -12,7 +12,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import NODE_KINDS, ChainNode, ChainRequest
 from cantata.planning.chain_checks import declared_inputs
 from cantata.planning.chain_checks.declared_inputs import call_faults
-from cantata.planning.chain_checks.name_checks import Names
+from cantata.planning.chain_checks.name_checks import ReadableNames
 from cantata.planning.chain_checks.node_checks import Faults, Nearest, faults_of
 from cantata.planning.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
 from cantata.planning.chains.loops import MAX_LOOP_DEPTH, shortest_links
@@ -64,7 +64,7 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
 
 def _answer_faults(name: str, chain: Chain) -> Found:
     nodes = frozenset(node.node_id for node in chain.nodes)
-    names = Names(nodes, declared_inputs.sound(chain.inputs), None)
+    names = ReadableNames(nodes, declared_inputs.sound(chain.inputs), None)
     for answer, text in chain.answers.items():
         try:
             messages = list(names.faults(parse(text, nodes)))
@@ -105,7 +105,7 @@ class _Chain:
         self._outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
         self._bodies = self._outline.nodes.bodies
         self._declared = declared
-        self._names = Names(self._places.keys(), declared_inputs.sound(declared), given)
+        self._names = ReadableNames(self._places.keys(), declared_inputs.sound(declared), given)
 
     def faults(self) -> Found:
         """All faults: of each node, then of the whole."""

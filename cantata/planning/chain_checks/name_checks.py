@@ -24,7 +24,7 @@ def read_from_input(nodes: Nodes) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Names:
+class ReadableNames:
     """The names that the expressions of a chain may read."""
 
     nodes: Collection[str]

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from cantata.models.definitions import Definitions
-from cantata.models.graph import Edge, Graph, Items, Spec, Step
+from cantata.models.graph import Edge, Graph, ItemSteps, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import declared_inputs
 from cantata.planning.chains.links import roots
-from cantata.planning.chains.loop_rounds import Round
+from cantata.planning.chains.loop_rounds import LoopRound
 from cantata.planning.chains.outline import outline
 from cantata.planning.chains.step_ids import END, GATHER, split
 
@@ -19,14 +19,14 @@ from cantata.planning.chains.step_ids import END, GATHER, split
 def plan(request: ChainRequest, definitions: Definitions) -> Graph:
     """Return the graph of a request in which `checks.check` finds nothing wrong: it is checked once, where it is submitted."""
     chain = outline(request.nodes, request.entry_node)
-    first = Round(chain, definitions)
+    first = LoopRound(chain, definitions)
     return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=chain.terminals)
 
 
 def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definitions, *, parent: str, chain: str) -> Graph:
     """Return what step `parent` adds to run the named chain on its output; the exit's output is the chain's."""
     whole = outline(nodes, entry)
-    first = Round(whole, definitions, parent=parent, chain=chain)
+    first = LoopRound(whole, definitions, parent=parent, chain=chain)
     steps, edges = first.steps(), first.edges()
     answers = definitions.chains[chain].answers
     reads = first.at.reads_of(roots(answers.values(), whole.nodes.all)) if answers else {end: first.at.name(end) for end in whole.terminals}
@@ -48,7 +48,7 @@ def expand_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
     return Graph(
         steps=steps,
         edges=(Edge(source=like, target=gather, wakes=False),),  # it gathers nothing too, if there are no items
-        items=Items(like=like, prefix=step_id, given=tuple(items), window=int(cast(int, spec.params["window"]))),
+        items=ItemSteps(like=like, prefix=step_id, given=tuple(items), window=int(cast(int, spec.params["window"]))),
         exit=gather,
     )
 
@@ -61,7 +61,7 @@ def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_
     turn = cast("dict[str, str]", spec.params["loop"])
     parent, rounds = split(branch_step_id)
     whole = outline(nodes, turn["entry"])
-    following = Round(
+    following = LoopRound(
         whole,
         definitions,
         parent=parent,

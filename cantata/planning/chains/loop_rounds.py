@@ -30,7 +30,7 @@ GUARD = "never"
 """A label that no outcome takes: the edge asks its target to wait, and not to start unasked."""
 
 
-class Round:
+class LoopRound:
     """A whole chain with the first round of each loop, or a further round of `loop`: the last of `rounds`."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import cast
 
 from cantata.models.definitions import Agent, Definitions, mcp_tool
 from cantata.models.graph import RAW, Edge, Graph, Spec, Step
-from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Nested, Prompt
+from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue
 from cantata.planning import templates
 
@@ -53,7 +53,7 @@ def template(instruction: Instruction) -> str:
     match instruction:
         case str():
             return instruction
-        case Prompt():
+        case PromptStep():
             return instruction.prompt
         case AgenticStep():
             return instruction.objective
@@ -63,13 +63,13 @@ def template(instruction: Instruction) -> str:
 def is_one_turn(agent: Agent) -> bool:
     """Whether an agent is a single model turn, with the rounds of tool calls that it grows."""
     first = agent.instructions[0]
-    asks_a_model = isinstance(first, str | Prompt | AgenticStep)
+    asks_a_model = isinstance(first, str | PromptStep | AgenticStep)
     return len(agent.instructions) == 1 and asks_a_model and not (agent.chainbreakers or agent.store_steps or agent.full_history)
 
 
 def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
     """The names of the tools that a model may call for an instruction."""
-    own = instruction.tools if isinstance(instruction, Prompt | AgenticStep) else None
+    own = instruction.tools if isinstance(instruction, PromptStep | AgenticStep) else None
     return agent.tools if own is None else own
 
 
@@ -138,7 +138,7 @@ class _Row:
         if isinstance(instruction, MemoryStep):
             params: dict[str, JsonValue] = {"namespace": instruction.memory}
             return Spec(kind="agent.memory", work=f"memory:{instruction.memory}", reads=reads, params=params, decides=True)
-        if isinstance(instruction, Nested):
+        if isinstance(instruction, NestedStep):
             return self._nested(instruction)
         seen: dict[str, JsonValue] = {"history": self._history} if self._history else {}
         self._history = None  # the first that asks a model is told the conversation
@@ -162,7 +162,7 @@ class _Row:
         params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
         return Spec(kind=kind, queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s)
 
-    def _nested(self, instruction: Nested) -> Spec:
+    def _nested(self, instruction: NestedStep) -> Spec:
         if instruction.agent is not None:
             return agent_spec(instruction.agent, self._definitions.agents[instruction.agent], {"@text": self._text}, {})
         mapped: JsonValue = {"input": "text"}

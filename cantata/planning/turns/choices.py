@@ -10,7 +10,7 @@ from cantata.models.definitions import Strategy
 from cantata.models.values import JsonValue
 from cantata.planning import json_repair
 
-FORMS: Mapping[Strategy, str] = {
+REPLY_FORMS: Mapping[Strategy, str] = {
     "single_agent_dispatch": '{"chosen_agent": "<name>", "refined_query": "<a better wording of the request, or null>"}',
     "static_plan": '{"plan": ["<name>", "<name>", ...], "initial_input": "<what the first of them is asked, or null>"}',
     "dynamic_decomposition": (
@@ -45,7 +45,7 @@ NOTHING_YET = "Nothing has been done yet."
 
 
 @dataclass(frozen=True)
-class Choice:
+class RouterDecision:
     """What a router decided: these agents, in this order, and what the first of them is asked; or the answer itself."""
 
     agents: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ def details(descriptions: Mapping[str, str]) -> str:
     return "\n".join(f"- {name}: {description}" for name, description in descriptions.items())
 
 
-def choice_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Choice:
+def decision_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> RouterDecision:
     """What a reply says. Raises ValueError with what is wrong, in words for the router."""
     said = _object(reply, strategy, agents)
     if strategy == "static_plan":
@@ -68,20 +68,20 @@ def choice_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Ch
             raise ValueError("'plan' must be a list of at least one agent's name")
         if len(plan) > MAX_PLANNED_AGENTS:
             raise ValueError(f"'plan' has {len(plan)} steps, and {MAX_PLANNED_AGENTS} are the most")
-        return Choice(tuple(_agent(each, "plan", agents) for each in plan), _text(said.get("initial_input")))
+        return RouterDecision(tuple(_agent(each, "plan", agents) for each in plan), _text(said.get("initial_input")))
     if strategy == "dynamic_decomposition":
         match said.get("next_action"):
             case "final_answer":
                 answer = said.get("final_answer")
                 if answer is None:
                     raise ValueError("'final_answer' is missing")
-                return Choice(answer=answer if isinstance(answer, str) else _json(answer))
+                return RouterDecision(answer=answer if isinstance(answer, str) else _json(answer))
             case "call_agent":
-                return Choice((_agent(said.get("agent_name"), "agent_name", agents),), _text(said.get("agent_input")))
+                return RouterDecision((_agent(said.get("agent_name"), "agent_name", agents),), _text(said.get("agent_input")))
             case other:
                 raise ValueError(f"'next_action' must be 'call_agent' or 'final_answer', not {_json(other)}")
     query = said.get("refined_query")
-    return Choice((_agent(said.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
+    return RouterDecision((_agent(said.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
 
 
 def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapping[str, JsonValue]:

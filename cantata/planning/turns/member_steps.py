@@ -16,7 +16,7 @@ from cantata.planning.turns.history import MAX_HISTORY_TOKENS
 _NUMBER_BEHIND = re.compile(r"\.[0-9]+\Z")
 
 
-class Member(NamedTuple):
+class MemberSteps(NamedTuple):
     """The steps of one agent, in a row; the last is called by the name that was asked for."""
 
     steps: tuple[Step, ...]
@@ -34,13 +34,13 @@ class Member(NamedTuple):
     @property
     def edges(self) -> tuple[Edge, ...]:
         """Those between its steps."""
-        return row([step.id for step in self.steps])
+        return chain_edges([step.id for step in self.steps])
 
 
 def member(
     step_id: str, name: str, definitions: Definitions, text: str, *, team: str | None = None, is_chosen: bool = False,
     send_history: bool = False, params: Mapping[str, JsonValue] | None = None, **more: object,
-) -> Member:  # fmt: skip
+) -> MemberSteps:  # fmt: skip
     """An agent that answers a text, and what it sees of the conversation of the turn's session, if there is one.
 
     With `send_history`, or where its team says so, that stands before its input; else, if it `is_chosen` or its own settings say so, its
@@ -53,13 +53,13 @@ def member(
             id=f"{step_id}/@asked", kind="history.block", work=f"history:{name}", reads={"@text": text},
             params={**(params or {}), "agent": name, "history": most}, decides=True,
         )  # fmt: skip
-        return Member((block, agent_step(step_id, name, agent, block.id, params=params, **more)))
+        return MemberSteps((block, agent_step(step_id, name, agent, block.id, params=params, **more)))
     wants = is_chosen if agent.history.enabled is None else agent.history.enabled
     seen = {"history": most} if wants else {}
-    return Member((agent_step(step_id, name, agent, text, params={**seen, **(params or {})}, **more),))
+    return MemberSteps((agent_step(step_id, name, agent, text, params={**seen, **(params or {})}, **more),))
 
 
-def row(ids: list[str]) -> tuple[Edge, ...]:
+def chain_edges(ids: list[str]) -> tuple[Edge, ...]:
     """Each before the next."""
     return tuple(Edge(source=source, target=target) for source, target in pairwise(ids))
 

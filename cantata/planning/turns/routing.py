@@ -23,7 +23,7 @@ RULES_S = 30.0
 
 
 @dataclass(frozen=True)
-class Round:
+class RoutingRound:
     """Where a turn stands: the `number` of the agent to come, and the steps that hold what is asked for now and at first."""
 
     team: str
@@ -37,7 +37,7 @@ class Round:
     """The step that holds what the agent before answered, where the router decides after each."""
 
     @classmethod
-    def of(cls, params: Mapping[str, JsonValue]) -> Round:
+    def of(cls, params: Mapping[str, JsonValue]) -> RoutingRound:
         """The round that a step belongs to."""
         return cls(**cast("dict[str, Any]", params["round"]), team=str(params["team"]))
 
@@ -53,7 +53,7 @@ class Round:
 
 def router(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """What a router team begins with: its rules, else its router."""
-    graph = next_round(Round(name, text, text, prefix), definitions)
+    graph = next_round(RoutingRound(name, text, text, prefix), definitions)
     return graph.model_copy(update={"exit": None}), cast(str, graph.exit)
 
 
@@ -66,7 +66,7 @@ def round_robin(name: str, team: Team, definitions: Definitions, prefix: str, te
     return Graph(steps=(step,)), step.id
 
 
-def next_round(now: Round, definitions: Definitions) -> Graph:
+def next_round(now: RoutingRound, definitions: Definitions) -> Graph:
     """The rules, or without any the router, for what is asked for now."""
     team = definitions.teams[now.team]
     if not team.rules and asks_router(team):
@@ -85,7 +85,7 @@ def asks_router(team: Team) -> bool:
     return team.router is not None or team.default_agent is None
 
 
-def ask_router(now: Round, definitions: Definitions, *, fault: str = "", said: str | None = None) -> Graph:
+def ask_router(now: RoutingRound, definitions: Definitions, *, fault: str = "", said: str | None = None) -> Graph:
     """Asks the router, and decides by its reply; once more if `fault` tells what was wrong with what it `said` in the step of that name."""
     settings = definitions.teams[now.team].router or Router()
     reads = {"@text": now.text, "@request": now.request, **({"@last": now.last} if now.last else {}), **({"@reply": said} if said else {})}
@@ -102,7 +102,7 @@ def ask_router(now: Round, definitions: Definitions, *, fault: str = "", said: s
     return Graph(steps=(ask, route), edges=(Edge(source=ask.id, target=route.id),), exit=route.id)
 
 
-def run_agent(now: Round, agent: str, definitions: Definitions, *, asked: str, is_default: bool = False) -> Graph:
+def run_agent(now: RoutingRound, agent: str, definitions: Definitions, *, asked: str, is_default: bool = False) -> Graph:
     """An agent that was chosen, or answers since nobody was (`is_default`), asked with the text that `asked` refers to; behind it what its
     answer says is done.
     """
@@ -112,7 +112,7 @@ def run_agent(now: Round, agent: str, definitions: Definitions, *, asked: str, i
     return _answering(now, agent, definitions, now.id(agent), asked, failure, params)
 
 
-def run_plan(now: Round, plan: Sequence[str], definitions: Definitions, *, asked: str, position: int = 0, run: int = 1) -> Graph:
+def run_plan(now: RoutingRound, plan: Sequence[str], definitions: Definitions, *, asked: str, position: int = 0, run: int = 1) -> Graph:
     """The agent at a position of a plan; the next one follows when it has answered. `run` counts how often it was asked."""
     agent = plan[position]
     step_id = f"{now.prefix}{position + 1}.{agent}{f'.{run}' if run > 1 else ''}"
@@ -131,7 +131,7 @@ def run_next(name: str, agent: str, definitions: Definitions, *, prefix: str, as
 
 
 def _answering(
-    now: Round, agent: str, definitions: Definitions, step_id: str, asked: str, failure: str, params: Mapping[str, JsonValue]
+    now: RoutingRound, agent: str, definitions: Definitions, step_id: str, asked: str, failure: str, params: Mapping[str, JsonValue]
 ) -> Graph:
     """An agent, and the step that reads what its answer says of the turn."""
     chosen = member(step_id, agent, definitions, asked, team=now.team, is_chosen=True, params={"failure": failure})

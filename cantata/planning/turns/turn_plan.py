@@ -9,15 +9,15 @@ from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions, Team
 from cantata.models.graph import RAW, START, Edge, Graph, Step
 from cantata.models.values import JsonValue
-from cantata.models.wire import Turn
+from cantata.models.wire import TurnRequest
 from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faults
 from cantata.planning.turns import handovers, routing
-from cantata.planning.turns.member_steps import Member, member, numbered, row
+from cantata.planning.turns.member_steps import MemberSteps, chain_edges, member, numbered
 
 SYNTHESIZER_PATIENCE_S = 30.0
 
 
-def check(turn: Turn, definitions: Definitions) -> list[Fault]:
+def check(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     """What is wrong with a turn, before anything runs."""
     faults = []
     if not turn.text.strip():
@@ -43,7 +43,7 @@ def check(turn: Turn, definitions: Definitions) -> list[Fault]:
     return faults
 
 
-def plan(turn: Turn, definitions: Definitions) -> Graph:
+def plan(turn: TurnRequest, definitions: Definitions) -> Graph:
     """The graph that answers a turn. Raises ConfigError."""
     faults = check(turn, definitions)
     target = target_of(turn, definitions)
@@ -76,7 +76,7 @@ def _team(name: str, definitions: Definitions, *, prefix: str, text: str) -> tup
 
 def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """A row: each agent gets only the answer before it; the first failure ends it."""
-    members: list[Member] = []
+    members: list[MemberSteps] = []
     for position, agent in enumerate(team.agents):
         members.append(
             member(
@@ -85,7 +85,7 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
             )
         )  # fmt: skip
     steps = [step for each in members for step in each.steps]
-    return Graph(steps=tuple(steps), edges=row([step.id for step in steps])), steps[-1].id
+    return Graph(steps=tuple(steps), edges=chain_edges([step.id for step in steps])), steps[-1].id
 
 
 def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
@@ -135,7 +135,7 @@ def _numbered(names: list[str], position: int) -> str:
     return numbered(name, names[: position + 1].count(name), is_alone=names.count(name) == 1)
 
 
-def target_of(turn: Turn, definitions: Definitions) -> tuple[str, str] | None:
+def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | None:
     """Return what answers a turn, as its kind and its name; None if nothing is named and there is no default."""
     for kind, name in (
         ("workflow", turn.workflow),

@@ -25,7 +25,7 @@ from cantata.errors import CantataError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Outcome, Spec
 from cantata.observability import metrics, traces
-from cantata.planning.canvas import Pace
+from cantata.planning.canvas import BatchPolicy
 from cantata.runs.results import is_over
 from cantata.settings import settings
 from cantata.state.fleet import registry
@@ -202,9 +202,9 @@ class Process:
         for run_id, step in ready:
             self._send(run_id, (step,))
 
-    def pace(self, definitions: str) -> Pace:
+    def pace(self, definitions: str) -> BatchPolicy:
         """Return how this process batches steps of the configuration with this digest."""
-        return Pace(partial(self.costs.is_cheap, definitions), partial(self._batch_size, definitions))
+        return BatchPolicy(partial(self.costs.is_cheap, definitions), partial(self._batch_size, definitions))
 
     def _batch_size(self, definitions: str, spec: Spec, ready: int) -> int:
         cost_ms = max(self.costs.of(definitions, spec.work) or 1.0, 0.05)

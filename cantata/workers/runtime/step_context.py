@@ -1,4 +1,4 @@
-"""A step to do, as its handler sees it."""
+"""The context of a step, which its handler is called with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.planning import expressions
-from cantata.planning.evaluation import Meter
+from cantata.planning.evaluation import EvaluationBudget
 from cantata.state.runs.encoding import to_json
 from cantata.state.runs.records import Begun
 from cantata.workers.runtime.process import Process
@@ -21,14 +21,14 @@ from cantata.workers.runtime.process import Process
 
 @dataclass(frozen=True)
 class StepContext:
-    """A step to do, with the process that does it."""
+    """A begun step, and the process that executes it."""
 
     begun: Begun
     process: Process
 
     @cached_property
     def definitions(self) -> Definitions:
-        """What the run may name."""
+        """The definitions of the run."""
         return self.process.definitions(self.begun.run_id, self.begun.definitions)
 
     @property
@@ -37,12 +37,12 @@ class StepContext:
         return self.begun.spec.params
 
     def text_param(self, name: str) -> str:
-        """A parameter that is text."""
+        """Return a text parameter; empty if it is absent."""
         return str(self.params.get(name, ""))
 
     @cached_property
     def root(self) -> dict[str, JsonValue]:
-        """What expressions of this step see: node ids, `input` and its keys, `output`, and the item in a map."""
+        """The values that expressions of this step may name: node ids, `input` and its keys, `output`, and the item in a map."""
         inputs = self.begun.inputs
         initial = inputs.get("@input")
         root: dict[str, JsonValue] = dict(initial) if isinstance(initial, dict) else {}
@@ -52,33 +52,24 @@ class StepContext:
         window, _, rest = self.begun.step_id.partition(f"{self.begun.spec.window}/")
         if self.begun.spec.window is not None and not window and rest:
             item = self.begun.given
-            root |= {"_item": item, "item": item, "index": int(rest.partition("/")[0])}  # behind it: what an item grew
+            root |= {"_item": item, "item": item, "index": int(rest.partition("/")[0])}  # what follows it names a step that the item added
         return root | {name: value for name, value in inputs.items() if not name.startswith("@")}
 
     def evaluate(self, text: str) -> JsonValue:
-        """The value of an expression. Raises StepError."""
-        with self._counted():
+        """Return the value of an expression. Raises StepError."""
+        with _expression_errors():
             return expressions.parse(text, self.names).evaluate(self.root, self._meter)
 
-    def holds(self, text: str) -> bool:
-        """Whether a condition holds. Raises StepError."""
-        with self._counted():
+    def is_true(self, text: str) -> bool:
+        """Return whether a condition is true. Raises StepError."""
+        with _expression_errors():
             return expressions.parse(text, self.names).is_true(self.root, self._meter)
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        try:
-            yield
-        except expressions.TooMuchError as error:
-            raise StepError(str(error), code="expression_too_large") from error
-        except expressions.ExpressionError as error:
-            raise StepError(str(error), code="bad_expression") from error
-
     @cached_property
-    def _meter(self) -> Meter:
-        """What is left to all expressions of this step together."""
+    def _meter(self) -> EvaluationBudget:
+        """The rest of the limits that all expressions of this step share."""
         limits = self.definitions.limits
-        return Meter(limits.expression_nodes, limits.expression_bytes)
+        return EvaluationBudget(limits.expression_nodes, limits.expression_bytes)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -87,7 +78,7 @@ class StepContext:
 
     @cached_property
     def node_input(self) -> dict[str, JsonValue]:
-        """A node's input: the static part, and the mapped part, which wins."""
+        """The node's input: its static part, overridden by its mapped part."""
         given = cast("dict[str, JsonValue]", self.params.get("input") or {})
         mapped = cast("dict[str, str]", self.params.get("map") or {})
         return {**given, **{key: self.evaluate(text) for key, text in mapped.items()}}
@@ -96,33 +87,45 @@ class StepContext:
 Handler = Callable[[StepContext], Outcome | Awaitable[Outcome]]
 
 
+@contextmanager
+def _expression_errors() -> Iterator[None]:
+    """Turn the errors of expressions into StepErrors."""
+    try:
+        yield
+    except expressions.TooMuchError as error:
+        raise StepError(str(error), code="expression_too_large") from error
+    except expressions.ExpressionError as error:
+        raise StepError(str(error), code="bad_expression") from error
+
+
 def _order(name: str) -> tuple[int, str]:
     number = name.rpartition("/")[2]
     return (int(number) if number.isdigit() else -1, name)
 
 
 def text_input(context: StepContext) -> str:
-    """What an agent is asked: the text it reads; of a node's input, `input` or `text` if that is the only key, else all of it as JSON.
+    """Return the input text of an agent: its text input, else the node's input as text.
 
-    What fills gaps in the agent's texts does not count; if there is nothing else, it is asked nothing.
+    A node's input is the value of `input` or `text` if that is its only key, else all of it as JSON. Keys that fill placeholders of the
+    agent's texts are left out; if there are no others, the text is empty.
     """
     if "@text" in context.begun.inputs:
         return as_text(context.begun.inputs["@text"])
-    gaps = filling(context)
-    node_input = {key: value for key, value in context.node_input.items() if key not in gaps}
-    if gaps and not node_input:
+    filled = placeholder_values(context)
+    node_input = {key: value for key, value in context.node_input.items() if key not in filled}
+    if filled and not node_input:
         return ""
     if len(node_input) == 1 and next(iter(node_input)) in ("input", "text"):
         return as_text(next(iter(node_input.values())))
     return to_json(node_input)
 
 
-def filling(context: StepContext) -> dict[str, str]:
-    """What is put into an agent's texts for the keys of its node's input that they name."""
-    gaps = cast("list[str]", context.params.get("gaps") or [])
-    return {key: as_text(context.node_input[key]) for key in gaps}
+def placeholder_values(context: StepContext) -> dict[str, str]:
+    """Return the texts that fill the placeholders of an agent's texts, by the key of its node's input."""
+    keys = cast("list[str]", context.params.get("gaps") or [])
+    return {key: as_text(context.node_input[key]) for key in keys}
 
 
 def as_text(value: JsonValue) -> str:
-    """An output as a text: itself, or as JSON."""
+    """Return a value as text: a string as it is, else its JSON."""
     return value if isinstance(value, str) else to_json(value)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from cantata.models.definitions import Agent
 from cantata.models.graph import Outcome
-from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, Prompt
+from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
 from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns.agent_steps import STOP
 from cantata.state.runs.encoding import to_json
@@ -82,7 +82,7 @@ def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, Js
             "output": output,
             "type": _type_of(instruction),
         }
-        if isinstance(instruction, str | Prompt) and (model := next(models, None)) is not None and not isinstance(model, str):
+        if isinstance(instruction, str | PromptStep) and (model := next(models, None)) is not None and not isinstance(model, str):
             entry["model_params"] = model.params
         entries.append(entry)
         before = output
@@ -125,7 +125,7 @@ def _text(output: str | None) -> str:
 
 
 def _type_of(instruction: Instruction) -> str:
-    if isinstance(instruction, str | Prompt):
+    if isinstance(instruction, str | PromptStep):
         return "model"
     if isinstance(instruction, FunctionStep | MemoryStep):
         return "function"

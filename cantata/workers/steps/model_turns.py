@@ -11,7 +11,7 @@ from typing import cast
 
 from cantata.errors import StepError
 from cantata.models.definitions import Agent, Model, Tool, mcp_tool
-from cantata.models.instructions import AgenticStep, FunctionStep, MemoryStep, Nested, Prompt
+from cantata.models.instructions import AgenticStep, FunctionStep, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.models.wire import HistoryEntry
 from cantata.planning import templates
@@ -20,7 +20,7 @@ from cantata.planning.turns.agent_steps import template, tools_of
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
-from cantata.workers.runtime.step_context import StepContext, filling, text_input
+from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.steps.structured_output import AnswerValidator
 from cantata.workers.tools import functions, mcp, memory_access, schemas
@@ -78,10 +78,10 @@ class ModelTurn:
         return int(cast(int, self.context.params.get("turn", 0)))
 
     @cached_property
-    def instruction(self) -> str | Prompt | AgenticStep:
+    def instruction(self) -> str | PromptStep | AgenticStep:
         """What is asked for."""
         instruction = self.agent.instructions[self.number]
-        assert not isinstance(instruction, FunctionStep | MemoryStep | Nested)
+        assert not isinstance(instruction, FunctionStep | MemoryStep | NestedStep)
         return instruction
 
     @property
@@ -130,7 +130,7 @@ class ModelTurn:
             params = instruction.model_params
         named: str | Model | None = instruction.model_name if isinstance(instruction, AgenticStep) else None
         if named is None and agent.models:
-            texts = sum(isinstance(each, str | Prompt) for each in agent.instructions[: self.number])
+            texts = sum(isinstance(each, str | PromptStep) for each in agent.instructions[: self.number])
             named = agent.models[texts if len(agent.models) > 1 and not isinstance(instruction, AgenticStep) else 0]
         first = named if isinstance(named, Model) else definitions.model_of(named or agent.model)
         own = {**agent.params, **params, **self._examples()}
@@ -164,7 +164,7 @@ class ModelTurn:
 
     @cached_property
     def _fillings(self) -> dict[str, str]:
-        return {**{name: text or "" for name, text in self.memory.items()}, **filling(self.context)}
+        return {**{name: text or "" for name, text in self.memory.items()}, **placeholder_values(self.context)}
 
     @property
     def forgotten(self) -> list[str]:
@@ -206,7 +206,7 @@ class ModelTurn:
         before = inputs["@first"]
         for number, instruction in enumerate(self.agent.instructions[: self.number]):
             output = inputs[f"@earlier/{number}"]
-            if not isinstance(instruction, FunctionStep | MemoryStep | Nested):
+            if not isinstance(instruction, FunctionStep | MemoryStep | NestedStep):
                 asked, _ = _asked(instruction, _text(before), self._fillings)
                 messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(output)}]
             before = output
@@ -235,7 +235,7 @@ def _answer(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
     return ToolResult(value=json.loads(output) if output else None)
 
 
-def _asked(instruction: str | Prompt | AgenticStep, text: str, remembered: Mapping[str, str]) -> tuple[str, bool]:
+def _asked(instruction: str | PromptStep | AgenticStep, text: str, remembered: Mapping[str, str]) -> tuple[str, bool]:
     """What an instruction asks of a model, given its input and the memories it names, and whether it uses the input."""
     if isinstance(instruction, AgenticStep):
         return text, True

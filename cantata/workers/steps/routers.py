@@ -73,7 +73,7 @@ def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
     if "fault" in context.params:
         said = context.begun.inputs.get("@reply")
-        correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.FORMS[team.strategy]})
+        correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.REPLY_FORMS[team.strategy]})
         messages += [{"role": "assistant", "content": as_text(said)}] if said else []
         messages.append({"role": "user", "content": correction})
     return messages

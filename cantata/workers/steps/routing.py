@@ -12,9 +12,9 @@ from cantata.models.definitions import Team
 from cantata.models.graph import RAW, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.planning.turns import choices, routing
-from cantata.planning.turns.choices import Choice
+from cantata.planning.turns.choices import RouterDecision
 from cantata.planning.turns.prefixes import prefix_of
-from cantata.planning.turns.routing import Round
+from cantata.planning.turns.routing import RoutingRound
 from cantata.state.sessions import rotation
 from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.steps.routers import LATE
@@ -33,7 +33,7 @@ LAST_INPUT = 150  # characters of it that are told when the steps are used up
 
 def team_rules(context: StepContext) -> Outcome:
     """Chooses an agent by the first rule that matches, else has the router asked."""
-    now, team, text = Round.of(context.params), _team(context), text_input(context)
+    now, team, text = RoutingRound.of(context.params), _team(context), text_input(context)
     warnings: list[str] = []
     for number in range(len(team.rules)):
         agent = matched(context, team, number, text, warnings)
@@ -46,12 +46,12 @@ def team_rules(context: StepContext) -> Outcome:
 
 def team_route(context: StepContext) -> Outcome:
     """Does what the router's reply says."""
-    now, team = Round.of(context.params), _team(context)
+    now, team = RoutingRound.of(context.params), _team(context)
     error = _error_of_router(context)
     if error is not None:
         return _undecided(context, now, error["message"], error["code"])
     try:
-        choice = choices.choice_of(context.begun.inputs["@reply"], team.strategy, team.agents)
+        choice = choices.decision_of(context.begun.inputs["@reply"], team.strategy, team.agents)
     except ValueError as fault:
         return _undecided(context, now, str(fault))
     return _decided(context, now, choice)
@@ -59,7 +59,7 @@ def team_route(context: StepContext) -> Outcome:
 
 def team_reply(context: StepContext) -> Outcome:
     """Reads what an agent's answer says of the turn: it is the answer, or what is to be done next."""
-    now, team = Round.of(context.params), _team(context)
+    now, team = RoutingRound.of(context.params), _team(context)
     answer = context.begun.inputs["@text"]
     prefix, rest = prefix_of(answer)
     detail: dict[str, JsonValue] = {"prefix": prefix}
@@ -93,13 +93,13 @@ def team_next(context: StepContext) -> Outcome:
 # --- what is decided ------------------------------------------------------------------------------------------------
 
 
-def _rules_chose(context: StepContext, now: Round, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
+def _rules_chose(context: StepContext, now: RoutingRound, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
     """The outcome where nobody need be asked."""
     fragment = routing.run_agent(now, agent, context.definitions, asked=_this(context), is_default=why["source"] == "default")
     return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
 
 
-def _decided(context: StepContext, now: Round, choice: Choice) -> Outcome:
+def _decided(context: StepContext, now: RoutingRound, choice: RouterDecision) -> Outcome:
     """The outcome of a decision that can be used."""
     team, text = _team(context), text_input(context)
     asked = text if choice.asked is None else choice.asked
@@ -116,7 +116,7 @@ def _decided(context: StepContext, now: Round, choice: Choice) -> Outcome:
     return Outcome(output=asked, fragment=fragment, detail={**detail, "chosen_agent": agent})
 
 
-def _undecided(context: StepContext, now: Round, fault: str, code: str = "") -> Outcome:
+def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = "") -> Outcome:
     """The outcome where the router gave nothing that can be used: it is asked once more, then the default agent answers, if any."""
     team, text = _team(context), text_input(context)
     is_model = not (team.router and team.router.function)
@@ -139,7 +139,7 @@ def _undecided(context: StepContext, now: Round, fault: str, code: str = "") -> 
     raise StepError(f"{head}{fault}{')' if said_nothing else ''}", code="no_agent")
 
 
-def _along_the_plan(context: StepContext, now: Round, answer: JsonValue, asked_again: JsonValue) -> Outcome:
+def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, asked_again: JsonValue) -> Outcome:
     """The outcome of a plan's agent: it is asked again, the next one has its turn, or the plan is at its end."""
     plan = cast("list[str]", context.params["plan"])
     position, run = (int(cast(int, context.params[key])) for key in ("position", "run"))

@@ -9,7 +9,7 @@ from redis import Redis
 from cantata.coordinator.sweeper import sweep_once
 from cantata.dispatch import celery_app, queues
 from cantata.dispatch.celery_app import make_app
-from cantata.models.graph import START, Graph, Items, Step
+from cantata.models.graph import START, Graph, ItemSteps, Step
 from cantata.planning.canvas import Dispatch
 from cantata.state.fleet import load, registry
 from cantata.state.fleet.load import Waiting
@@ -33,7 +33,7 @@ def like(queue: str, step_id: str) -> Step:
 
 def test_leases_count_for_the_queue_of_their_step(ledger: Ledger, valkey: Redis) -> None:
     play = Play(ledger)
-    items = Items(like="m/spec", prefix="m", given=(1, 2), window=5)
+    items = ItemSteps(like="m/spec", prefix="m", given=(1, 2), window=5)
     steps = (like("tools", "a"), like("gpu", "b"), like("gpu", "c"), like("gpu", "m/spec"))
     play.do(START, fragment=Graph(steps=steps, items=items))
     both, one = serve(valkey, "both@h", "tools", "gpu"), serve(valkey, "one@h", "gpu")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cantata.errors import ModelError
-from cantata.models.values import JsonValue, ToolCall, ToolSchema, Usage
+from cantata.models.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata.testing import Rule, ScriptedModels
-from cantata.testing import ToolCall as Scripted
+from cantata.testing import ToolCallRequest as Scripted
 from cantata.workers.models import llm
 
 KEY = "sk-test-1234567890abcdef"
@@ -166,9 +166,9 @@ def test_tools_are_sent_and_called_under_names_that_providers_take(run: Run, ser
     assert bodies(server)[0]["tool_choice"] == {"type": "function", "function": {"name": wire}}
     assert (reply.text, reply.finish_reason) == ("I look.", "tool_calls")
     assert reply.tool_calls == (
-        ToolCall(id="call_0", name="files.read", arguments='{"path": "a"}'),
-        ToolCall(id="call_1", name="files__read", arguments="{}"),
-        ToolCall(id="call_2", name="unheard.of", arguments="{}"),
+        ToolCallRequest(id="call_0", name="files.read", arguments='{"path": "a"}'),
+        ToolCallRequest(id="call_1", name="files__read", arguments="{}"),
+        ToolCallRequest(id="call_2", name="unheard.of", arguments="{}"),
     )
 
 
@@ -206,7 +206,7 @@ def test_earlier_calls_are_told_so_that_every_provider_takes_them(run: Run, serv
         {"name": "unknown_function", "arguments": '{"invalid": "{not json"}'},
     ]
     assert result["name"] == "files__read_601e4eb6"
-    assert reply.tool_calls == (ToolCall(id="call_2", name="files.read"),)  # the id `a` is taken
+    assert reply.tool_calls == (ToolCallRequest(id="call_2", name="files.read"),)  # the id `a` is taken
 
 
 @each_way

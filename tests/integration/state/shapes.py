@@ -8,7 +8,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from cantata.models.graph import START, Edge, Graph, Items, Step
+from cantata.models.graph import START, Edge, Graph, ItemSteps, Step
 from cantata.planning.fragments import adopt
 from tests.integration.state.reference import Reference
 
@@ -31,7 +31,7 @@ def fragments(draw: st.DrawFn, run: Reference, parent: str, number: int) -> Grap
     if draw(seldom):
         like = f"{number}item"
         count = draw(st.integers(0, 6))
-        items = Items(like=like, prefix=str(number), given=tuple(range(count)), window=draw(st.integers(1, 3)))
+        items = ItemSteps(like=like, prefix=str(number), given=tuple(range(count)), window=draw(st.integers(1, 3)))
         edges += [Edge(source=like, target=target) for target in draw(st.lists(st.sampled_from(ids), unique=True, max_size=2))]
         steps.append(draw(_step(like, 0)))
     scoped = draw(st.booleans())

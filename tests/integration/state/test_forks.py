@@ -13,7 +13,7 @@ from redis import Redis
 
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.models.forks import Fork
-from cantata.models.graph import Edge, Graph, Items
+from cantata.models.graph import Edge, Graph, ItemSteps
 from cantata.planning import rewind as planning
 from cantata.state.forks import fork_store
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
@@ -118,7 +118,7 @@ def half_mapped(ledger: Ledger) -> Play:
     edges = (*row("map", "b"), Edge(source="a", target="never", label="other"))
     play.plan(work("a"), work("never"), work("map"), work("b"), edges=edges, terminals=("b",))
     play.do("a", "x" * 50_000)
-    items = Items(like="map/item", prefix="map", given=tuple(range(9)), window=2)
+    items = ItemSteps(like="map/item", prefix="map", given=tuple(range(9)), window=2)
     like, gather = work("map/item", window="map", scope="map"), work("map/gather")
     play.do("map", fragment=Graph(steps=(like, gather), edges=row(like.id, gather.id), items=items, exit=gather.id))
     play.do("map/0", 1)
@@ -391,7 +391,7 @@ def mapped(count: int, *, window: int = 2, on_error: str = "abort") -> Graph:
     item = work("map/*", on_error=on_error, window="map", scope="map")
     return Graph(
         steps=(item, work("map/gather")), edges=(Edge(source="map/*", target="map/gather", wakes=False),),
-        items=Items(like="map/*", prefix="map", given=tuple(range(count)), window=window), exit="map/gather",
+        items=ItemSteps(like="map/*", prefix="map", given=tuple(range(count)), window=window), exit="map/gather",
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.models.graph import START, Edge, Graph, Items, Outcome, Step
+from cantata.models.graph import START, Edge, Graph, ItemSteps, Outcome, Step
 from cantata.models.values import JsonValue
 from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import Ahead
@@ -25,7 +25,7 @@ def mapped(parent: str, given: tuple[JsonValue, ...], *, window: int = 2, gather
             work(f"{parent}/gather", reads={"first": f"{parent}/0"}, **(gather or {})),
         ),
         edges=row(f"{parent}/item", f"{parent}/gather"),
-        items=Items(like=f"{parent}/item", prefix=parent, given=given, window=window),
+        items=ItemSteps(like=f"{parent}/item", prefix=parent, given=given, window=window),
         exit=f"{parent}/gather",
     )
 

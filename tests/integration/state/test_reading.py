@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from cantata.errors import UnknownRunError
-from cantata.models.graph import Graph, Items, Outcome
+from cantata.models.graph import Graph, ItemSteps, Outcome
 from cantata.state.forks import fork_store
 from cantata.state.redis import pieces
 from cantata.state.redis.keys import run_key, shard_key
@@ -30,7 +30,7 @@ def large(ledger: Ledger, run_id: str = "run", *, width: int = WIDTH, window: in
     """A run with a map whose items wait, and a person's step with a long id."""
     play = Play(ledger, run_id)
     play.plan(work("map"), work("b"), wait("flow/ask"), edges=row("map", "b"), terminals=("b",))
-    items = Items(like="map/item", prefix="map", given=tuple(range(width)), window=window)
+    items = ItemSteps(like="map/item", prefix="map", given=tuple(range(width)), window=window)
     like, gather = work("map/item", window="map", scope="map"), work("map/gather")
     play.do("map", fragment=Graph(steps=(like, gather), edges=row(like.id, gather.id), items=items, exit=gather.id))
     return play

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cantata import AgentChain, ConfigError, PromptChain
-from cantata.models.definitions import History, Model, Router, Rule, Synthesizer, Team
-from cantata.models.instructions import Nested
+from cantata.models.definitions import History, Model, Router, RoutingRule, Synthesizer, Team
+from cantata.models.instructions import NestedStep
 
 GPT = "openai/gpt-4o-mini"
 NAME = f"{__name__}:"
@@ -104,9 +104,9 @@ def test_rules_are_patterns_and_functions() -> None:
     made = chain(rules=[(r"(?i)\bsum\b", "ann"), (is_long, "bob"), choose_blindly])
 
     assert team_of(made).rules == [
-        Rule(match=r"(?i)\bsum\b", agent="ann"),
-        Rule(function=f"{NAME}is_long", agent="bob"),
-        Rule(function=f"{NAME}choose_blindly"),
+        RoutingRule(match=r"(?i)\bsum\b", agent="ann"),
+        RoutingRule(function=f"{NAME}is_long", agent="bob"),
+        RoutingRule(function=f"{NAME}choose_blindly"),
     ]
 
 
@@ -167,7 +167,7 @@ def test_chains_within_agents_are_agents_too() -> None:
     made = chain(agents={"ann": PromptChain([GPT], [inner, "outer {input}"]), **agents("bob")})
 
     assert list(made.definitions.agents) == ["ann", "ann.1", "bob"]
-    assert made.definitions.agents["ann"].instructions[0] == Nested(agent="ann.1")
+    assert made.definitions.agents["ann"].instructions[0] == NestedStep(agent="ann.1")
     assert team_of(made).agents == ["ann", "bob"]
 
 

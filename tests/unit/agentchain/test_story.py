@@ -13,7 +13,7 @@ from cantata.models.definitions import Team
 from cantata.models.events import event_of
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo
-from cantata.models.wire import RunResult, Turn
+from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.runs.records import StepRecord
 
 PIPELINE = Team(mode="pipeline", agents=["ann", "bob"])
@@ -30,7 +30,7 @@ class Play:
         self._known: dict[str, StepRecord] = {}
         self._at = 1000
         self.mapping = LogMapping(
-            Turn(text=text, session="s", **({"team": "team"} | turn if "agent" not in turn else turn)), team, self._steps
+            TurnRequest(text=text, session="s", **({"team": "team"} | turn if "agent" not in turn else turn)), team, self._steps
         )
 
     def knows(self, step_id: str, kind: str = "agent.turn", output: Any = None, **given: Any) -> None:

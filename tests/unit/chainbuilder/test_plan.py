@@ -12,7 +12,7 @@ from cantata.frontends.chainbuilder.compiling import FAILED, START, definitions_
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
 from cantata.frontends.chainbuilder.reading import read_base, read_parts
 from cantata.frontends.promptchain import PromptChain
-from cantata.models.instructions import FunctionStep, Nested
+from cantata.models.instructions import FunctionStep, NestedStep
 from cantata.planning import templates
 from cantata.planning.chain_checks import checks
 from cantata.planning.expressions import parse
@@ -200,7 +200,7 @@ def test_functions_and_chains_within_are_named() -> None:
     parts = read_parts(["{input}", clean, PromptChain([GPT], ["deep"])], "normal")
 
     (within,) = parts.agents
-    assert parts.instructions == ["{input}", FunctionStep(function=f"{__name__}:clean"), Nested(agent=within)]
+    assert parts.instructions == ["{input}", FunctionStep(function=f"{__name__}:clean"), NestedStep(agent=within)]
     assert parts.folder is not None
 
 

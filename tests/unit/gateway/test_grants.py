@@ -10,7 +10,7 @@ from cantata.gateway.grants import UNLIMITED, Grant, Scope
 from cantata.gateway.http_errors import Refused
 from cantata.models.definitions import Agent, Chain, Definitions, Team
 from cantata.models.graph import Spec
-from cantata.models.wire import ChainNode, ChainRequest, Turn
+from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 
 DEFINITIONS = Definitions.model_validate(
     {
@@ -52,7 +52,7 @@ TURNS = [
 
 @pytest.mark.parametrize(("asked", "enough"), TURNS)
 def test_a_limited_token_has_turns_answered_by_what_it_names(asked: dict[str, str], enough: dict[str, list[str]]) -> None:
-    turn = Turn(text="hello", **asked)  # type: ignore[arg-type]  # each is a text
+    turn = TurnRequest(text="hello", **asked)  # type: ignore[arg-type]  # each is a text
 
     for grant in (token(), token(**enough), UNLIMITED):
         grant.check_turn(turn, DEFINITIONS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantata.models.graph import Edge, Graph, Spec, Step
 from cantata.planning import canvas
-from cantata.planning.canvas import MAX_CHAIN_LINKS, Canvas, Dispatch, Followers, Pace, carried, steps_of
+from cantata.planning.canvas import MAX_CHAIN_LINKS, BatchPolicy, Canvas, Dispatch, Followers, carried, steps_of
 from tests.examples import examples
 
 
@@ -38,7 +38,7 @@ class App(Celery):
 DISPATCH = Dispatch(App(set_as_current=False), "r")
 
 
-def build(ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: Pace | None = None) -> tuple[Any, ...]:
+def build(ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: BatchPolicy | None = None) -> tuple[Any, ...]:
     return canvas.build(DISPATCH, ready, Followers(graph) if graph else None, pace)
 
 
@@ -155,7 +155,7 @@ def test_decisions_waits_and_early_joins_are_not_carried() -> None:
 
 def test_cheap_steps_go_several_to_a_message_and_carry_nothing() -> None:
     graph = Graph(steps=tuple(step(f"s{i}") for i in range(10)))
-    pace = Pace(lambda spec: True, lambda spec, ready: 4)
+    pace = BatchPolicy(lambda spec: True, lambda spec, ready: 4)
 
     (fan,) = build([spec_of(graph, f"s{i}") for i in range(10)], graph, pace)
 
@@ -165,7 +165,7 @@ def test_cheap_steps_go_several_to_a_message_and_carry_nothing() -> None:
 
 def test_steps_of_different_kind_or_queue_never_share_a_message() -> None:
     steps = (step("a"), step("b", queue="gpu"), step("c", kind="tool.call"))
-    pace = Pace(lambda spec: True, lambda spec, ready: 10)
+    pace = BatchPolicy(lambda spec: True, lambda spec, ready: 10)
 
     (fan,) = build([(s.id, s) for s in steps], None, pace)
 
@@ -188,7 +188,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(graph: Graph, cheap: bool) -> None:
     targets = {edge.target for edge in graph.edges}
     ready = [(s.id, s) for s in graph.steps if s.id not in targets]
-    pace = Pace(lambda spec: cheap, lambda spec, count: 3)
+    pace = BatchPolicy(lambda spec: cheap, lambda spec, count: 3)
 
     canvases = build(ready, graph, pace)
 

@@ -9,7 +9,7 @@ import pytest
 from cantata.errors import StepError
 from cantata.models.definitions import Chain, Definitions, Tool
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, Turn
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
@@ -171,7 +171,7 @@ def test_a_named_chain_reads_what_it_declares_and_nothing_else() -> None:
 
 def test_a_turn_cannot_give_a_workflow_any_other_input_than_its_text() -> None:
     def told(definitions: Definitions) -> list[str]:
-        return [str(fault) for fault in turn_plan.check(Turn(text="hello", workflow="sub"), definitions)]
+        return [str(fault) for fault in turn_plan.check(TurnRequest(text="hello", workflow="sub"), definitions)]
 
     assert told(sub(user_input="string")) == []
     assert told(sub(text="string")) == [

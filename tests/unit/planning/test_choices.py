@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cantata.models.definitions import Strategy
 from cantata.models.values import JsonValue
-from cantata.planning.turns.choices import FORMS, TEMPLATES, Choice, choice_of, details
+from cantata.planning.turns.choices import REPLY_FORMS, TEMPLATES, RouterDecision, decision_of, details
 
 AGENTS = ("ann", "bob")
 STRATEGIES: tuple[Strategy, ...] = ("single_agent_dispatch", "static_plan", "dynamic_decomposition")
@@ -20,27 +20,27 @@ STRATEGIES: tuple[Strategy, ...] = ("single_agent_dispatch", "static_plan", "dyn
 @pytest.mark.parametrize(
     ("strategy", "reply", "choice"),
     [
-        ("single_agent_dispatch", {"chosen_agent": "ann"}, Choice(("ann",))),
-        ("single_agent_dispatch", '{"chosen_agent": "ann", "refined_query": "x"}', Choice(("ann",), "x")),
-        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": None}, Choice(("ann",))),
-        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": " "}, Choice(("ann",))),
-        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": {"a": 1}}, Choice(("ann",))),
-        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": 5}, Choice(("ann",))),
-        ("static_plan", {"plan": ["bob"], "initial_input": {"a": 1}}, Choice(("bob",), '{"a": 1}')),
-        ("single_agent_dispatch", " bob\n", Choice(("bob",))),
-        ("single_agent_dispatch", '```json\n{"chosen_agent": "bob"}\n```', Choice(("bob",))),
-        ("single_agent_dispatch", '{"chosen_agent": "ann"} or rather {"chosen_agent": "bob"}', Choice(("bob",))),
-        ("static_plan", {"plan": ["bob", "ann", "bob"]}, Choice(("bob", "ann", "bob"))),
-        ("static_plan", {"plan": ["bob"], "initial_input": "x"}, Choice(("bob",), "x")),
-        ("dynamic_decomposition", {"next_action": "call_agent", "agent_name": "ann", "agent_input": "x"}, Choice(("ann",), "x")),
-        ("dynamic_decomposition", {"next_action": "call_agent", "agent_name": "ann"}, Choice(("ann",))),
-        ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": "x"}, Choice(answer="x")),
-        ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": ""}, Choice(answer="")),
-        ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": [1]}, Choice(answer="[1]")),
+        ("single_agent_dispatch", {"chosen_agent": "ann"}, RouterDecision(("ann",))),
+        ("single_agent_dispatch", '{"chosen_agent": "ann", "refined_query": "x"}', RouterDecision(("ann",), "x")),
+        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": None}, RouterDecision(("ann",))),
+        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": " "}, RouterDecision(("ann",))),
+        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": {"a": 1}}, RouterDecision(("ann",))),
+        ("single_agent_dispatch", {"chosen_agent": "ann", "refined_query": 5}, RouterDecision(("ann",))),
+        ("static_plan", {"plan": ["bob"], "initial_input": {"a": 1}}, RouterDecision(("bob",), '{"a": 1}')),
+        ("single_agent_dispatch", " bob\n", RouterDecision(("bob",))),
+        ("single_agent_dispatch", '```json\n{"chosen_agent": "bob"}\n```', RouterDecision(("bob",))),
+        ("single_agent_dispatch", '{"chosen_agent": "ann"} or rather {"chosen_agent": "bob"}', RouterDecision(("bob",))),
+        ("static_plan", {"plan": ["bob", "ann", "bob"]}, RouterDecision(("bob", "ann", "bob"))),
+        ("static_plan", {"plan": ["bob"], "initial_input": "x"}, RouterDecision(("bob",), "x")),
+        ("dynamic_decomposition", {"next_action": "call_agent", "agent_name": "ann", "agent_input": "x"}, RouterDecision(("ann",), "x")),
+        ("dynamic_decomposition", {"next_action": "call_agent", "agent_name": "ann"}, RouterDecision(("ann",))),
+        ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": "x"}, RouterDecision(answer="x")),
+        ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": ""}, RouterDecision(answer="")),
+        ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": [1]}, RouterDecision(answer="[1]")),
     ],
 )
-def test_a_reply_that_can_be_used(strategy: Strategy, reply: JsonValue, choice: Choice) -> None:
-    assert choice_of(reply, strategy, AGENTS) == choice
+def test_a_reply_that_can_be_used(strategy: Strategy, reply: JsonValue, choice: RouterDecision) -> None:
+    assert decision_of(reply, strategy, AGENTS) == choice
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_reply_that_can_be_used(strategy: Strategy, reply: JsonValue, choice: 
 )
 def test_a_reply_that_cannot_be_used_says_why(strategy: Strategy, reply: JsonValue, fault: str) -> None:
     with pytest.raises(ValueError, match=r"\w") as caught:
-        choice_of(reply, strategy, AGENTS)
+        decision_of(reply, strategy, AGENTS)
     assert str(caught.value).startswith(fault)
 
 
@@ -74,14 +74,14 @@ def test_a_reply_that_cannot_be_used_says_why(strategy: Strategy, reply: JsonVal
 )
 def test_whatever_is_replied_nobody_else_is_chosen(strategy: Strategy, reply: JsonValue) -> None:
     with suppress(ValueError):
-        assert set(choice_of(reply, strategy, AGENTS).agents) <= set(AGENTS)
+        assert set(decision_of(reply, strategy, AGENTS).agents) <= set(AGENTS)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_asked_without_a_template_tells_the_form_of_the_reply(strategy: Strategy) -> None:
-    assert TEMPLATES[strategy].endswith(FORMS[strategy])
+    assert TEMPLATES[strategy].endswith(REPLY_FORMS[strategy])
     assert "{agent_details}" in TEMPLATES[strategy]
-    for line in FORMS[strategy].split(" or {"):
+    for line in REPLY_FORMS[strategy].split(" or {"):
         json.loads(line.replace(", ...", "") if line.startswith("{") else "{" + line)
 
 

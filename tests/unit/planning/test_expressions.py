@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue
-from cantata.planning.evaluation import Meter
+from cantata.planning.evaluation import EvaluationBudget
 from cantata.planning.expressions import ExpressionError, TooMuchError, parse
 from tests.examples import examples
 
@@ -626,13 +626,13 @@ def test_an_expression_that_multiplies_its_data_ends_and_names_its_bound(text: s
         assert parse(text).evaluate(LARGE) in (1, True)
         return
     with pytest.raises(TooMuchError, match=setting) as caught:
-        parse(text).evaluate(LARGE, Meter(nodes=200_000, bytes=6_400_000))  # a tenth of the usual bounds: the same in less time
+        parse(text).evaluate(LARGE, EvaluationBudget(nodes=200_000, bytes=6_400_000))  # a tenth of the usual bounds: the same in less time
 
     assert repr(text)[:100] in str(caught.value)
 
 
 def test_what_is_in_a_value_many_times_is_counted_so_often_and_looked_at_once() -> None:
-    meter = Meter(bytes=2**70)  # by looking at each it would take ages
+    meter = EvaluationBudget(bytes=2**70)  # by looking at each it would take ages
 
     parse(piped("[@,@]", 60, "text")).evaluate({"text": "12345678"}, meter)
 
@@ -640,23 +640,23 @@ def test_what_is_in_a_value_many_times_is_counted_so_often_and_looked_at_once() 
 
 
 def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -> None:
-    meter, expression = Meter(nodes=10_000, bytes=1000), parse("text")
+    meter, expression = EvaluationBudget(nodes=10_000, bytes=1000), parse("text")
     for _ in range(9):
         expression.evaluate({"text": "x" * 100}, meter)
 
     with pytest.raises(TooMuchError, match=r"makes more than 0\.001 MB"):
         expression.evaluate({"text": "x" * 100}, meter)
 
-    assert expression.evaluate({"text": "x"}, Meter(nodes=1, bytes=10)) == "x"
+    assert expression.evaluate({"text": "x"}, EvaluationBudget(nodes=1, bytes=10)) == "x"
     with pytest.raises(TooMuchError, match="looks at more than 1 values"):
-        parse("text.x").evaluate({"text": "x"}, Meter(nodes=1, bytes=10))
+        parse("text.x").evaluate({"text": "x"}, EvaluationBudget(nodes=1, bytes=10))
 
 
 def test_usual_expressions_on_much_data_are_far_from_the_bounds() -> None:
     root: dict[str, JsonValue] = {"items": [{"n": i, "name": f"n{i}", "body": "y" * 1000} for i in range(10_000)]}
 
     for text in ("items", "items[?n > `50`].{a: n, b: name}", "sort_by(items, &n)[].name", "length(items[?contains(body, 'z')])"):
-        meter = Meter()
+        meter = EvaluationBudget()
         parse(text).evaluate(root, meter)
 
         assert meter.nodes_left > 0.9 * meter.nodes

@@ -7,10 +7,10 @@ import pytest
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Defaults, Definitions, Synthesizer, Team
 from cantata.models.graph import Edge, Graph, Step
-from cantata.models.wire import Turn
+from cantata.models.wire import TurnRequest
 from cantata.planning.fragments import adopt
 from cantata.planning.turns import agent_steps, turn_plan
-from cantata.planning.turns.routing import Round, run_agent
+from cantata.planning.turns.routing import RoutingRound, run_agent
 
 AGENTS = {"a": Agent(), "b": Agent(retries=7), "two": Agent(instructions=["1 {input}", "2 {input}"])}
 TEAMS = {
@@ -23,7 +23,7 @@ DEFINITIONS = Definitions(agents=AGENTS, teams=TEAMS, defaults=Defaults(team="ro
 
 
 def planned(**turn: str) -> Graph:
-    return turn_plan.plan(Turn(text="hi", **turn), DEFINITIONS)  # type: ignore[arg-type]
+    return turn_plan.plan(TurnRequest(text="hi", **turn), DEFINITIONS)  # type: ignore[arg-type]
 
 
 def step(graph: Graph, step_id: str) -> Step:
@@ -73,14 +73,14 @@ def test_the_default_team_answers_turns_that_name_none() -> None:
 @pytest.mark.parametrize(
     ("turn", "said"),
     [
-        (Turn(text=" "), "the text is empty"),
-        (Turn(text="hi \udcff"), "the text is not UTF-8"),
-        (Turn(text="x", team="rwo"), "no team is called 'rwo'; did you mean 'row'"),
-        (Turn(text="x", agent="zzz"), "no agent is called 'zzz'; known: 'a', 'b', 'two'"),
-        (Turn(text="x", team="row", agent="a"), "one of them"),
+        (TurnRequest(text=" "), "the text is empty"),
+        (TurnRequest(text="hi \udcff"), "the text is not UTF-8"),
+        (TurnRequest(text="x", team="rwo"), "no team is called 'rwo'; did you mean 'row'"),
+        (TurnRequest(text="x", agent="zzz"), "no agent is called 'zzz'; known: 'a', 'b', 'two'"),
+        (TurnRequest(text="x", team="row", agent="a"), "one of them"),
     ],
 )
-def test_a_bad_turn_is_told_what_is_wrong(turn: Turn, said: str) -> None:
+def test_a_bad_turn_is_told_what_is_wrong(turn: TurnRequest, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         turn_plan.plan(turn, DEFINITIONS)
 
@@ -114,7 +114,7 @@ def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> No
         teams={"row": Team(mode="pipeline", agents=["a", "a", "a.2"]), "desk": Team(mode="router", agents=["a", "a.2"])},
     )
 
-    assert [s.id for s in turn_plan.plan(Turn(text="hi", team="row"), definitions).steps] == ["a.1", "a.2", "a.2.1"]
-    rounds = [Round("desk", "=@start", "=@start", number=number) for number in (1, 2)]
+    assert [s.id for s in turn_plan.plan(TurnRequest(text="hi", team="row"), definitions).steps] == ["a.1", "a.2", "a.2.1"]
+    rounds = [RoutingRound("desk", "=@start", "=@start", number=number) for number in (1, 2)]
     ids = {run_agent(now, name, definitions, asked="=@start").steps[0].id for now in rounds for name in ("a", "a.2")}
     assert ids == {"a", "a.2", "a.2.1", "a.2.2"}

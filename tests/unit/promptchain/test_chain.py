@@ -12,7 +12,7 @@ import pytest
 from cantata import AgenticStepProcessor, ConfigError, PromptChain
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.models.definitions import Agent, Model
-from cantata.models.instructions import AgenticStep, FunctionStep, Nested, Prompt
+from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
 
 GPT = "openai/gpt-4o-mini"
 NAME = f"{__name__}:"
@@ -71,7 +71,7 @@ def test_chains_within_chains_are_agents_with_their_own_tools() -> None:
     definitions = PromptChain([GPT], ["{input}", inner, inner]).definitions
 
     assert list(definitions.agents) == ["chain", "chain.2", "chain.2.2", "chain.3", "chain.3.2"]
-    assert definitions.agents["chain"].instructions == ["{input}", Nested(agent="chain.2"), Nested(agent="chain.3")]
+    assert definitions.agents["chain"].instructions == ["{input}", NestedStep(agent="chain.2"), NestedStep(agent="chain.3")]
     assert definitions.agents["chain"].tools == []
     assert definitions.agents["chain.2"].tools == ["look_up"]
 
@@ -139,7 +139,7 @@ def test_a_text_that_names_a_file_is_what_the_file_says(tmp_path: Path) -> None:
 
     chain = PromptChain(GPT, ["ask.md", "file: plain", "other.md", ("ask.md", [])], additional_prompt_dirs=[str(tmp_path)])
 
-    assert agent_of(chain).instructions == ["Ask: {input}", "Plain: {input}", "other.md", Prompt(prompt="Ask: {input}", tools=[])]
+    assert agent_of(chain).instructions == ["Ask: {input}", "Plain: {input}", "other.md", PromptStep(prompt="Ask: {input}", tools=[])]
 
 
 def test_the_folders_given_come_before_that_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_an_instruction_may_have_tools_of_its_own() -> None:
     )
 
     assert agent_of(chain).tools == ["look_up", "notes"]
-    assert [each.tools for each in agent_of(chain).instructions if isinstance(each, Prompt | AgenticStep)] == [
+    assert [each.tools for each in agent_of(chain).instructions if isinstance(each, PromptStep | AgenticStep)] == [
         ["look_up"], [], ["notes.length"], ["look_up"],
     ]  # fmt: skip
 

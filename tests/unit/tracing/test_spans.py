@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from structlog.testing import capture_logs
 
 from cantata.models.graph import Spec
-from cantata.models.values import ToolCall, Usage
+from cantata.models.values import ToolCallRequest, Usage
 from cantata.observability import traces
 from cantata.observability.traces import conventions, trace_ids
 from cantata.observability.traces.spans import Spans
@@ -103,7 +103,7 @@ def test_messages_are_told_as_the_conventions_have_them() -> None:
     ]  # fmt: skip
 
     asked = json.loads(conventions.asked(messages))
-    said = json.loads(conventions.said("so", [ToolCall(id="2", name="add", arguments="{}")], "stop"))
+    said = json.loads(conventions.said("so", [ToolCallRequest(id="2", name="add", arguments="{}")], "stop"))
 
     assert asked[0] == {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
     assert asked[1]["parts"] == [{"type": "tool_call", "id": "1", "name": "add", "arguments": '{"a": 1}'}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantata.models.values import ToolCall
+from cantata.models.values import ToolCallRequest
 from cantata.workers.models.llm.model_replies import ReplyBuilder
 from cantata.workers.models.llm.wire_names import LONGEST, ToolNames
 
@@ -25,7 +25,7 @@ class Dumps:
         return self._dumped
 
 
-def calls_of(calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Sequence[str] = ()) -> tuple[ToolCall, ...]:
+def calls_of(calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Sequence[str] = ()) -> tuple[ToolCallRequest, ...]:
     draft = ReplyBuilder()
     draft.take({"choices": [{"message": {"tool_calls": list(calls)}}]})
     return draft.tool_calls(names, taken)
@@ -43,14 +43,14 @@ def calls_of(calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Seq
     ],
 )
 def test_a_call_is_read_from_a_dict_an_object_a_mixture_and_a_model(call: object) -> None:
-    assert calls_of([call]) == (ToolCall(id="x", name="add", arguments='{"a": 1}'),)
+    assert calls_of([call]) == (ToolCallRequest(id="x", name="add", arguments='{"a": 1}'),)
 
 
 @pytest.mark.parametrize(
     "call", [{}, {"function": None}, {"function": {"name": None}}, {"name": "add"}, "add", SimpleNamespace(), Dumps(None)]
 )
 def test_a_call_that_names_no_function_has_an_empty_name(call: object) -> None:
-    assert calls_of([call]) == (ToolCall(id="call_0", name="", arguments="{}"),)
+    assert calls_of([call]) == (ToolCallRequest(id="call_0", name="", arguments="{}"),)
 
 
 def test_ids_that_are_missing_or_taken_are_counted_on() -> None:
@@ -82,8 +82,8 @@ def test_calls_in_pieces_are_put_together_by_index() -> None:
         draft.add(piece(index, call))
 
     assert draft.tool_calls(NO_NAMES, ()) == (
-        ToolCall(id="a", name="add", arguments='{"a": 1}'),
-        ToolCall(id="b", name="sub", arguments='{"x": 2}'),
+        ToolCallRequest(id="a", name="add", arguments='{"a": 1}'),
+        ToolCallRequest(id="b", name="sub", arguments='{"x": 2}'),
     )
 
 

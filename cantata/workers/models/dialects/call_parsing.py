@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cantata.models.values import JsonValue, ToolCall, Value
+from cantata.models.values import JsonValue, ToolCallRequest, Value
 from cantata.planning import json_repair
 
 Dialect = Literal["native", "json"]
@@ -38,7 +38,7 @@ class ParsedReply:
     calls: tuple[ParsedCall, ...] = ()
 
 
-def calls_of(text: str, tool_calls: Sequence[ToolCall] = ()) -> ParsedReply:
+def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedReply:
     """What a reply with this text and these native calls says; native calls come first.
 
     A JSON reply is an object with `response`, or `mcp` ({tool, method, params}, {tool, intent, context}, or a list of them), or
@@ -76,7 +76,7 @@ def _texts(value: dict[str, JsonValue], *keys: str) -> bool:
     return all(isinstance(value.get(key), str) and value[key] for key in keys)
 
 
-def _native(call: ToolCall) -> ParsedCall:
+def _native(call: ToolCallRequest) -> ParsedCall:
     if not call.name:
         return ParsedCall(id=call.id, name=UNKNOWN_FUNCTION, fault="The call names no tool.")
     arguments, fault = _arguments(call.arguments)

@@ -9,7 +9,7 @@ from itertools import count
 
 from pydantic import Field
 
-from cantata.models.values import ToolCall, Usage, Value
+from cantata.models.values import ToolCallRequest, Usage, Value
 from cantata.workers.models.llm.wire_names import ToolNames
 
 
@@ -20,7 +20,7 @@ class Reply(Value):
     usage: Usage
     model: str = Field(description="the name it was asked by")
     finish_reason: str = Field(description="stop, length, tool_calls or content_filter")
-    tool_calls: tuple[ToolCall, ...] = Field(default=(), description="the tools it asks for, in its order")
+    tool_calls: tuple[ToolCallRequest, ...] = Field(default=(), description="the tools it asks for, in its order")
     cached: bool = Field(default=False, description="what was answered to the same request before; the model was not asked")
 
 
@@ -73,10 +73,10 @@ class ReplyBuilder:
         known.id, known.name = known.id or piece.id, known.name or piece.name
         known.arguments += piece.arguments
 
-    def tool_calls(self, names: ToolNames, taken: Collection[str]) -> tuple[ToolCall, ...]:
+    def tool_calls(self, names: ToolNames, taken: Collection[str]) -> tuple[ToolCallRequest, ...]:
         """The calls by our names. An id that is missing, or `taken` by an earlier call, becomes `call_<n>`, counted on from those."""
         return tuple(
-            ToolCall(id=call_id, name=names.own(call.name) if call.name else "", arguments=_whole(call.arguments) or "{}")
+            ToolCallRequest(id=call_id, name=names.own(call.name) if call.name else "", arguments=_whole(call.arguments) or "{}")
             for call_id, call in zip(_ids(self.calls, taken), self.calls, strict=True)
         )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.models.values import JsonValue, ToolCall
+from cantata.models.values import JsonValue, ToolCallRequest
 from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, ParsedCall, ParsedReply, calls_of
 
 
@@ -17,11 +17,11 @@ def spoken(text: str | JsonValue) -> tuple[ParsedCall, ...]:
 
 
 def native(arguments: str, name: str = "add", call_id: str = "c1") -> ParsedCall:
-    return calls_of("", [ToolCall(id=call_id, name=name, arguments=arguments)]).calls[0]
+    return calls_of("", [ToolCallRequest(id=call_id, name=name, arguments=arguments)]).calls[0]
 
 
 def test_a_native_call_has_its_arguments() -> None:
-    said = calls_of("I add.", [ToolCall(id="c1", name="add", arguments='{"a": 1}')])
+    said = calls_of("I add.", [ToolCallRequest(id="c1", name="add", arguments='{"a": 1}')])
 
     assert said == ParsedReply("I add.", (ParsedCall(id="c1", name="add", arguments={"a": 1}),))
 
@@ -148,14 +148,17 @@ def test_a_call_that_breaks_off_is_not_made() -> None:
 
 
 def test_both_dialects_mix() -> None:
-    said = calls_of('{"response": "both", "mcp": {"tool": "t"}}', [ToolCall(id="call_2", name="n")])
+    said = calls_of('{"response": "both", "mcp": {"tool": "t"}}', [ToolCallRequest(id="call_2", name="n")])
 
     assert said.response == "both"
     assert [(call.id, call.name, call.dialect) for call in said.calls] == [("call_2", "n", "native"), ("call_2_", "t", "json")]
 
 
-@given(st.text(), st.lists(st.builds(ToolCall, id=st.sampled_from(["", "a", "call_1"]), name=st.text(), arguments=st.text()), max_size=4))
-def test_every_native_call_is_there_once_under_an_id_of_its_own(text: str, asked: list[ToolCall]) -> None:
+@given(
+    st.text(),
+    st.lists(st.builds(ToolCallRequest, id=st.sampled_from(["", "a", "call_1"]), name=st.text(), arguments=st.text()), max_size=4),
+)
+def test_every_native_call_is_there_once_under_an_id_of_its_own(text: str, asked: list[ToolCallRequest]) -> None:
     calls = [call for call in calls_of(text, asked).calls if call.dialect == "native"]
 
     assert len(calls) == len(asked) == len({call.id for call in calls})
