@@ -24,7 +24,7 @@ from cantata.embedded.stack_member import (
     stack_is_gone,
 )
 from cantata.embedded.stack_plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
-from cantata.embedded.stack_record import Process
+from cantata.embedded.stack_record import StackProcess
 
 __all__ = [
     "FINISH",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProcessIdentity:
     """A process as the system describes it. Its command line is no part of it: Celery's workers change theirs."""
 
     pid: int
@@ -32,12 +32,12 @@ class Identity:
                 (os.killpg if group else os.kill)(self.pid, signal_number)
 
 
-def identify(pid: int) -> Identity | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """Describe a process; None if there is none of this pid, or only its zombie."""
     return _from_proc(pid) if sys.platform == "linux" else _from_ps(pid)
 
 
-def wait_gone(identities: Sequence[Identity], timeout_s: float) -> bool:
+def wait_ended(identities: Sequence[ProcessIdentity], timeout_s: float) -> bool:
     """Wait until none of these processes is left; false if the time ran out before."""
     give_up = time.monotonic() + timeout_s
     while any(identity.is_alive() for identity in identities):
@@ -47,14 +47,14 @@ def wait_gone(identities: Sequence[Identity], timeout_s: float) -> bool:
     return True
 
 
-def _from_proc(pid: int) -> Identity | None:
+def _from_proc(pid: int) -> ProcessIdentity | None:
     try:
         # The name in parentheses may hold anything, even ")": what follows the last one is fixed.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return None
     state, ticks = fields[0], fields[19]
-    return None if state in "ZX" else Identity(pid, f"{_boot()} {ticks}")
+    return None if state in "ZX" else ProcessIdentity(pid, f"{_boot()} {ticks}")
 
 
 @cache
@@ -65,8 +65,8 @@ def _boot() -> str:
         return ""
 
 
-def _from_ps(pid: int) -> Identity | None:
+def _from_ps(pid: int) -> ProcessIdentity | None:
     ask = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     told = subprocess.run(ask, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}).stdout
     state, _, started = told.strip().partition(" ")
-    return None if not started or state.startswith("Z") else Identity(pid, " ".join(started.split()))
+    return None if not started or state.startswith("Z") else ProcessIdentity(pid, " ".join(started.split()))

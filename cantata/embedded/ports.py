@@ -15,7 +15,7 @@ BACKLOG = 2048  # connections that may come at once
 
 
 @dataclass(frozen=True)
-class Port:
+class BoundPort:
     """A port that this process listens on."""
 
     listening: socket.socket
@@ -31,10 +31,10 @@ class Port:
         return f"http://{HOST}:{self.number}"
 
 
-def bind(home: Home, wanted: Mapping[str, int]) -> dict[str, Port]:
+def bind(home: Home, wanted: Mapping[str, int]) -> dict[str, BoundPort]:
     """Listen for each service: on the port that it had in this folder, else on the one wanted, else on any that is free."""
     before = _read(home)
-    return {name: Port(_listen((before.get(name, port), port, 0)), port) for name, port in wanted.items()}
+    return {name: BoundPort(_listen((before.get(name, port), port, 0)), port) for name, port in wanted.items()}
 
 
 def keep(home: Home, numbers: Mapping[str, int]) -> None:
@@ -43,7 +43,7 @@ def keep(home: Home, numbers: Mapping[str, int]) -> None:
         (home.path / "ports.json").write_text(json.dumps(_read(home) | dict(numbers)) + "\n", "utf-8")
 
 
-def close(ports: Mapping[str, Port]) -> None:
+def close(ports: Mapping[str, BoundPort]) -> None:
     """Close the sockets in this process."""
     for port in ports.values():
         port.listening.close()

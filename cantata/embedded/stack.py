@@ -17,20 +17,20 @@ from typing import Self
 
 from cantata.embedded import ports
 from cantata.embedded.home import Home
-from cantata.embedded.identity import Identity, identify, wait_gone
+from cantata.embedded.identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_plan import (
     KEEP,
     ORPHAN_GRACE_S,
     PYTHON,
     SERVER_STOP_S,
     USUAL_PORTS,
-    Plan,
+    StackPlan,
     WorkerCommand,
     cores,
     make_plan,
     worker_command,
 )
-from cantata.embedded.stack_record import Process, Record, clear_stale_record, read_record
+from cantata.embedded.stack_record import StackProcess, StackRecord, clear_stale_record, read_record
 from cantata.embedded.valkey import answers, server_url
 from cantata.errors import ConfigError, UnavailableError
 from cantata.extras import check_extras
@@ -45,7 +45,7 @@ class Stack:
     """A stack that runs. As a context manager it ends with the block, unless it is kept."""
 
     def __init__(
-        self, home: Home, url: str, *, supervisor: Identity | None = None, link: subprocess.Popen[bytes] | None = None,
+        self, home: Home, url: str, *, supervisor: ProcessIdentity | None = None, link: subprocess.Popen[bytes] | None = None,
         moved: Mapping[str, int] | None = None, virtual_time: bool = False,
     ) -> None:  # fmt: skip
         self.home = home
@@ -163,7 +163,7 @@ class Stack:
             _end(self.home, self._supervisor, grace_s)
         self._hang_up()
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[StackProcess]:
         """What runs: the supervisor first, then its children."""
         record = read_record(self.home)
         return [] if record is None else _all_processes(record)
@@ -230,7 +230,7 @@ class StackStatus:
     url: str | None = None
     flower_url: str | None = None
     gateway_url: str | None = None
-    processes: tuple[Process, ...] = ()
+    processes: tuple[StackProcess, ...] = ()
     code_fault: str = ""
     """Why changed code is not served, if it is not."""
 
@@ -287,17 +287,17 @@ def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:
     return True
 
 
-def _end(home: Home, supervisor: Identity, grace_s: float) -> None:
+def _end(home: Home, supervisor: ProcessIdentity, grace_s: float) -> None:
     for wait_s in (grace_s, HURRY_S):
         supervisor.signal(signal.SIGTERM)  # the second one means: at once
-        if wait_gone([supervisor], wait_s):
+        if wait_ended([supervisor], wait_s):
             return
     supervisor.signal(signal.SIGKILL)
-    wait_gone([supervisor], HURRY_S)
+    wait_ended([supervisor], HURRY_S)
     clear_stale_record(home)
 
 
-def _current_record(home: Home) -> Record | None:
+def _current_record(home: Home) -> StackRecord | None:
     record = read_record(home)
     if record and record.is_current():
         return record
@@ -305,11 +305,11 @@ def _current_record(home: Home) -> Record | None:
     return None
 
 
-def _all_processes(record: Record) -> list[Process]:
+def _all_processes(record: StackRecord) -> list[StackProcess]:
     return [record.supervisor, *record.processes]
 
 
-def _start_supervisor(home: Home, plan: Plan) -> subprocess.Popen[bytes]:
+def _start_supervisor(home: Home, plan: StackPlan) -> subprocess.Popen[bytes]:
     command = [*PYTHON, "-m", "cantata.embedded", "supervise", str(home.path)]
     with home.log("stack").open("ab") as log:
         sockets = [service.listens for service in plan.services if service.listens is not None]

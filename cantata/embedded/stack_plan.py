@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cantata.embedded.home import Home
-from cantata.embedded.ports import Port
+from cantata.embedded.ports import BoundPort
 from cantata.embedded.stack_member import VIRTUAL_TIME
 from cantata.embedded.stack_record import SERVER
 from cantata.embedded.valkey import find_server, server_command, server_url
@@ -33,7 +33,7 @@ WorkerCommand = Callable[[str, tuple[str, ...], int], list[str]]
 
 
 @dataclass(frozen=True)
-class Service:
+class StackService:
     """A process to start, and to start again when it dies."""
 
     name: str
@@ -46,7 +46,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StackPlan:
     """All that the supervisor needs to know."""
 
     home: str
@@ -57,23 +57,25 @@ class Plan:
     """What the children see beside the environment of the command."""
     ports: dict[str, int]
     """Service → the port that it answers on."""
-    server: Service
-    services: tuple[Service, ...]
+    server: StackService
+    services: tuple[StackService, ...]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> StackPlan:
         found = json.loads(text)
-        services = tuple(Service(**{**each, "queues": tuple(each["queues"])}) for each in (found.pop("server"), *found.pop("services")))
+        services = tuple(
+            StackService(**{**each, "queues": tuple(each["queues"])}) for each in (found.pop("server"), *found.pop("services"))
+        )
         return cls(**found, server=services[0], services=services[1:])
 
 
 def make_plan(
-    home: Home, *, agents: int, tools: int, ports: Mapping[str, Port], config: str | Path | None, command: WorkerCommand,
+    home: Home, *, agents: int, tools: int, ports: Mapping[str, BoundPort], config: str | Path | None, command: WorkerCommand,
     virtual_time: bool = False,
-) -> Plan:  # fmt: skip
+) -> StackPlan:  # fmt: skip
     """Plan a server, a coordinator, `agents` workers for model turns, one with `tools` processes, and the services that have a port."""
     socket_path = home.make_socket()
     url = server_url(socket_path)
@@ -85,14 +87,14 @@ def make_plan(
         environment[VIRTUAL_TIME] = "1"
     if flower_url is not None:
         environment["CANTATA_FLOWER_URL"] = flower_url
-    return Plan(
+    return StackPlan(
         home=str(home.path),
         socket=str(socket_path),
         flower_url=flower_url,
         gateway_url=ports["gateway"].url if "gateway" in ports else None,
         environment=environment,
         ports={name: port.number for name, port in ports.items()},
-        server=Service(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
+        server=StackService(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
         services=(
             *_showing(_workers(agents, tools, command), 1),
             *_listening(ports, "flower", flower_command),
@@ -122,15 +124,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[Service]:
+def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackService]:
     crew = [("coordinator", "coordinator", COORDINATOR_THREADS)]
     crew += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
     crew += [("tools", "tools", tools)] if tools else []
     for name, queue, concurrency in crew:
-        yield Service(name, (queue,), command(name, (queue,), concurrency))
+        yield StackService(name, (queue,), command(name, (queue,), concurrency))
 
 
-def _showing(services: Iterable[Service], number: int) -> Iterable[Service]:
+def _showing(services: Iterable[StackService], number: int) -> Iterable[StackService]:
     """Services that show their metrics, if the environment names a port: the gateway there, each worker on one of those behind it."""
     from cantata.observability.metrics.scrape_address import port_after, scrape_address  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
 
@@ -140,6 +142,6 @@ def _showing(services: Iterable[Service], number: int) -> Iterable[Service]:
         yield replace(service, command=[*service.command, *options])
 
 
-def _listening(ports: Mapping[str, Port], name: str, command: Callable[[int], list[str]]) -> Iterable[Service]:
+def _listening(ports: Mapping[str, BoundPort], name: str, command: Callable[[int], list[str]]) -> Iterable[StackService]:
     if port := ports.get(name):
-        yield Service(name, (), command(port.number), listens=port.listening.fileno())
+        yield StackService(name, (), command(port.number), listens=port.listening.fileno())

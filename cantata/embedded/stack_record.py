@@ -9,7 +9,7 @@ import signal
 from dataclasses import asdict, dataclass
 
 from cantata.embedded.home import Home
-from cantata.embedded.identity import Identity, wait_gone
+from cantata.embedded.identity import ProcessIdentity, wait_ended
 
 SERVER = "valkey"
 KILL_S = 5.0  # how long a left-over server may take to flush its log before it is killed
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Process:
+class StackProcess:
     """One process of the stack."""
 
     name: str
     queues: tuple[str, ...]
     """The queues it serves; empty for those that are no workers."""
-    identity: Identity
+    identity: ProcessIdentity
     started_s: float
     """When it was started, in seconds since 1970."""
 
@@ -39,15 +39,15 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Record:
+class StackRecord:
     """The whole stack, as its supervisor last wrote it down."""
 
-    supervisor: Process
+    supervisor: StackProcess
     socket: str
     kept: bool
     """Whether it outlives the command that started it."""
     flower_url: str | None
-    processes: tuple[Process, ...]
+    processes: tuple[StackProcess, ...]
     """The supervisor's children."""
     is_ending: bool = False
     """Whether it stops what runs, and will be gone soon."""
@@ -66,11 +66,11 @@ class Record:
         draft.replace(home.record)
 
 
-def read_record(home: Home) -> Record | None:
+def read_record(home: Home) -> StackRecord | None:
     """The record in this folder; None if there is none, or none that can be read."""
     try:
         found = json.loads(home.record.read_text("utf-8"))
-        return Record(
+        return StackRecord(
             _read_process(found["supervisor"]),
             str(found["socket"]),
             bool(found["kept"]),
@@ -87,8 +87,8 @@ def read_record(home: Home) -> Record | None:
         return None
 
 
-def _read_process(found: dict[str, object]) -> Process:
-    return Process(**{**found, "queues": tuple(found["queues"]), "identity": Identity(**found["identity"])})  # type: ignore[arg-type]  # as written by asdict
+def _read_process(found: dict[str, object]) -> StackProcess:
+    return StackProcess(**{**found, "queues": tuple(found["queues"]), "identity": ProcessIdentity(**found["identity"])})  # type: ignore[arg-type]  # as written by asdict
 
 
 def clear_record(home: Home) -> None:
@@ -103,7 +103,7 @@ def clear_record(home: Home) -> None:
         identity.signal(signal.SIGKILL, group=True)
     for identity in servers:
         identity.signal(signal.SIGTERM)  # so that it flushes its log
-    if not wait_gone(servers, KILL_S):
+    if not wait_ended(servers, KILL_S):
         for identity in servers:
             identity.signal(signal.SIGKILL)
     home.record.unlink(missing_ok=True)

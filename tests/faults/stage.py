@@ -17,7 +17,7 @@ from typing import cast
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
-from cantata.embedded import Process, worker_command
+from cantata.embedded import StackProcess, worker_command
 from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
@@ -195,7 +195,7 @@ class Stage:
         """The runs that were submitted with this one, which is the last of them."""
         return self._together[run.run_id]
 
-    def workers(self) -> dict[str, Process]:
+    def workers(self) -> dict[str, StackProcess]:
         """The supervisor's workers that are alive, by what they are."""
         return {WORKERS[each.name]: each for each in self.client.stack.processes() if each.name in WORKERS and each.alive}
 

@@ -21,10 +21,10 @@ import redis
 from click.testing import CliRunner
 
 from cantata.cli.main import submit
-from cantata.embedded import Home, Process, Stack, attach, down, stack_plan, status
+from cantata.embedded import Home, Stack, StackProcess, attach, down, stack_plan, status
 from cantata.embedded import stack as embedded_stack
-from cantata.embedded.identity import Identity, identify, wait_gone
-from cantata.embedded.stack_record import Record, read_record
+from cantata.embedded.identity import ProcessIdentity, identify, wait_ended
+from cantata.embedded.stack_record import StackRecord, read_record
 from cantata.embedded.valkey import answers, find_server, server_command
 from cantata.errors import ConfigError, UnavailableError
 
@@ -55,15 +55,15 @@ def eventually(is_so: Callable[[], object], within_s: float = 40.0) -> None:
         time.sleep(0.005)
 
 
-def identities(stack: Stack) -> list[Identity]:
+def identities(stack: Stack) -> list[ProcessIdentity]:
     return [each.identity for each in stack.processes()]
 
 
-def find(stack: Stack, name: str) -> Process:
+def find(stack: Stack, name: str) -> StackProcess:
     return next(each for each in stack.processes() if each.name == name)
 
 
-def is_back(stack: Stack, before: Process) -> bool:
+def is_back(stack: Stack, before: StackProcess) -> bool:
     now = find(stack, before.name) if before.name in [each.name for each in stack.processes()] else before
     return now.pid != before.pid and now.alive
 
@@ -177,7 +177,7 @@ def test_nothing_is_left_of_a_command_that_ends_without_a_word(home: Home, then:
 
         owner.kill()
 
-        assert wait_gone(everyone, 20.0)
+        assert wait_ended(everyone, 20.0)
     owner.stdout.close()
     owner.wait()
     eventually(lambda: not home.record.exists())
@@ -214,7 +214,7 @@ def test_what_a_dead_worker_started_ends_with_it(home: Home) -> None:
 
         os.kill(before.pid, signal.SIGKILL)
 
-        assert wait_gone([started], 40.0)
+        assert wait_ended([started], 40.0)
 
 
 # Time that may be skipped
@@ -455,7 +455,7 @@ def test_children_of_a_killed_supervisor_die_and_the_next_start_is_clean(home: H
 
     os.kill(find(stack, "supervisor").pid, signal.SIGKILL)
 
-    assert wait_gone(everyone, 20.0)
+    assert wait_ended(everyone, 20.0)
     assert not status(home).running
     assert attach(home) is None
     assert not home.record.exists()
@@ -470,8 +470,8 @@ def test_a_server_that_was_left_over_is_ended_by_the_next_start(home: Home) -> N
     eventually(lambda: answers(socket))
     server = identify(left.pid)
     assert server is not None
-    gone = Process("supervisor", (), Identity(2**22 + 1, "1"), 0.0)
-    Record(gone, str(socket), True, None, (Process("valkey", (), server, 0.0),)).write(home)
+    gone = StackProcess("supervisor", (), ProcessIdentity(2**22 + 1, "1"), 0.0)
+    StackRecord(gone, str(socket), True, None, (StackProcess("valkey", (), server, 0.0),)).write(home)
 
     with Stack.start(home, command=WORKER) as stack:
         assert left.wait(40) == 0
@@ -484,12 +484,12 @@ def test_a_foreign_process_with_a_recorded_pid_is_left_alone(home: Home) -> None
     assert known is not None
     home.prepare()
     former = replace(known, started="1")
-    stale = Record(
-        Process("supervisor", (), former, 0.0),
+    stale = StackRecord(
+        StackProcess("supervisor", (), former, 0.0),
         "/nowhere",
         True,
         None,
-        (Process("valkey", (), former, 0.0), Process("tools", (), former, 0.0)),
+        (StackProcess("valkey", (), former, 0.0), StackProcess("tools", (), former, 0.0)),
     )
 
     stale.write(home)

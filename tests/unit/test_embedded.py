@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cantata.embedded import (
-    Process,
+    StackProcess,
     StackStatus,
     announce_ready,
     flower_command,
@@ -29,9 +29,9 @@ from cantata.embedded import (
     worker_command,
 )
 from cantata.embedded.home import LOG_LIMIT, SOCKET_PATH_LIMIT, Home
-from cantata.embedded.identity import Identity, identify, wait_gone
-from cantata.embedded.stack_plan import Plan, Service, make_plan
-from cantata.embedded.stack_record import Record, clear_stale_record, read_record
+from cantata.embedded.identity import ProcessIdentity, identify, wait_ended
+from cantata.embedded.stack_plan import StackPlan, StackService, make_plan
+from cantata.embedded.stack_record import StackRecord, clear_stale_record, read_record
 from cantata.errors import UnavailableError
 
 
@@ -209,7 +209,7 @@ def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
 
     sleeper.kill()
 
-    assert wait_gone([known], 5.0)  # it was not waited for
+    assert wait_ended([known], 5.0)  # it was not waited for
     assert identify(sleeper.pid) is None
 
 
@@ -224,14 +224,14 @@ def test_ps_tells_the_same_as_proc(sleeper: subprocess.Popen[bytes]) -> None:
 # The record
 
 
-def some_record(supervisor: Identity) -> Record:
-    processes = (Process("tools", ("tools",), Identity(2**22 + 2, "1"), 1.0),)
-    return Record(Process("supervisor", (), supervisor, 0.0), "/run/valkey.sock", True, None, processes)
+def some_record(supervisor: ProcessIdentity) -> StackRecord:
+    processes = (StackProcess("tools", ("tools",), ProcessIdentity(2**22 + 2, "1"), 1.0),)
+    return StackRecord(StackProcess("supervisor", (), supervisor, 0.0), "/run/valkey.sock", True, None, processes)
 
 
 def test_a_record_is_read_as_it_was_written(home: Home) -> None:
     home.prepare()
-    record = some_record(Identity(2**22 + 1, "1"))
+    record = some_record(ProcessIdentity(2**22 + 1, "1"))
 
     record.write(home)
 
@@ -249,7 +249,7 @@ def test_a_record_that_cannot_be_read_does_not_count(home: Home, text: str) -> N
 
 def test_the_record_of_a_dead_stack_is_cleared_unless_somebody_is_busy_there(home: Home) -> None:
     home.prepare()
-    some_record(Identity(2**22 + 1, "1")).write(home)
+    some_record(ProcessIdentity(2**22 + 1, "1")).write(home)
     lock = home.try_lock()
     assert lock is not None
 
@@ -262,7 +262,7 @@ def test_the_record_of_a_dead_stack_is_cleared_unless_somebody_is_busy_there(hom
 
 
 def test_a_status_is_values_for_json(home: Home) -> None:
-    process = Process("tools", ("tools",), Identity(2**22 + 1, "1"), 1.5)
+    process = StackProcess("tools", ("tools",), ProcessIdentity(2**22 + 1, "1"), 1.5)
 
     told = StackStatus("/home", running=True, processes=(process,)).to_json()
 
@@ -356,7 +356,7 @@ def test_a_plan_has_a_coordinator_workers_for_agents_and_one_for_tools(home: Hom
         ("tools", ["tools", "tools", "3"]),
     ]
     assert made.environment == {"REDIS_URL": valkey.server_url(made.socket), "CANTATA_HOME": str(home.path), "CANTATA_CONFIG": "here.yaml"}
-    assert Plan.from_json(made.to_json()) == made
+    assert StackPlan.from_json(made.to_json()) == made
 
 
 @pytest.fixture
@@ -418,12 +418,12 @@ def test_a_plan_names_the_sockets_of_flower_and_gateway(home: Home) -> None:
 
     flower, gateway = bound["flower"], bound["gateway"]
     assert made.services[-2:] == (
-        Service("flower", (), flower_command(flower.number), listens=flower.listening.fileno()),
-        Service("gateway", (), gateway_command(gateway.number), listens=gateway.listening.fileno()),
+        StackService("flower", (), flower_command(flower.number), listens=flower.listening.fileno()),
+        StackService("gateway", (), gateway_command(gateway.number), listens=gateway.listening.fileno()),
     )
     assert (made.flower_url, made.gateway_url) == (flower.url, gateway.url)
     assert made.environment["CANTATA_FLOWER_URL"] == flower.url
-    assert Plan.from_json(made.to_json()) == made
+    assert StackPlan.from_json(made.to_json()) == made
     ports.close(bound)
 
 

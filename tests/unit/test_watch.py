@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.embedded.supervision.code_watch import MAX_SETTLE_S, SETTLE_S, File, Verdict, Watch, judge
+from cantata.embedded.supervision.code_watch import MAX_SETTLE_S, SETTLE_S, CodeStatus, CodeWatch, WatchedFile, judge
 
 
 def digest(text: str) -> str:
@@ -26,24 +26,24 @@ HERE = (1, 1, 1)
 @pytest.mark.parametrize(
     ("files", "verdict"),
     [
-        ({"a.py": File(HERE, "1"), "b.py": File(HERE, "1")}, Verdict()),
-        ({"a.py": File(HERE, "2"), "b.py": File(HERE, "1")}, Verdict(("a.py",))),
-        ({"a.py": File(HERE, "2"), "b.py": File(HERE, "2", "line 1: no")}, Verdict(fault="b.py: line 1: no")),
-        ({"a.py": File(HERE, "1", "line 1: no"), "b.py": File(HERE, "1")}, Verdict()),  # it was so when it was read
-        ({"a.py": File(), "b.py": File(HERE, "1")}, Verdict(fault="a.py: the file is gone")),
-        ({"a.py": File(), "b.py": File(HERE, "2")}, Verdict(("b.py",))),  # it may need the other no more
+        ({"a.py": WatchedFile(HERE, "1"), "b.py": WatchedFile(HERE, "1")}, CodeStatus()),
+        ({"a.py": WatchedFile(HERE, "2"), "b.py": WatchedFile(HERE, "1")}, CodeStatus(("a.py",))),
+        ({"a.py": WatchedFile(HERE, "2"), "b.py": WatchedFile(HERE, "2", "line 1: no")}, CodeStatus(fault="b.py: line 1: no")),
+        ({"a.py": WatchedFile(HERE, "1", "line 1: no"), "b.py": WatchedFile(HERE, "1")}, CodeStatus()),  # it was so when it was read
+        ({"a.py": WatchedFile(), "b.py": WatchedFile(HERE, "1")}, CodeStatus(fault="a.py: the file is gone")),
+        ({"a.py": WatchedFile(), "b.py": WatchedFile(HERE, "2")}, CodeStatus(("b.py",))),  # it may need the other no more
     ],
 )
-def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(files: dict[str, File], verdict: Verdict) -> None:
+def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(files: dict[str, WatchedFile], verdict: CodeStatus) -> None:
     assert judge({"a.py": {"1"}, "b.py": {"1"}}, files) == verdict
 
 
 def test_a_process_whose_children_read_two_versions_is_replaced() -> None:
-    assert judge({"a.py": {"1", "2"}}, {"a.py": File(HERE, "2")}) == Verdict(("a.py",))
+    assert judge({"a.py": {"1", "2"}}, {"a.py": WatchedFile(HERE, "2")}) == CodeStatus(("a.py",))
 
 
 def test_a_change_counts_when_nothing_changes_any_more(tmp_path: Path) -> None:
-    path, watch = tmp_path / "a.py", Watch()
+    path, watch = tmp_path / "a.py", CodeWatch()
     save(path, "x = 1\n")
     assert watch.look({str(path): {"1"}}, 0.0)
     assert watch.files[str(path)].digest == digest("x = 1\n")
@@ -56,7 +56,7 @@ def test_a_change_counts_when_nothing_changes_any_more(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_all_the_time_is_served_now_and_then(tmp_path: Path) -> None:
-    path, watch, served = tmp_path / "a.py", Watch(), []
+    path, watch, served = tmp_path / "a.py", CodeWatch(), []
     for number in range(20):
         save(path, f"x = {number}\n")
         if watch.look({str(path): {"1"}}, number * SETTLE_S / 2):
@@ -67,7 +67,7 @@ def test_a_file_that_changes_all_the_time_is_served_now_and_then(tmp_path: Path)
 
 
 def test_a_file_is_gone_for_a_moment_while_it_is_saved(tmp_path: Path) -> None:
-    path, watch = tmp_path / "a.py", Watch()
+    path, watch = tmp_path / "a.py", CodeWatch()
     save(path, "x = 1\n")
     watch.look({str(path): {"1"}}, 0.0)
     path.unlink()
@@ -77,12 +77,12 @@ def test_a_file_is_gone_for_a_moment_while_it_is_saved(tmp_path: Path) -> None:
     assert not watch.look({str(path): {"1"}}, 1.1)
     assert watch.look({str(path): {"1"}}, 1.1 + SETTLE_S + 0.001)
 
-    assert judge({str(path): {digest("x = 1\n")}}, watch.files) == Verdict()
+    assert judge({str(path): {digest("x = 1\n")}}, watch.files) == CodeStatus()
 
 
 @pytest.mark.parametrize(("text", "fault"), [("def f(:\n", "line 1: invalid syntax"), ("x = 1\0\n", "null bytes"), ("\n  x\n", "line 2")])
 def test_a_file_that_cannot_be_imported_is_a_fault(tmp_path: Path, text: str, fault: str) -> None:
-    path, watch = tmp_path / "a.py", Watch()
+    path, watch = tmp_path / "a.py", CodeWatch()
     path.write_text(text)
 
     watch.look({str(path): {"1"}}, 0.0)
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_imported_is_a_fault(tmp_path: Path, text: str, fa
 
 
 def test_a_file_that_is_served_as_it_is_need_not_be_compiled(tmp_path: Path) -> None:
-    path, watch = tmp_path / "a.py", Watch()
+    path, watch = tmp_path / "a.py", CodeWatch()
     path.write_text("def f(:\n")
 
     watch.look({str(path): {digest("def f(:\n")}}, 0.0)
@@ -100,7 +100,7 @@ def test_a_file_that_is_served_as_it_is_need_not_be_compiled(tmp_path: Path) -> 
 
 
 def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
-    path, watch = tmp_path / "a.py", Watch()
+    path, watch = tmp_path / "a.py", CodeWatch()
     path.mkdir()
 
     watch.look({str(path): {"1"}}, 0.0)
@@ -109,7 +109,7 @@ def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_files_that_nobody_serves_any_more_are_not_watched(tmp_path: Path) -> None:
-    watch = Watch()
+    watch = CodeWatch()
     watch.look({str(tmp_path / "a.py"): {"1"}, str(tmp_path / "b.py"): {"1"}}, 0.0)
 
     watch.look({str(tmp_path / "b.py"): {"1"}}, 1.0)

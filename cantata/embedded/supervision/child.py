@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cantata.embedded.home import Home
-from cantata.embedded.identity import Identity, identify
+from cantata.embedded.identity import ProcessIdentity, identify
 from cantata.embedded.stack_member import FINISH, GENERATION, LISTEN_FD, READY, READY_FD, SERVING
-from cantata.embedded.stack_plan import Service
-from cantata.embedded.stack_record import Process
-from cantata.embedded.supervision.prefork import Forked, start
+from cantata.embedded.stack_plan import StackService
+from cantata.embedded.stack_record import StackProcess
+from cantata.embedded.supervision.prefork import ForkedProcess, start
 from cantata.errors import UnavailableError
 
 FIRST_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
@@ -32,10 +32,10 @@ _LIBC = ctypes.CDLL(None)  # loaded here: a process between fork and exec should
 class Child:
     """One service, over all the processes that do its work one after the other."""
 
-    service: Service
+    service: StackService
     death_signal: signal.Signals
     """What Linux sends it when the supervisor is killed."""
-    running: subprocess.Popen[bytes] | Forked | None = None
+    running: subprocess.Popen[bytes] | ForkedProcess | None = None
     """Its process, dead or alive; None while it waits to be started."""
     is_ready: bool = False
     is_serving: bool = False
@@ -68,7 +68,7 @@ class Child:
                 streams = (nothing.fileno(), log.fileno(), log.fileno())
                 self.running = start(
                     service.command, environment=told, streams=streams, passed=tuple(passed.values()),
-                    prepare=partial(_die_with, os.getpid(), self.death_signal),
+                    prepare=partial(_set_death_signal, os.getpid(), self.death_signal),
                     may_fork="tools" not in service.queues or not environment.get(BOUND),
                 )  # fmt: skip
         except OSError as error:
@@ -142,13 +142,13 @@ class Child:
             lines = log.read().decode("utf-8", "replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
-    def describe(self) -> Process:
+    def describe(self) -> StackProcess:
         pid = self.running.pid if self.running else 0
         what = " (finishing)" if self.is_finishing else ""
-        return Process(f"{self.service.name}{what}", self.service.queues, identify(pid) or Identity(pid, ""), self.started_s)
+        return StackProcess(f"{self.service.name}{what}", self.service.queues, identify(pid) or ProcessIdentity(pid, ""), self.started_s)
 
 
-def _die_with(parent: int, number: int) -> None:
+def _set_death_signal(parent: int, number: int) -> None:
     """In a new process: have Linux send it this signal when the supervisor dies."""
     if sys.platform == "linux":
         _LIBC.prctl(PR_SET_PDEATHSIG, number)

@@ -18,7 +18,7 @@ Served = Mapping[str, Set[str]]
 
 
 @dataclass(frozen=True)
-class File:
+class WatchedFile:
     """A file as it lies on the disk."""
 
     stat: tuple[int, int, int] | None = None
@@ -29,7 +29,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CodeStatus:
     """Whether a process serves what its files say now."""
 
     changed: tuple[str, ...] = ()
@@ -38,23 +38,23 @@ class Verdict:
     """Why its change is not served."""
 
 
-def judge(served: Served, files: Mapping[str, File]) -> Verdict:
+def judge(served: Served, files: Mapping[str, WatchedFile]) -> CodeStatus:
     """Compare what a process read with what lies on the disk. Pure."""
     differing = [path for path, digests in sorted(served.items()) if digests != {files[path].digest}]
     faults = [f"{path}: {files[path].fault}" for path in differing if files[path].fault]
     missing = [path for path in differing if files[path].stat is None]
     if faults:
-        return Verdict(fault=faults[0])
+        return CodeStatus(fault=faults[0])
     if missing and len(missing) == len(differing):
-        return Verdict(fault=f"{missing[0]}: the file is gone")
-    return Verdict(tuple(path for path in differing if path not in missing))
+        return CodeStatus(fault=f"{missing[0]}: the file is gone")
+    return CodeStatus(tuple(path for path in differing if path not in missing))
 
 
-class Watch:
+class CodeWatch:
     """The files that are watched, as they were seen last."""
 
     def __init__(self) -> None:
-        self.files: dict[str, File] = {}
+        self.files: dict[str, WatchedFile] = {}
         self._moved_s = self._since_s = 0.0
 
     def look(self, served: Served, now_s: float) -> bool:
@@ -64,7 +64,7 @@ class Watch:
             stat, known = _stat(path), self.files.get(path)
             if known is None or known.stat != stat:
                 moved = moved or known is not None
-                self.files[path] = File(stat)
+                self.files[path] = WatchedFile(stat)
         for path in self.files.keys() - served.keys():
             del self.files[path]
         if moved:
@@ -87,13 +87,13 @@ def _stat(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(path: str, stat: tuple[int, int, int], served: Set[str]) -> File:
+def _read(path: str, stat: tuple[int, int, int], served: Set[str]) -> WatchedFile:
     try:
         text = Path(path).read_bytes()
     except OSError as error:
-        return File(stat, "unreadable", error.strerror or "it cannot be read")
+        return WatchedFile(stat, "unreadable", error.strerror or "it cannot be read")
     digest = hashlib.sha256(text).hexdigest()
-    return File(stat, digest, "" if served == {digest} else _fault_of(path, text))  # 15 ms a file of 1,000 lines
+    return WatchedFile(stat, digest, "" if served == {digest} else _fault_of(path, text))  # 15 ms a file of 1,000 lines
 
 
 def _fault_of(path: str, text: bytes) -> str:

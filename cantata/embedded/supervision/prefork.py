@@ -24,7 +24,7 @@ from setproctitle import setproctitle
 POLL_S = 0.002
 
 
-class Forked:
+class ForkedProcess:
     """A child process of this one, with what `subprocess.Popen` has of the same names."""
 
     stdin = None
@@ -72,7 +72,7 @@ def can_fork() -> bool:
 def start(
     command: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int] = (),
     prepare: Callable[[], object] = bool, may_fork: bool = True,
-) -> Forked | subprocess.Popen[bytes]:  # fmt: skip
+) -> ForkedProcess | subprocess.Popen[bytes]:  # fmt: skip
     """Start `python -m MODULE` in a session of its own: a fork, where that is possible, else from nothing. `prepare` is called in it first.
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
@@ -102,7 +102,7 @@ def run_module(module: str, arguments: Sequence[str]) -> None:
 def fork(
     run: Callable[[], object], title: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int],
     passed: Sequence[int] = (),
-) -> Forked:  # fmt: skip
+) -> ForkedProcess:  # fmt: skip
     """Call a function in a process and a session of its own; its exit status is that of `sys.exit`, else 0.
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`; `title` is the command line that `ps` shows.
@@ -113,7 +113,7 @@ def fork(
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child shall not answer one as its parent does
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return Forked(pid)
+        return ForkedProcess(pid)
     status: int = 1
     try:
         _become(title, environment, streams, passed, mask)

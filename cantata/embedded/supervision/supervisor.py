@@ -27,10 +27,10 @@ from cantata.embedded import ports, valkey
 from cantata.embedded.home import Home
 from cantata.embedded.identity import identify
 from cantata.embedded.stack_member import STACK_PID
-from cantata.embedded.stack_plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, Plan
-from cantata.embedded.stack_record import Process, Record, clear_record, read_record
+from cantata.embedded.stack_plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, StackPlan
+from cantata.embedded.stack_record import StackProcess, StackRecord, clear_record, read_record
 from cantata.embedded.supervision.child import Child
-from cantata.embedded.supervision.code_watch import POLL_S, Watch, judge
+from cantata.embedded.supervision.code_watch import POLL_S, CodeWatch, judge
 from cantata.embedded.supervision.prefork import can_fork
 from cantata.errors import UnavailableError
 
@@ -46,14 +46,14 @@ STOP_LIMIT_S = 60.0  # for the workers after SIGTERM, if no second one comes
 class Supervisor:
     """The stack itself: `run` returns when it is over."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StackPlan) -> None:
         self._plan = plan
         self._home = Home(plan.home)
         self._server = Child(plan.server, signal.SIGTERM)
         self._workers = [Child(service, signal.SIGKILL) for service in plan.services]
         self._finishing: list[Child] = []
         self._loading: threading.Thread | None = None
-        self._code = Watch()
+        self._code = CodeWatch()
         self._code_fault = ""
         self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
         self._started_s = time.time()
@@ -278,10 +278,10 @@ class Supervisor:
     def _write_record(self) -> None:
         me = identify(os.getpid())
         assert me
-        supervisor = Process("supervisor", (), me, self._started_s)
+        supervisor = StackProcess("supervisor", (), me, self._started_s)
         processes = tuple(child.describe() for child in self._children() if child.running)
         plan = self._plan
-        record = Record(
+        record = StackRecord(
             supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault
         )  # fmt: skip
         try:
@@ -292,7 +292,7 @@ class Supervisor:
 
 def main() -> None:
     """Read a plan from standard input and be its stack, as nobody's child."""
-    plan = Plan.from_json(_read_line(LIFELINE))
+    plan = StackPlan.from_json(_read_line(LIFELINE))
     if os.fork():
         os._exit(0)  # the command waits for this one only: it need not reap the stack, and may leave before it
     try:
