@@ -17,7 +17,7 @@ from typing import Self
 
 from cantata.embedded import ports
 from cantata.embedded.home import Home
-from cantata.embedded.identity import ProcessIdentity, identify, wait_ended
+from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_plan import (
     KEEP,
     ORPHAN_GRACE_S,

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from functools import cache
 
-from cantata.embedded.identity import identify
+from cantata.embedded.process_identity import identify
 
 READY = "ready"
 SERVING = "serving"

@@ -9,7 +9,7 @@ import signal
 from dataclasses import asdict, dataclass
 
 from cantata.embedded.home import Home
-from cantata.embedded.identity import ProcessIdentity, wait_ended
+from cantata.embedded.process_identity import ProcessIdentity, wait_ended
 
 SERVER = "valkey"
 KILL_S = 5.0  # how long a left-over server may take to flush its log before it is killed

@@ -22,7 +22,7 @@ from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from cantata.dashboard.pages.run_pages import Pages
 from cantata.embedded import Stack, stack_plan
-from cantata.embedded.identity import identify
+from cantata.embedded.process_identity import identify
 from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from cantata.cli.main import submit
 from cantata.embedded import Home, Stack, StackProcess, attach, down, stack_plan, status
 from cantata.embedded import stack as embedded_stack
-from cantata.embedded.identity import ProcessIdentity, identify, wait_ended
+from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_record import StackRecord, read_record
 from cantata.embedded.valkey import answers, find_server, server_command
 from cantata.errors import ConfigError, UnavailableError

@@ -21,15 +21,15 @@ from cantata.embedded import (
     announce_ready,
     flower_command,
     gateway_command,
-    identity,
     ports,
+    process_identity,
     stack_is_gone,
     stack_member,
     valkey,
     worker_command,
 )
 from cantata.embedded.home import LOG_LIMIT, SOCKET_PATH_LIMIT, Home
-from cantata.embedded.identity import ProcessIdentity, identify, wait_ended
+from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_plan import StackPlan, StackService, make_plan
 from cantata.embedded.stack_record import StackRecord, clear_stale_record, read_record
 from cantata.errors import UnavailableError
@@ -214,11 +214,11 @@ def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_ps_tells_the_same_as_proc(sleeper: subprocess.Popen[bytes]) -> None:
-    told = identity._from_ps(sleeper.pid)
+    told = process_identity._from_ps(sleeper.pid)
 
     assert told is not None
-    assert told == identity._from_ps(sleeper.pid)
-    assert identity._from_ps(2**22 + 1) is None
+    assert told == process_identity._from_ps(sleeper.pid)
+    assert process_identity._from_ps(2**22 + 1) is None
 
 
 # The record

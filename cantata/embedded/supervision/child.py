@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cantata.embedded.home import Home
-from cantata.embedded.identity import ProcessIdentity, identify
+from cantata.embedded.process_identity import ProcessIdentity, identify
 from cantata.embedded.stack_member import FINISH, GENERATION, LISTEN_FD, READY, READY_FD, SERVING
 from cantata.embedded.stack_plan import StackService
 from cantata.embedded.stack_record import StackProcess

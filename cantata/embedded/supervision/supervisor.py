@@ -25,7 +25,7 @@ from typing import Any
 
 from cantata.embedded import ports, valkey
 from cantata.embedded.home import Home
-from cantata.embedded.identity import identify
+from cantata.embedded.process_identity import identify
 from cantata.embedded.stack_member import STACK_PID
 from cantata.embedded.stack_plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, StackPlan
 from cantata.embedded.stack_record import StackProcess, StackRecord, clear_record, read_record

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cantata.embedded.identity import identify
+from cantata.embedded.process_identity import identify
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
 from cantata.workers.models.local import model_server
