@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
-from cantata.config.source_map import KeyPath, find, place, step
+from cantata.config.source_map import KeyPath, find, path_text, value_at
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
@@ -30,7 +30,7 @@ def load_request(document: Document) -> ChainRequest:
     if not is_request(document) and isinstance(document.data, dict) and not CONFIGURES.isdisjoint(document.data):
         fault = Fault(_configuration_message(document), line=document.line(("chains",)))
         raise ConfigError([fault], source=document.source, asked=document.data)
-    if isinstance(step(document.data, "nodes"), dict):
+    if isinstance(value_at(document.data, "nodes"), dict):
         faults = [document.fault(("nodes",), "expected a list of nodes, each with its 'node_id', found a mapping")]
         raise ConfigError(faults, source=document.source, asked=document.data)
     try:
@@ -41,7 +41,7 @@ def load_request(document: Document) -> ChainRequest:
 
 
 def _configuration_message(document: Document) -> str:
-    chains = step(document.data, "chains")
+    chains = value_at(document.data, "chains")
     run = "`submit turn TEXT --config FILE` asks those it names"
     if isinstance(chains, dict) and chains:
         run = f"name it with --config, and one of its chains in place of this file: {', '.join(map(repr, chains))}"
@@ -68,16 +68,16 @@ def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
 def _path(where: str, data: JsonValue) -> KeyPath:
     """The keys that lead to a place, such as `nodes[3] 'fetch'.input_map.url` or `chains.report.nodes[3] 'fetch'.name`."""
     start: KeyPath = ()
-    chains = step(data, "chains")
+    chains = value_at(data, "chains")
     for name in chains if isinstance(chains, dict) else ():
         if where.startswith(f"{place(('chains', name))}."):
             start = ("chains", name)
     for part in start:
-        data = step(data, part)
+        data = value_at(data, part)
     rest = where.removeprefix(f"{place(start)}." if start else "")
     node = re.match(r"nodes\[(\d+)\]", rest)
     if node is None:
         return (*start, *rest.split("."))
     path: KeyPath = ("nodes", int(node.group(1)))
-    field = rest.removeprefix(place(path, data)).removeprefix(".")
+    field = rest.removeprefix(path_text(path, data)).removeprefix(".")
     return (*start, *path, *(field.split(".") if field else ()))

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 
 import yaml
 
-from cantata.config.source_map import MAX_LEVELS, MAX_VALUES, KeyPath, Mark, Marker, is_text, number, place
+from cantata.config.source_map import MAX_LEVELS, MAX_VALUES, KeyPath, SourceMapBuilder, SourceNode, is_text, number, path_text
 from cantata.errors import ConfigError, Fault
 from cantata.models.values import JsonValue
 
@@ -35,10 +35,10 @@ class Document:
     data: JsonValue
     source: str = ""
     """The name of the file, for messages."""
-    marks: Callable[[], Mark] | None = field(default=None, repr=False, compare=False)
+    marks: Callable[[], SourceNode] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
-    def _root(self) -> Mark | None:
+    def _root(self) -> SourceNode | None:
         return self.marks() if self.marks else None
 
     def line(self, path: KeyPath) -> int | None:
@@ -56,7 +56,7 @@ class Document:
 
     def fault(self, path: KeyPath, message: str) -> Fault:
         """A fault of the value at `path`."""
-        return Fault(message, where=place(path, self.data), line=self.line(path))
+        return Fault(message, where=path_text(path, self.data), line=self.line(path))
 
 
 def parse(text: str, *, source: str = "") -> Document:
@@ -122,9 +122,9 @@ def _values_in(text: str) -> int:
     return text.count(",") + text.count("[") + text.count("{")
 
 
-def _mark_json(text: str, source: str) -> Mark:
+def _mark_json(text: str, source: str) -> SourceNode:
     """The slow reading of a text that the json library has read, so that its grammar is sound."""
-    marker = Marker(source)
+    marker = SourceMapBuilder(source)
     line, last = 1, 0
     for match in _JSON_TOKEN.finditer(text):
         line += text.count("\n", last, match.start())
@@ -173,8 +173,8 @@ def _parse_yaml(text: str, source: str) -> Document:
     return Document(root.value, source, lambda: root)
 
 
-def _mark_yaml(text: str, source: str) -> Mark:
-    marker = Marker(source)
+def _mark_yaml(text: str, source: str) -> SourceNode:
+    marker = SourceMapBuilder(source)
     begun = False
     for event in yaml.parse(text, Loader=_YAML):
         line = event.start_mark.line + 1 if event.start_mark else 0
@@ -199,7 +199,7 @@ def _mark_yaml(text: str, source: str) -> Mark:
     return marker.finish()
 
 
-def _check_tag(tag: str | None, marker: Marker, line: int) -> None:
+def _check_tag(tag: str | None, marker: SourceMapBuilder, line: int) -> None:
     if tag is not None and tag not in _TEXT_TAGS:
         marker.fault(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not known here; leave it out", line)
 

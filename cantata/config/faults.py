@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cantata.config.documents import Document
-from cantata.config.source_map import KeyPath, step
+from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
@@ -149,7 +149,7 @@ def _path(detail: ErrorDetails, data: JsonValue) -> KeyPath:
     for part in detail["loc"]:
         if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
             path.append(part)
-            data = step(data, part)
+            data = value_at(data, part)
     return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
 
 

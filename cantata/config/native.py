@@ -12,7 +12,7 @@ from cantata.config.chain_requests import kind_faults
 from cantata.config.documents import Document
 from cantata.config.faults import did_you_mean, faults_of, in_order, nearest
 from cantata.config.providers import PROVIDERS
-from cantata.config.source_map import KeyPath, find, step
+from cantata.config.source_map import KeyPath, find, value_at
 from cantata.config.texts import read_texts
 from cantata.config.user_code.decorators import check_parameters, read_decorators
 from cantata.config.user_code.function_source import fault_of
@@ -131,7 +131,7 @@ def _check_references(document: Document, folder: Path | None) -> Iterator[Fault
 
 
 def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fault]:
-    tools = step(document.data, "tools")
+    tools = value_at(document.data, "tools")
     known = tools if isinstance(tools, dict) else {}
     servers = [name for name, tool in known.items() if isinstance(tool, dict) and "mcp" in tool]
     for pattern in _AGENTS_TOOLS:
@@ -166,8 +166,8 @@ def _asks(document: Document) -> Iterator[tuple[KeyPath, _Name]]:
     for pattern, section in _ASKS.items():
         yield from ((path, (section, name)) for path, name in _texts(document, pattern))
     for path, node in find(document.data, "chains.*.nodes.*"):
-        for section in _NODES_ASK.get(str(step(node, "kind")), ()):
-            yield path, (section, str(step(node, "name")))
+        for section in _NODES_ASK.get(str(value_at(node, "kind")), ()):
+            yield path, (section, str(value_at(node, "name")))
 
 
 def _check_synthesizers(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -183,15 +183,19 @@ def _check_routers(document: Document, folder: Path | None) -> Iterator[Fault]:
                 yield document.fault(path, "the template has no '{user_input}', so it would not tell what is asked")
     asking = {path[1] for path, team in find(document.data, "teams.*") if _asks_a_model(team)}
     for path, name in _texts(document, "teams.*.agents.*"):
-        agent = step(step(document.data, "agents"), name)
+        agent = value_at(value_at(document.data, "agents"), name)
         if path[1] in asking and isinstance(agent, dict) and not str(agent.get("description") or "").strip():
             yield document.fault(path, f"agent {name!r} has no description, so the router cannot know what it is good at")
 
 
 def _asks_a_model(team: JsonValue) -> bool:
     """Whether a team's agents are chosen by a model, which knows them by their descriptions."""
-    router = step(team, "router")
-    return step(team, "mode") == "router" and step(router, "function") is None and not (router is None and step(team, "default_agent"))
+    router = value_at(team, "router")
+    return (
+        value_at(team, "mode") == "router"
+        and value_at(router, "function") is None
+        and not (router is None and value_at(team, "default_agent"))
+    )
 
 
 def _check_models(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -208,7 +212,7 @@ def _provider_fault(document: Document, path: KeyPath, name: str) -> str | None:
     provider, slash, _ = name.partition("/")
     if not slash or provider in PROVIDERS or (path[0] != "models" and name in _names(document, "models")):
         return None
-    params = step(step(step(document.data, "models"), path[1]), "params") if path[0] == "models" else None
+    params = value_at(value_at(value_at(document.data, "models"), path[1]), "params") if path[0] == "models" else None
     if isinstance(params, dict) and not _OWN_SERVER.isdisjoint(params):
         return None
     near = nearest(provider, PROVIDERS)
@@ -248,7 +252,7 @@ _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
 
 
 def _names(document: Document, section: str) -> list[str]:
-    names = step(document.data, section)
+    names = value_at(document.data, section)
     return list(names) if isinstance(names, dict) else []
 
 

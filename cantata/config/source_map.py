@@ -28,45 +28,45 @@ _PLAIN_KEY = re.compile(r"[^\s.'\"\[\]]+")
 
 
 @dataclass(slots=True)
-class Mark:
+class SourceNode:
     """A mapping, a list or the whole text, with the line it begins on and those of its entries."""
 
     value: JsonValue
     line: int
     lines: dict[str | int, int] = field(default_factory=dict)
-    inside: dict[str | int, Mark] = field(default_factory=dict)
+    inside: dict[str | int, SourceNode] = field(default_factory=dict)
     """Of those entries that are mappings and lists themselves."""
     size: int = 1
     """How many values it is made of."""
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenNode:
     """A mapping or list that is being read."""
 
-    mark: Mark
+    mark: SourceNode
     anchor: str | None
     key: str | None = None
     key_line: int = 0
     key_merges: bool = False
-    merged: list[Mark] = field(default_factory=list)
+    merged: list[SourceNode] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Marker:
+class SourceMapBuilder:
     """What a text's reader tells of what it meets, in order; `finish` gives the whole, or a ConfigError with every fault met."""
 
     source: str
     faults: list[Fault] = field(default_factory=list)
-    _root: Mark | None = None
-    _stack: list[_Open] = field(default_factory=list)
-    _anchors: dict[str, tuple[JsonValue, Mark | None]] = field(default_factory=dict)
+    _root: SourceNode | None = None
+    _stack: list[_OpenNode] = field(default_factory=list)
+    _anchors: dict[str, tuple[JsonValue, SourceNode | None]] = field(default_factory=dict)
 
     def open(self, empty: dict[str, JsonValue] | list[JsonValue], line: int, *, anchor: str | None = None) -> None:
         """A mapping or list begins."""
         if len(self._stack) == MAX_LEVELS:
             self.stop(f"it is nested more than {MAX_LEVELS} levels deep", line)
-        self._stack.append(_Open(Mark(empty, line), anchor))
+        self._stack.append(_OpenNode(SourceNode(empty, line), anchor))
 
     def close(self) -> None:
         """The mapping or list begun last ends."""
@@ -74,7 +74,7 @@ class Marker:
         for merged in done.merged:
             for key, line in merged.lines.items():
                 if key not in done.mark.lines:
-                    self._put(done.mark, key, step(merged.value, key), merged.inside.get(key), line)
+                    self._put(done.mark, key, value_at(merged.value, key), merged.inside.get(key), line)
         self._add(done.mark.value, done.mark, done.mark.line, done.anchor)
 
     def plain(self, text: str, line: int, *, anchor: str | None = None) -> None:
@@ -107,28 +107,28 @@ class Marker:
     def fault(self, message: str, line: int) -> None:
         """Something is wrong with what comes next."""
         parts = (len(top.mark.value) if isinstance(top.mark.value, list) else top.key for top in self._stack)
-        self.faults.append(Fault(message, where=place(tuple(part for part in parts if part is not None)), line=line))
+        self.faults.append(Fault(message, where=path_text(tuple(part for part in parts if part is not None)), line=line))
 
     def stop(self, message: str, line: int) -> NoReturn:
         """Something is wrong with what comes next, and the rest is not worth reading."""
         self.fault(message, line)
         raise ConfigError(self.faults, source=self.source)
 
-    def finish(self) -> Mark:
+    def finish(self) -> SourceNode:
         """The value of the whole text; null if it is empty."""
         if self.faults:
             raise ConfigError(self.faults, source=self.source)
-        return self._root or Mark(None, 1)
+        return self._root or SourceNode(None, 1)
 
     def _wants_key(self) -> bool:
         return bool(self._stack) and isinstance(self._stack[-1].mark.value, dict) and self._stack[-1].key is None
 
-    def _add(self, value: JsonValue, mark: Mark | None, line: int, anchor: str | None) -> None:
+    def _add(self, value: JsonValue, mark: SourceNode | None, line: int, anchor: str | None) -> None:
         """A value is whole: it is the document, a list's next item, a mapping's next key, or the value of the key before."""
         if anchor is not None:
             self._anchors[anchor] = (value, mark)
         if not self._stack:
-            self._root = mark or Mark(value, line)
+            self._root = mark or SourceNode(value, line)
             return
         top = self._stack[-1]
         if isinstance(top.mark.value, list):
@@ -144,7 +144,7 @@ class Marker:
                 self._put(top.mark, top.key, value, mark, top.key_line)
             top.key, top.key_merges = None, False
 
-    def _put(self, into: Mark, key: str | int, value: JsonValue, mark: Mark | None, line: int) -> None:
+    def _put(self, into: SourceNode, key: str | int, value: JsonValue, mark: SourceNode | None, line: int) -> None:
         if isinstance(into.value, list):
             into.value.append(value)
         elif isinstance(into.value, dict) and isinstance(key, str):
@@ -164,7 +164,7 @@ class Marker:
         self.fault(f"a key must be a text, not {shown}; put it in quotes", line)
         return json.dumps(key)
 
-    def _mergeable(self, value: JsonValue, mark: Mark | None, line: int) -> list[Mark]:
+    def _mergeable(self, value: JsonValue, mark: SourceNode | None, line: int) -> list[SourceNode]:
         if mark is not None and isinstance(value, dict):
             return [mark]
         marks = list(mark.inside.values()) if mark else []
@@ -174,22 +174,22 @@ class Marker:
         return marks
 
 
-def place(path: KeyPath, data: JsonValue = None) -> str:
+def path_text(path: KeyPath, data: JsonValue = None) -> str:
     """Where a path leads, for people: `agents.analyst.instructions[0]`; what has an id in a list has it too: `nodes[3] 'fetch'.kind`."""
     words = ""
     for part in path:
-        data = step(data, part)
+        data = value_at(data, part)
         if isinstance(part, str):
             words += ("." if words else "") + (part if _PLAIN_KEY.fullmatch(part) else repr(part))
             continue
         words += f"[{part}]"
-        own_id = step(data, "node_id") or step(data, "id")
+        own_id = value_at(data, "node_id") or value_at(data, "id")
         if own_id and isinstance(own_id, str):
             words += f" {own_id!r}"
     return words
 
 
-def step(data: JsonValue, part: str | int) -> JsonValue:
+def value_at(data: JsonValue, part: str | int) -> JsonValue:
     """What is under this key or index; null if nothing is."""
     if isinstance(data, dict) and isinstance(part, str):
         return data.get(part)

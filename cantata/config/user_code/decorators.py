@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import did_you_mean, faults_of
-from cantata.config.source_map import KeyPath, find, step
-from cantata.config.user_code.function_source import Definition, bindings, definition_of
+from cantata.config.source_map import KeyPath, find, value_at
+from cantata.config.user_code.function_source import SourceDefinition, bindings, definition_of
 from cantata.errors import Fault
 from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue
@@ -70,11 +70,11 @@ def check_parameters(document: Document, folder: Path | None) -> Iterator[Fault]
                 yield document.fault(path, f"the hidden parameter {name!r} has no default; give it under 'values'")
 
 
-def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPath, dict[str, JsonValue], Definition]]:
+def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPath, dict[str, JsonValue], SourceDefinition]]:
     """The entries of functions whose text is found."""
     for section in _SECTIONS:
         for path, entry in find(document.data, f"{section}.*"):
-            function = step(entry, "function")
+            function = value_at(entry, "function")
             if not isinstance(entry, dict) or not isinstance(function, str) or not isinstance(path[1], str):
                 continue
             definition = definition_of(function, folder=folder)
@@ -82,7 +82,7 @@ def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPat
                 yield path, entry, definition
 
 
-def _settings(definition: Definition, *, said: Collection[str]) -> tuple[dict[str, JsonValue], list[str]]:
+def _settings(definition: SourceDefinition, *, said: Collection[str]) -> tuple[dict[str, JsonValue], list[str]]:
     """What the decorator says that is not `said` already, and what is wrong with it."""
     call = _call(definition)
     if call is None:
@@ -104,7 +104,7 @@ def _settings(definition: Definition, *, said: Collection[str]) -> tuple[dict[st
     return settings, [f"@tool in {definition.file.name} line {call.lineno}: {message}" for message in wrong]
 
 
-def _call(definition: Definition) -> ast.Call | None:
+def _call(definition: SourceDefinition) -> ast.Call | None:
     """The call of our decorator, where it is written with settings."""
     makers: list[ast.expr] = getattr(definition.node, "decorator_list", [])
     if isinstance(definition.node, ast.Assign) and isinstance(definition.node.value, ast.Call):
@@ -152,7 +152,7 @@ def _merged(entry: Mapping[str, JsonValue], settings: Mapping[str, JsonValue]) -
 def _put(data: JsonValue, path: KeyPath, entry: JsonValue) -> JsonValue:
     """A copy of the data with the entry at `section.name`."""
     section, name = map(str, path)
-    entries = step(data, section)
+    entries = value_at(data, section)
     assert isinstance(data, dict)
     assert isinstance(entries, dict)
     return {**data, section: {**entries, name: entry}}

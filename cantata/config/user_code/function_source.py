@@ -47,7 +47,7 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Definition:
+class SourceDefinition:
     """What a module's text says a name is."""
 
     node: ast.stmt
@@ -55,7 +55,7 @@ class Definition:
     tree: ast.Module
 
 
-def definition_of(function: str, *, folder: Path | None) -> Definition | None:
+def definition_of(function: str, *, folder: Path | None) -> SourceDefinition | None:
     """The statement that makes `module:name`, in that module or in one that it imports the name from; None if no text tells."""
     module, _, name = function.partition(":")
     for _ in range(_MAX_IMPORTS):
@@ -67,7 +67,7 @@ def definition_of(function: str, *, folder: Path | None) -> Definition | None:
             tree = tree_of(file, file.stat().st_mtime_ns)
             node = dict(bindings(tree)).get(name)  # the last one counts
             if not isinstance(node, ast.ImportFrom):
-                return Definition(node, file, tree) if node else None
+                return SourceDefinition(node, file, tree) if node else None
             module = importlib.util.resolve_name(f"{'.' * node.level}{node.module or ''}", spec.parent or "")
         except (OSError, ValueError, SyntaxError, ImportError, RecursionError, MemoryError):
             return None  # `fault_of` tells why

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import did_you_mean
-from cantata.config.source_map import KeyPath, step
+from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.frontends.diskurs.files import FileFault, FolderFiles
 
@@ -45,16 +45,16 @@ class DiskursConfigReader:
 
     def names(self, section: str, key: str = "name") -> list[str]:
         """Return the values under a key of all entries of a section, valid or not."""
-        entries = step(self.document.data, section)
-        return [str(step(entry, key)) for entry in entries] if isinstance(entries, list) else []
+        entries = value_at(self.document.data, section)
+        return [str(value_at(entry, key)) for entry in entries] if isinstance(entries, list) else []
 
     def entries(self, section: str, model: type[EntryModel]) -> dict[int, EntryModel]:
         """Return the valid entries of a section by index. The validation of the whole file reports the faults of the others."""
-        entries = step(self.document.data, section)
+        entries = value_at(self.document.data, section)
         found: dict[int, EntryModel] = {}
         first: dict[str, int] = {}
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
-            name = str(step(entry, "name"))
+            name = str(value_at(entry, "name"))
             if first.setdefault(name, i) != i:
                 self.fault((section, i, "name"), f"the name {name!r} occurs twice: entry {first[name] + 1} has it too")
             try:

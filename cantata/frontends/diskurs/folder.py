@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
-from cantata.config.source_map import step
+from cantata.config.source_map import value_at
 from cantata.errors import ConfigError
 from cantata.frontends.diskurs import components, schema
 from cantata.frontends.diskurs.agents import agents_of
@@ -22,7 +22,7 @@ from cantata.models.definitions import Definitions
 
 def is_folder(document: Document) -> bool:
     """Return whether a document is a Diskurs configuration: it has a `firstContact`."""
-    return any(step(document.data, key) is not None for key in ("firstContact", "first_contact"))
+    return any(value_at(document.data, key) is not None for key in ("firstContact", "first_contact"))
 
 
 def load_folder(

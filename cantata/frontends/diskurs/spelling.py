@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic.alias_generators import to_camel
 
 from cantata.config.documents import Document
-from cantata.config.source_map import KeyPath, Mark
+from cantata.config.source_map import KeyPath, SourceNode
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
@@ -70,11 +70,11 @@ def _renamed(value: JsonValue, path: KeyPath, document: Document, faults: list[F
     return renamed
 
 
-def _renamed_marks(mark: Mark) -> Mark:
+def _renamed_marks(mark: SourceNode) -> SourceNode:
     if not isinstance(mark.value, dict):
         return dataclasses.replace(mark, inside={key: _renamed_marks(each) for key, each in mark.inside.items()})
     lines: dict[str | int, int] = {to_camel(str(key)): line for key, line in mark.lines.items()}
-    inside: dict[str | int, Mark] = {
+    inside: dict[str | int, SourceNode] = {
         to_camel(str(key)): each if to_camel(str(key)) in FREE_FORM_SECTIONS else _renamed_marks(each) for key, each in mark.inside.items()
     }
     return dataclasses.replace(mark, lines=lines, inside=inside)

@@ -8,7 +8,7 @@ from math import isfinite
 
 from cantata.config.documents import Document
 from cantata.config.faults import did_you_mean, shown
-from cantata.config.source_map import KeyPath, step
+from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
@@ -28,7 +28,7 @@ class ConfigPart:
         """The part under these keys; its value is null if nothing is there."""
         value = self.value
         for key in keys:
-            value = step(value, key)
+            value = value_at(value, key)
         return replace(self, value=value, path=(*self.path, *keys))
 
     def with_value(self, value: JsonValue) -> ConfigPart:

@@ -8,7 +8,6 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from cantata.config.faults import did_you_mean
-from cantata.config.source_map import place
 
 Model = TypeVar("Model", bound=BaseModel)
 

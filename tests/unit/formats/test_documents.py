@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.config.documents import Document, parse, parse_json
-from cantata.config.source_map import KeyPath, find, place
+from cantata.config.source_map import KeyPath, find, path_text
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 
@@ -187,7 +187,7 @@ def test_data_without_a_text_have_no_lines() -> None:
     ],
 )
 def test_a_place_is_told_as_people_write_it(path: KeyPath, words: str) -> None:
-    assert place(path, {"nodes": [{"node_id": 3}, {"node_id": "fetch"}]}) == words
+    assert path_text(path, {"nodes": [{"node_id": 3}, {"node_id": "fetch"}]}) == words
 
 
 def test_values_are_found_by_the_pattern_of_their_path() -> None:
