@@ -37,7 +37,7 @@ _attempts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
 def execute_traced(process: Process, begun: Begun) -> AttemptRecord | None:
     """Execute a step; return its record, or None if there is nothing to commit."""
-    with context.bound({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
+    with context.bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
         lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
         if lost:
             log.warning(

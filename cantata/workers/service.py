@@ -1,4 +1,4 @@
-"""A worker process from start to stop: Celery's signals tied to what the process holds."""
+"""A worker from start to stop: Celery's signals connected to the state of its processes."""
 
 from __future__ import annotations
 
@@ -49,50 +49,52 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-THREADS = 100  # model turns wait for the network, so many fit in one process
-COORDINATORS = 4
-ANNOUNCE_S = 1.0
+AGENT_THREADS = 100  # agents' steps wait for the network, so many fit in one process
+COORDINATOR_THREADS = 4
+ANNOUNCE_INTERVAL_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
-CLOSE_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
-HAND_BACK = signal.SIGUSR2  # tells a prefork child to give its step back
+CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
+HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
 FINISH = embedded.FINISH
 
 POOLS = {"coordinator": "threads", "agents": "threads"}
-"""Pool of a queue; Python functions, and queues we do not know, get prefork: its children can be killed."""
+"""The pool of a queue. Python functions, and queues of users, get prefork: its children can be killed."""
 
 
-class Service:
+class WorkerService:
     """One Celery worker with one pool, serving queues."""
 
     def __init__(
         self, queues: tuple[str, ...], *, name: str, concurrency: int | None, redis_url: str, broker_url: str | None,
-        shown: ScrapeAddress | None = None,
+        metrics_at: ScrapeAddress | None = None,
     ) -> None:  # fmt: skip
-        """Metrics are shown at `shown`, or not at all."""
+        """Create the worker. Metrics are served at `metrics_at`, or not at all."""
         self.queues = queues
         self.pool = POOLS.get(queues[0], "prefork")
-        self.concurrency = concurrency or _usual_concurrency(queues[0])
+        self.concurrency = concurrency or _default_concurrency(queues[0])
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
         self.app = make_app(redis_url, broker_url)
         self.app.conf.worker_consumer = Consumer
         self.app.conf.worker_max_memory_per_child = resource_limits.recycle_above_kb()
         self._process: Process | None = None
-        self._shown = shown
+        self._metrics_at = metrics_at
         self._metrics: WorkerMetrics | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._is_announced = False
         self._is_serving = False
         self._sweeper: Sweeper | None = None
-        self._twin, self._twin_seen = "", 0.0
+        self._duplicate, self._duplicate_seen_at = "", 0.0
+        """Another live worker that announces itself under this worker's name."""
         self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
-        self._is_unhurried = False
+        self._ignores_drain_time = False
         self._code: dict[int, dict[str, str]] = {}
+        """The digests of the user's modules that each process has read, by process id and module."""
         tasks.register(self.app, self)
 
     def process(self) -> Process:
-        """What this operating system process holds; made anew in each prefork child."""
+        """Return the state of this operating system process; each prefork child creates its own."""
         with self._lock:
             if self._process is None:
                 self._process = Process(
@@ -101,40 +103,40 @@ class Service:
             return self._process
 
     def is_finishing(self) -> bool:
-        """Whether another process serves the queues from now on, with newer code."""
+        """Return whether another process, with newer code, serves the queues from now on."""
         return bool(self._finishing[0])
 
     def _send(self, run_id: str, ready: Sequence[Ready]) -> None:
         send_ready(self.app, ((run_id, step) for step in ready))
 
     def run(self) -> int:
-        """Serve until told to stop."""
+        """Serve until stopped; return the exit code."""
         client = self.app.dead_letters = connect(self.redis_url)
         for warning in check(client, url=self.redis_url).warnings:
             log.warning("redis", warning=warning)
-        if self._shown is not None:
-            from cantata.observability.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # with it comes prometheus_client, which others need not load
+        if self._metrics_at is not None:
+            from cantata.observability.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # it imports prometheus_client, which others need not load
 
-            self._metrics = WorkerMetrics(self._shown, cantata.__version__)
+            self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__)
             log.info("metrics_served", name=self.name, url=self._metrics.url)
         signal.signal(FINISH, self._finish)
         self._serve_code()
         if "agents" in self.queues:
             self._announce_always()
-            embedded.announce_ready()  # LiteLLM takes seconds to load; a command need not wait for it, its agents' steps do
+            embedded.announce_ready()  # LiteLLM takes seconds to load; only steps of agents need to wait for it
             llm.load()
         shutdown_flush.prepare(self.app)
         signals.worker_process_init.connect(self._child_started, weak=False)
         signals.worker_ready.connect(self._ready, weak=False)
-        signals.worker_shutting_down.connect(self._going, weak=False)
-        signals.worker_shutdown.connect(self._gone, weak=False)
-        signals.worker_process_shutdown.connect(self._gone, weak=False)  # in a prefork child
+        signals.worker_shutting_down.connect(self._shutting_down, weak=False)
+        signals.worker_shutdown.connect(self._shut_down, weak=False)
+        signals.worker_process_shutdown.connect(self._shut_down, weak=False)  # in a prefork child
         worker = self.app.Worker(  # not `worker_main`: to read a command line it loads half of `celery.bin`, in 0.2 s
             hostname=self.name, queues=list(map(self.app.broker_queue, self.queues)), pool=self.pool,
             concurrency=self.concurrency, loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), quiet=True, without_gossip=True,
             without_mingle=True,
         )  # fmt: skip
-        gc.freeze()  # what there is now stays: nobody needs to look through it again, and children go on sharing its memory
+        gc.freeze()  # these objects stay: collecting need not visit them, and children go on sharing their memory
         gc.enable()
         try:
             worker.start()
@@ -146,9 +148,9 @@ class Service:
         return int(worker.exitcode or 0)
 
     def _serve_code(self) -> None:
-        """Serve one version of the user's code, and tell the stack and the fleet which."""
+        """Serve one version of the user's code, and report which to the stack and the fleet."""
         read, write = os.pipe()  # children inherit its end
-        threading.Thread(target=self._pass_on_code, args=(read,), name="code", daemon=True).start()
+        threading.Thread(target=self._collect_code_reports, args=(read,), name="code reports", daemon=True).start()
 
         def report(line: str) -> None:
             os.write(write, os.fsencode(f"{line}\n"))
@@ -157,18 +159,19 @@ class Service:
         if self.queues != ("coordinator",):
             config_preload.adopt()
 
-    def _pass_on_code(self, read: int) -> None:
+    def _collect_code_reports(self, read: int) -> None:
+        """Keep the digests that processes report, and pass their other reports on to the stack's supervisor."""
         with os.fdopen(read, encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
-                what, *told = line.rstrip("\n").split("\t")
-                if what == "code":
-                    pid, module, digest = told
+                kind, *fields = line.rstrip("\n").split("\t")
+                if kind == "code":
+                    pid, module, digest = fields
                     self._code.setdefault(int(pid), {})[module] = digest
                 else:
                     embedded.report(line)
 
     def _code_served(self) -> tuple[str, ...]:
-        """The user's modules that this process and its children serve, with their digests."""
+        """Return the user's modules that this process and its children serve, as `module@digest`."""
         living = {os.getpid(), *(child.pid for child in active_children())}
         served = {
             f"{module}@{digest}" for pid, known in dict(self._code).items() if pid in living for module, digest in dict(known).items()
@@ -176,9 +179,9 @@ class Service:
         return tuple(sorted(served)[: registry.MAX_CODE])
 
     def _finish(self, *_: Any) -> None:
-        """Take no step more, and end when those under way are done, however long that takes."""
+        """Begin no more steps, and end when the current ones are done, however long that takes."""
         self._finishing[0] = 1
-        self._is_unhurried = True
+        self._ignores_drain_time = True
         if self._metrics is not None:
             threading.Thread(target=self._metrics.release, name="release port", daemon=True).start()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -189,12 +192,12 @@ class Service:
         self._process = None
         self._lock = threading.Lock()
         process = self.process()
-        resource_limits.bound()
+        resource_limits.apply_limit()
         shutdown_flush.begin(self.redis_url, process.name, does_steps=True)
         signal.signal(HAND_BACK, lambda *_: process.hand_back())
 
     def _ready(self, **_: Any) -> None:
-        """Begin to serve, or exit with status 1. Celery only logs what a signal handler raises: the worker would run without a sweeper."""
+        """Serve, or exit with status 1: Celery only logs the errors of signal handlers, and the worker would run without a sweeper."""
         try:
             self._serve()
         except Exception as error:
@@ -206,7 +209,7 @@ class Service:
         own = self.name if self.pool == "prefork" else self.process().name
         shutdown_flush.begin(self.redis_url, own, does_steps=self.pool != "prefork")  # children do it for themselves
         self._announce_always()
-        ledger = self._ledger()
+        ledger = Ledger(connect(self.redis_url, owner=f"{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
         pause = SkipListener(ledger.redis).wait if embedded.has_virtual_time() else None
         self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
         self._sweeper.start()
@@ -214,11 +217,8 @@ class Service:
         embedded.announce_serving()
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
 
-    def _ledger(self) -> Ledger:
-        return Ledger(connect(self.redis_url, owner=f"{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
-
     def _announce_always(self) -> None:
-        """Say that this worker is there, now and from now on."""
+        """Announce this worker to the fleet, now and from now on."""
         if not self._is_announced:
             self._is_announced = True
             client = connect(self.redis_url, owner=self.name)
@@ -229,26 +229,26 @@ class Service:
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
 
     def _announce(self, client: Redis) -> str:
-        """Say that this worker is there; answers who else said so under its name, if another did."""
-        other = registry.announce(client, self._worker.model_copy(update={"duplicate": self._twin, "code": self._code_served()}))
+        """Announce this worker once; return the other worker that uses its name, or ''."""
+        other = registry.announce(client, self._worker.model_copy(update={"duplicate": self._duplicate, "code": self._code_served()}))
         if self._is_serving and (file := settings().heartbeat_file):
             file.touch()
         return other
 
-    def _note_twin(self, duplicate: str) -> None:
-        """Keep who else has this name: it is one that lives, since it said so after this worker did."""
-        if duplicate:
-            if not self._twin:
-                note = "both count as one: start one of them with another --name"
-                log.warning("name_taken", name=self.name, by=duplicate, note=note)
-            self._twin, self._twin_seen = duplicate, time.monotonic()
-        elif time.monotonic() - self._twin_seen > registry.STALE_S:
-            self._twin = ""
+    def _note_duplicate_name(self, other: str) -> None:
+        """Keep the other worker of this name. It is alive, since it announced itself after this worker did."""
+        if other:
+            if not self._duplicate:
+                note = "both count as one worker; start one of them with another --name"
+                log.warning("name_taken", name=self.name, by=other, note=note)
+            self._duplicate, self._duplicate_seen_at = other, time.monotonic()
+        elif time.monotonic() - self._duplicate_seen_at > registry.STALE_S:
+            self._duplicate = ""
 
     def _keep_announcing(self, client: Redis) -> None:
-        while not self._stopping.wait(ANNOUNCE_S):
+        while not self._stopping.wait(ANNOUNCE_INTERVAL_S):
             with _log_outages():
-                self._note_twin(self._announce(client))
+                self._note_duplicate_name(self._announce(client))
             if embedded.stack_is_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
@@ -261,17 +261,17 @@ class Service:
             version=cantata.__version__, started_at=time.time(), metrics_url=self._metrics.url if self._metrics else "",
         )  # fmt: skip
 
-    def _going(self, **_: Any) -> None:
+    def _shutting_down(self, **_: Any) -> None:
         self._stopping.set()
-        if self._is_unhurried:
-            self._is_unhurried = False  # it may still be told to hurry
+        if self._ignores_drain_time:
+            self._ignores_drain_time = False  # a second signal starts the drain time
             return
         drain = threading.Timer(settings().drain_s, self._hand_back)
         drain.daemon = True
         drain.start()
 
     def _hand_back(self) -> None:
-        """What is not done within the drain time is done by others."""
+        """Release the steps that were not done within the drain time, so that other workers execute them."""
         log.info("handing_back", name=self.name)
         if self.pool != "prefork":
             self.process().hand_back()
@@ -280,39 +280,40 @@ class Service:
             if child.pid:
                 os.kill(child.pid, HAND_BACK)
 
-    def _gone(self, **_: Any) -> None:
-        last_words = shutdown_flush.end()
+    def _shut_down(self, **_: Any) -> None:
+        flush = shutdown_flush.flush_in_thread()
         if self._process is not None:
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(mcp.close(), self._process.loop()).result(CLOSE_S)
+                asyncio.run_coroutine_threadsafe(mcp.close(), self._process.loop()).result(CLOSE_TIMEOUT_S)
             self._process.stop()
-        last_words.join(CLOSE_S)
+        flush.join(CLOSE_TIMEOUT_S)
 
 
 @contextmanager
 def _log_outages() -> Iterator[None]:
-    """Log failures of Redis instead of raising them: a worker that cannot announce itself for a while goes on working."""
+    """Log failures of Redis instead of raising them: a worker that cannot announce itself for a while goes on."""
     try:
         yield
     except (RedisFailure, OSError) as error:
         outages.tell(log, "announce_failed", error)
 
 
-def _usual_concurrency(queue: str) -> int:
-    return {"agents": THREADS, "coordinator": COORDINATORS}.get(queue, os.cpu_count() or 1)
+def _default_concurrency(queue: str) -> int:
+    return {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS}.get(queue, os.cpu_count() or 1)
 
 
 def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metrics_port: int | None = None) -> int:
-    """Serve queues of one pool in this process. Raises ConfigError for a name that cannot be one: it stands in leases and keys."""
+    """Serve queues of one pool in this process; return the exit code. Raises ConfigError for a name that cannot be part of a key."""
     try:
-        for what, given in (("worker", name), *(("queue", queue) for queue in queues)):
-            checked_name(what, given)
+        for kind, given in (("worker", name), *(("queue", queue) for queue in queues)):
+            checked_name(kind, given)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     sys.argv[:] = ["cantata-worker"]
     os.environ[IN_WORKER] = "1"
     if generation := embedded.generation():
-        name = f"{name}.{generation}"  # the process that it replaces may still finish its steps
+        name = f"{name}.{generation}"  # the process that it replaces may still execute its steps
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
-    broker_url, shown = os.environ.get("CANTATA_BROKER_URL"), scrape_address(metrics_port)
-    return Service(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, shown=shown).run()
+    broker_url, metrics_at = os.environ.get("CANTATA_BROKER_URL"), scrape_address(metrics_port)
+    service = WorkerService(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, metrics_at=metrics_at)
+    return service.run()

@@ -22,7 +22,7 @@ from cantata.state.runs.records import Begun
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.tasks import Loop, Place
+from cantata.workers.tasks import Delivery, MessageExecution
 from tests.waiting import until
 
 RUN = "r1"
@@ -42,10 +42,10 @@ NOTHING = SimpleNamespace(chain=None, chord=None, group=None)
 """The request of a message that carries nothing."""
 
 
-def loop_of(process: Process, valkey: Redis, *, is_redelivered: bool = False, request: SimpleNamespace = NOTHING) -> Loop:
+def execution_of(process: Process, valkey: Redis, *, is_redelivered: bool = False, request: SimpleNamespace = NOTHING) -> MessageExecution:
     app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
-    place = Place("run.start", "coordinator", 0, is_redelivered)
-    return Loop(app, process, RUN, [START], place, Carried(request))
+    delivery = Delivery("run.start", "coordinator", 0, is_redelivered)
+    return MessageExecution(app, process, RUN, [START], delivery, Carried(request))
 
 
 def begun_by(process: Process) -> Begun:
@@ -65,7 +65,7 @@ def test_a_step_that_is_passed_on_carries_what_its_message_did(process: Process,
     request = SimpleNamespace(chain=[link], chord=link, group="g")
     process.is_finishing = lambda: True
 
-    assert loop_of(process, valkey, request=request).run() is None
+    assert execution_of(process, valkey, request=request).run() is None
 
     message = json.loads(str(valkey.lpop("cantata.coordinator")))
     args, _, embed = json.loads(base64.b64decode(message["body"]))
@@ -88,12 +88,12 @@ def test_an_outcome_waits_for_a_redis_that_takes_no_writes(
 
     def telling(log: object, event: str, failure: Exception, **fields: object) -> None:
         tell(log, event, failure, **fields)
-        if event == "outcome_waits":
+        if event == "outcome_delayed":
             waits.set()
 
     monkeypatch.setitem(HANDLERS, "run.start", handler)
     monkeypatch.setattr(outages, "tell", telling)
-    worker = threading.Thread(target=loop_of(process, valkey).run)
+    worker = threading.Thread(target=execution_of(process, valkey).run)
     worker.start()
     try:
         until(waits.is_set, "a commit that Redis refused for longer than the ledger has patience")
@@ -109,7 +109,7 @@ def test_a_lease_is_renewed_until_the_outcome_is_recorded(process: Process, valk
     begun = begun_by(process)
     deadline = deadline_of(begun, valkey)
 
-    with process.leased(begun), process.working(begun):
+    with process.leased(begun), process.running(begun):
         pass
     with process.leased(begun):
         until(lambda: deadline_of(begun, valkey) > deadline, "a renewal of the step that is done and not recorded")
@@ -132,7 +132,7 @@ def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(
 ) -> None:
     monkeypatch.setitem(HANDLERS, "run.start", lambda work: Outcome(fragment=Graph(edges=(Edge(source=START, target="nobody"),))))
 
-    loop_of(process, valkey).run()
+    execution_of(process, valkey).run()
 
     error = ledger.runs(most=1)[0].error
     assert error is not None
@@ -143,7 +143,7 @@ def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(
 def test_a_text_with_half_a_character_is_recorded(process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(HANDLERS, "run.start", lambda work: Outcome(detail={"finish": "half \ud83d of it"}))
 
-    loop_of(process, valkey).run()
+    execution_of(process, valkey).run()
 
     assert ledger.infos(RUN, [START])[0]["finish"] == "half ? of it"
 
@@ -160,9 +160,9 @@ def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
         return Outcome(output=1)
 
     monkeypatch.setitem(HANDLERS, "run.start", handler)
-    loop_of(process, valkey).run()
+    execution_of(process, valkey).run()
     ledger.sweep(shard_of(RUN))
-    loop_of(process, valkey).run()
+    execution_of(process, valkey).run()
 
     step = ledger.records(RUN, [START])[START]
     assert (tries, step.state, step.failures, step.crashes) == ([1, 2], "done", 0, 0)
@@ -171,7 +171,7 @@ def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
 @pytest.mark.parametrize(
     ("outcome", "shown"),
     [
-        (None, [("retry", "its process died, or goes on without the broker: it is tried again if its lease runs out")]),
+        (None, [("retry", "its process died or lost the broker; the step is retried if its lease expires")]),
         (Outcome(status="retry", retry_in_s=60.0), [("retry", "took too long")]),
         (Outcome(status="failed"), [("failed", "took too long")]),
         (Outcome(), []),
@@ -188,7 +188,7 @@ def test_a_message_that_comes_again_since_its_process_was_killed_tells_how_its_s
     process.owner = "another~1"
 
     for is_redelivered in (False, True):
-        loop = loop_of(process, valkey, is_redelivered=is_redelivered)
+        loop = execution_of(process, valkey, is_redelivered=is_redelivered)
         assert loop.run() is None
         assert [(lost.status, lost.reason) for lost in loop.lost] == (shown if is_redelivered else [])
         assert loop.done == []

@@ -1,4 +1,4 @@
-"""The threads that keep a fleet alive: hearts and sweepers outlive what they meet."""
+"""The threads that keep a fleet alive: renewal and sweepers outlive what they meet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cantata.models.graph import START
 from cantata.state.fleet.registry import WORKERS_KEY
 from cantata.state.redis.keys import definitions_digest, key_of
 from cantata.state.runs.ledger import Ledger
-from cantata.workers.runtime.process import MOST_DEFINITIONS, Process
+from cantata.workers.runtime.process import MAX_CACHED_DEFINITIONS, Process
 from tests.integration.state.play import Play
 from tests.waiting import until
 
@@ -29,13 +29,13 @@ def url_of(valkey: Redis) -> str:
     return f"unix://{valkey.connection_pool.connection_kwargs['path']}"
 
 
-def test_a_heart_outlives_what_a_newer_worker_says_of_itself(ledger: Ledger) -> None:
+def test_renewal_outlives_an_unknown_field_of_a_newer_worker(ledger: Ledger) -> None:
     ledger.redis.hset(key_of(None, WORKERS_KEY), "newer", '{"name": "newer", "unknown_here": 1}')
 
     process = Process(url_of(ledger.redis), "old")
     time.sleep(0.6)
 
-    assert "heart" in [thread.name for thread in threading.enumerate()]
+    assert "lease renewal" in [thread.name for thread in threading.enumerate()]
     process.stop()
 
 
@@ -76,7 +76,7 @@ def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, mon
 
 
 def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded(ledger: Ledger) -> None:
-    texts = {f"{n}": Definitions(limits=Limits(max_nodes=n + 1)).model_dump_json() for n in range(MOST_DEFINITIONS + 6)}
+    texts = {f"{n}": Definitions(limits=Limits(max_nodes=n + 1)).model_dump_json() for n in range(MAX_CACHED_DEFINITIONS + 6)}
     runs = {definitions_digest(text): f"run{n}" for n, text in enumerate(texts.values())}
     for run_id, text in zip(runs.values(), texts.values(), strict=True):
         Play(ledger, run_id, definitions=text)
@@ -86,15 +86,15 @@ def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded
         """Notices who changes it without the lock."""
 
         def __setitem__(self, key: str, value: Definitions) -> None:
-            assert process._changed.locked()
+            assert process._lock.locked()
             super().__setitem__(key, value)
 
         def get(self, key: str, default: Any = None) -> Any:
-            assert process._changed.locked()
+            assert process._lock.locked()
             return super().get(key, default)
 
         def popitem(self, last: bool = True) -> tuple[str, Definitions]:
-            assert process._changed.locked()
+            assert process._lock.locked()
             return super().popitem(last)
 
     process._definitions = Watched()
@@ -102,5 +102,5 @@ def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded
         found = list(threads.map(lambda run: process.definitions(run[1], run[0]).limits.max_nodes, [*runs.items()] * 4))
     process.stop()
 
-    assert found == [*range(1, MOST_DEFINITIONS + 7)] * 4
-    assert len(process._definitions) == MOST_DEFINITIONS
+    assert found == [*range(1, MAX_CACHED_DEFINITIONS + 7)] * 4
+    assert len(process._definitions) == MAX_CACHED_DEFINITIONS

@@ -1,4 +1,4 @@
-"""Costs of work as one process knows them: measured here, and shared with the fleet."""
+"""Costs of work: measured by one process, and shared with the fleet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from cantata.models.graph import Spec
 from cantata.state.limits.step_costs import CHEAP_MS, DIGEST_SIZE, Measured, Work, mean_with
 
-SAMPLES = 3  # measurements before a cost counts as known
-MAX_IMMATURE = 1000  # works with fewer measurements, before they are forgotten
+MIN_SAMPLES = 3  # measurements before a cost counts as known
+MAX_UNSHARED = 1000  # kinds of work with fewer measurements, before they are forgotten
 
 
 class Costs:
@@ -21,7 +21,7 @@ class Costs:
         self._unshared: dict[Work, Measured] = {}
 
     def record(self, definitions: str, name: str, took_ms: float) -> None:
-        """Record a measurement of the work `name` of the configuration with the digest `definitions`."""
+        """AttemptRecord a measurement of the work `name` of the configuration with the digest `definitions`."""
         work = (definitions[:DIGEST_SIZE], name)
         with self._lock:
             before = self._unshared.get(work)
@@ -29,7 +29,7 @@ class Costs:
             known = self._known.get(work[0], {}).get(name)
             if known is not None:
                 self._known[work[0]][name] = mean_with(known, took_ms)
-            elif measured.count >= SAMPLES:
+            elif measured.count >= MIN_SAMPLES:
                 self._known.setdefault(work[0], {})[name] = measured.mean_ms
 
     def of(self, definitions: str, name: str) -> float | None:
@@ -51,16 +51,16 @@ class Costs:
             return "\n" + "".join(f"{name}\n" for name, cost in known.items() if cost < CHEAP_MS)
 
     def exchange(self, share: Callable[[Mapping[Work, Measured]], dict[str, dict[str, float]]]) -> None:
-        """Hand what was measured since the last time to `share`, and take over what it returns: the means of the fleet."""
+        """Pass the measurements since the last exchange to `share`, and use the means of the fleet that it returns."""
         with self._lock:
-            mature = {work: measured for work, measured in self._unshared.items() if measured.count >= SAMPLES or self._knows(work)}
-            for work in mature:
+            ready = {work: measured for work, measured in self._unshared.items() if measured.count >= MIN_SAMPLES or self._is_known(work)}
+            for work in ready:
                 del self._unshared[work]
-            if len(self._unshared) > MAX_IMMATURE:
+            if len(self._unshared) > MAX_UNSHARED:
                 self._unshared.clear()
-        fleet = share(mature)
+        fleet_means = share(ready)
         with self._lock:
-            self._known = fleet
+            self._known = fleet_means
 
-    def _knows(self, work: Work) -> bool:
+    def _is_known(self, work: Work) -> bool:
         return work[1] in self._known.get(work[0], {})

@@ -1,4 +1,4 @@
-"""From what a handler returned or raised to the outcome that is recorded."""
+"""Turns what a handler returned or raised into the record of its attempt."""
 
 from __future__ import annotations
 
@@ -13,62 +13,67 @@ from pydantic import TypeAdapter
 from cantata.errors import MustWait, StepError
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.observability.logs.secrets import beginning, secrets_in
+from cantata.observability.logs.secrets import redact_beginning, secrets_in
 from cantata.state.runs.encoding import to_json
 from cantata.state.runs.records import Begun
 
 _json = TypeAdapter[JsonValue](JsonValue)
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-LOOK_S = 1.0  # until a sweep makes sure that a call waits in a queue of the limits: it may be called before its wait is recorded
-MOST_TOLD = 4000  # characters of an error message: it is recorded with the step, in events, and with the run
+MIN_RETRY_DELAY_S = 0.5
+MAX_RETRY_DELAY_S = 30.0
+RECHECK_S = 1.0  # until a sweep makes sure that a call waits in a queue of the limits: it may be woken before its wait is recorded
+MAX_MESSAGE_CHARS = 4000  # of an error: it is recorded with the step, in events, and with the run
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What is told to the ledger."""
+class AttemptRecord:
+    """The record of an attempt, as it is committed to the ledger."""
 
     outcome: Outcome
     output: str
     info: Mapping[str, JsonValue]
 
 
-def of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float, giver: str = "") -> Record:
-    """The record of a handler's outcome; an output that is no JSON or too large becomes a failure that says so, of its `giver`."""
+def record_of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float, source: str = "") -> AttemptRecord:
+    """Return the record of a handler's outcome.
+
+    An output that is not JSON or too large becomes a failure whose message names `source`, by default the step's work or kind.
+    """
     try:
         output = _output_text(outcome.output, limit_bytes)
     except StepError as error:
-        return failed(begun, StepError(f"{giver or begun.spec.work or begun.spec.kind} {error}", code=error.code), took_ms=took_ms)
-    return Record(outcome.model_copy(update={"warnings": tuple(map(_told, outcome.warnings))}), output, _info(begun, outcome, took_ms))
+        return failure_record(begun, StepError(f"{source or begun.spec.work or begun.spec.kind} {error}", code=error.code), took_ms=took_ms)
+    return AttemptRecord(
+        outcome.model_copy(update={"warnings": tuple(map(_recordable, outcome.warnings))}), output, _info(begun, outcome, took_ms)
+    )
 
 
-def failed(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> Record:
-    """The record of a failure: another try if the failure may pass and tries are left."""
+def failure_record(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> AttemptRecord:
+    """Return the record of a failure: a retry if the error is retryable and retries are left."""
     prefix = str(begun.spec.params.get("failure", ""))
-    info = ErrorInfo(code=error.code, message=_told(f"{prefix}{error}"), step=begun.step_id)
+    info = ErrorInfo(code=error.code, message=_recordable(f"{prefix}{error}"), step=begun.step_id)
     if error.retryable and begun.failures < begun.spec.retries:
-        pause_s = _pause_s(begun.failures) if error.retry_after_s is None else error.retry_after_s
-        outcome = Outcome(status="retry", error=info, retry_in_s=pause_s)
+        delay_s = _retry_delay_s(begun.failures) if error.retry_after_s is None else error.retry_after_s
+        outcome = Outcome(status="retry", error=info, retry_in_s=delay_s)
     else:
         outcome = Outcome(status="failed", error=info)
-    return Record(outcome, "null", _info(begun, outcome, took_ms))
+    return AttemptRecord(outcome, "null", _info(begun, outcome, took_ms))
 
 
-def waits(begun: Begun, wait: MustWait) -> Record:
-    """The record of an attempt that could not begin."""
+def wait_record(begun: Begun, wait: MustWait) -> AttemptRecord:
+    """Return the record of an attempt that must wait before it can begin."""
     detail: dict[str, JsonValue] = {"seconds": round(wait.seconds, 3), "reason": str(wait), "ahead": wait.ahead}
-    outcome = Outcome(status="wait", retry_in_s=LOOK_S, detail=detail)
-    return Record(outcome, "null", _info(begun, outcome, 0.0))
+    outcome = Outcome(status="wait", retry_in_s=RECHECK_S, detail=detail)
+    return AttemptRecord(outcome, "null", _info(begun, outcome, 0.0))
 
 
-def _told(message: str) -> str:
-    """A message as it can be recorded: without the secrets of this process, and no book."""
-    return beginning(message, secrets_in(environ), most=MOST_TOLD)
+def _recordable(message: str) -> str:
+    """Return a message without the secrets of this process, cut to a length that can be recorded."""
+    return redact_beginning(message, secrets_in(environ), max_chars=MAX_MESSAGE_CHARS)
 
 
-def _pause_s(failures: int) -> float:
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * float(2**failures)) * (0.5 + random.random() / 2)
+def _retry_delay_s(failures: int) -> float:
+    return min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * float(2**failures)) * (0.5 + random.random() / 2)
 
 
 def _info(begun: Begun, outcome: Outcome, took_ms: float) -> dict[str, JsonValue]:
@@ -86,21 +91,21 @@ def _output_text(value: JsonValue, limit_bytes: int) -> str:
     try:
         _json.validate_python(value, strict=True)
     except (ValueError, RecursionError) as error:
-        odd = "it is nested too deeply" if isinstance(error, RecursionError) else _odd_part(value)
-        if odd:
-            raise StepError(f"returned what is not JSON: {odd}", code="bad_output") from error
+        fault = "it is nested too deeply" if isinstance(error, RecursionError) else _part_not_json(value)
+        if fault:
+            raise StepError(f"returned a value that is not JSON: {fault}", code="bad_output") from error
     try:
         text = to_json(value)
         size = len(text.encode())
     except (ValueError, RecursionError) as error:
-        raise StepError(f"returned what is not JSON: {_odd_part(value)}", code="bad_output") from error
+        raise StepError(f"returned a value that is not JSON: {_part_not_json(value)}", code="bad_output") from error
     if size > limit_bytes:
         message = f"returned {size / 1e6:.1f} MB of output; the limit is {limit_bytes / 1e6:.1f} MB (limits.output_bytes)"
         raise StepError(message, code="output_too_large")
     return text
 
 
-def _odd_part(value: object, path: str = "the value") -> str:
+def _part_not_json(value: object, path: str = "the value") -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path} is {value}"
     if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
@@ -109,11 +114,11 @@ def _odd_part(value: object, path: str = "the value") -> str:
         for key, item in value.items():
             if not isinstance(key, str):
                 return f"{path} has the key {key!r} of type {type(key).__name__}"
-            if found := _odd_part(item, f"{path}[{key!r}]"):
+            if found := _part_not_json(item, f"{path}[{key!r}]"):
                 return found
         return ""
     if isinstance(value, list | tuple):
-        return next((found for i, item in enumerate(value) if (found := _odd_part(item, f"{path}[{i}]"))), "")
+        return next((found for i, item in enumerate(value) if (found := _part_not_json(item, f"{path}[{i}]"))), "")
     if value is None or isinstance(value, str | int | float | bool):
         return ""
     return f"{path} is of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Bounds the memory of the processes that functions run in."""
+"""The memory limit of processes that execute Python functions."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import resource
 from cantata.errors import ConfigError
 
 VARIABLE = "CANTATA_TOOL_MEMORY_MB"
-LEAST_MB = 128  # a child has 75 MB before it imports anything of a user's, and 8 MB for the stack of each thread
-LARGE = 0.75  # of the limit: a child that ever had so much is replaced after its step, since Python gives little of it back
+MIN_MB = 128  # a child has 75 MB before it imports anything of a user's, and 8 MB for the stack of each thread
+RECYCLE_FRACTION = 0.75  # of the limit: a child that ever had more is replaced after its step, since Python returns little of it
 
 
 def limit_mb() -> int | None:
-    """The megabytes that one process may have; None if nothing bounds it. Raises ConfigError."""
+    """Return the memory limit of one process in megabytes; None if there is none. Raises ConfigError."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return None
-    if not text.isdecimal() or int(text) < LEAST_MB:
-        raise ConfigError(f"{VARIABLE} is {text!r}, but must be a whole number of megabytes, {LEAST_MB} or more; or unset it")
+    if not text.isdecimal() or int(text) < MIN_MB:
+        raise ConfigError(f"{VARIABLE} is {text!r}, but must be a whole number of megabytes, {MIN_MB} or more; or unset it")
     return int(text)
 
 
-def large_kb() -> int | None:
-    """The kilobytes above which a child is replaced after its step; None if none is. Raises ConfigError."""
+def recycle_above_kb() -> int | None:
+    """Return the kilobytes above which a child is replaced after its step; None without a limit. Raises ConfigError."""
     limit = limit_mb()
-    return None if limit is None else int(limit * 1024 * LARGE)
+    return None if limit is None else int(limit * 1024 * RECYCLE_FRACTION)
 
 
-def bound() -> None:
-    """Bound this process and what it starts.
+def apply_limit() -> None:
+    """Limit the memory of this process and of those that it starts.
 
-    What counts is memory that can be written (RLIMIT_DATA), not addresses (RLIMIT_AS): a process of 61 MB with 20 threads has 209 MB of
-    the one and 1,189 MB of the other, since each thread's allocator reserves 64 MB that it does not use.
+    The limit is on writable memory (RLIMIT_DATA), not on addresses (RLIMIT_AS): a process of 61 MB with 20 threads has 209 MB of the
+    one and 1,189 MB of the other, since each thread's allocator reserves 64 MB that it does not use.
     """
     limit = limit_mb()
     if limit is not None:
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = limit * 1024 * 1024
-        resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def said() -> str:
-    """What to add to the words `out of memory`."""
+def limit_note() -> str:
+    """Return the limit as the end of an error message about memory; empty without a limit."""
     limit = limit_mb()
-    return "" if limit is None else f"; its process may have {limit} MB ({VARIABLE})"
+    return "" if limit is None else f"; the limit of its process is {limit} MB ({VARIABLE})"

@@ -1,4 +1,4 @@
-"""Shows steps that ran without a message of their own: task events, as Celery would send them, many to a message."""
+"""Celery task events for steps that ran without a message of their own, published many to a message."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from kombu.utils.uuid import uuid
 
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
-from cantata.workers.runtime.consumer import EVENTS_S
+from cantata.workers.runtime.consumer import EVENT_INTERVAL_S
 
 log = structlog.get_logger(__name__)
 
-DROPPED = "dropped"  # an attempt whose lease was lost, or whose run has ended: what came of it counts for nothing
+DROPPED = "dropped"  # an attempt whose lease was lost, or whose run has ended: its outcome is not recorded
 WORST_FIRST = ("failed", "retry", "wait")
 
-_waiting: list[dict[str, Any]] = []
-_changing = threading.Lock()
+_pending: list[dict[str, Any]] = []
+_lock = threading.Lock()
 
 
-class TriedAgain(Retry):
-    """Celery's sign of a task that is retried."""
+class AttemptRetried(Retry):
+    """Makes Celery report a task as retried."""
 
     def __repr__(self) -> str:
-        return repr(self.exc)  # of a pool of threads Celery's event has this; of prefork it has `exc`
+        return repr(self.exc)  # Celery's event has this with a pool of threads, and `exc` with prefork
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a step, as Flower is to show it."""
+    """One attempt of a step, as Flower displays it."""
 
     kind: str
     step_id: str
@@ -46,7 +46,7 @@ class Attempt:
     reason: str = ""
 
     def ended(self, outcome: Outcome | None) -> Attempt:
-        """Return it with what was recorded of it."""
+        """Return the attempt with its recorded outcome; unchanged without one."""
         if outcome is None:
             return self
         reason = outcome.error.message if outcome.error else str(outcome.detail.get("reason", ""))
@@ -54,22 +54,22 @@ class Attempt:
 
     @property
     def exception(self) -> Exception | None:
-        """What Celery is to tell of it; None if all is well."""
+        """The exception that Celery is to report for it; None if it succeeded or was dropped."""
         if self.status not in WORST_FIRST:
             return None
         waits = "waits: " if self.status == "wait" else ""
         error = StepError(f"step {self.step_id!r}: {waits}{self.reason}")
-        return error if self.status == "failed" else TriedAgain(str(error), error)
+        return error if self.status == "failed" else AttemptRetried(str(error), error)
 
 
 def own_attempt(steps: Collection[str], attempts: Iterable[Attempt]) -> Attempt | None:
-    """Return the attempt that a message's task stands for: of its steps the first that failed, else was tried again, else the first."""
+    """Return the attempt that a message's task reports: of its steps the first that failed, was retried or waits, else the first."""
     own = [attempt for attempt in attempts if attempt.step_id in steps]
     return min(own, key=lambda attempt: (*WORST_FIRST, attempt.status).index(attempt.status), default=None)
 
 
-def steps_run_ahead(task: Task[Any, Any], run_id: str, ahead: Sequence[Attempt]) -> None:
-    """Tell Flower, in a moment, of attempts that the events of their message do not stand for."""
+def publish_ahead_attempts(task: Task[Any, Any], run_id: str, ahead: Sequence[Attempt]) -> None:
+    """Publish task events, a moment later, for attempts that the events of their message do not report."""
     app = task.app
     if not ahead or not app.conf.worker_send_task_events or not task.request.id:
         return
@@ -82,31 +82,31 @@ def steps_run_ahead(task: Task[Any, Any], run_id: str, ahead: Sequence[Attempt])
         events += [
             {"type": "task-received", "timestamp": attempt.since, **described, **parents, **identity},
             {"type": "task-started", "timestamp": attempt.since, **identity},
-            {"timestamp": attempt.until, **_end(attempt), **identity},
+            {"timestamp": attempt.until, **_end_of(attempt), **identity},
         ]
-    with _changing:
-        is_first = not _waiting
-        _waiting.extend(events)
+    with _lock:
+        is_first = not _pending
+        _pending.extend(events)
     if is_first:
-        timer = threading.Timer(EVENTS_S, _tell, (app,))
+        timer = threading.Timer(EVENT_INTERVAL_S, _publish, (app,))
         timer.daemon = True
         timer.start()
 
 
-def _end(attempt: Attempt) -> dict[str, Any]:
+def _end_of(attempt: Attempt) -> dict[str, Any]:
     error = attempt.exception
     if error is None:
         return {"type": "task-succeeded", "result": "None", "runtime": attempt.until - attempt.since}
     return {"type": "task-failed" if attempt.status == "failed" else "task-retried", "exception": repr(error), "traceback": str(error)}
 
 
-def _tell(app: Celery) -> None:
-    with _changing:
-        events = _waiting.copy()
-        _waiting.clear()
+def _publish(app: Celery) -> None:
+    with _lock:
+        events = _pending.copy()
+        _pending.clear()
     try:
         with app.producer_or_acquire() as producer:
             exchange = get_exchange(producer.connection, name=app.conf.event_exchange)
             producer.publish(events, exchange=exchange, routing_key="task.multi", serializer="json", declare=[exchange], retry=False)
-    except Exception as error:  # noqa: BLE001  # the edge of a thread, where each broker has errors of its own: only Flower misses what it would tell
-        log.debug("events_not_shown", error=str(error))
+    except Exception as error:  # noqa: BLE001  # the edge of a thread, where each broker has errors of its own: only Flower misses these events
+        log.debug("task_events_failed", error=str(error))

@@ -15,7 +15,7 @@ from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
 from cantata.planning.chains.step_ids import split
 from cantata.planning.turns import agent_steps, turn_plan
-from cantata.workers.runtime.step_context import StepContext, filling, text_input
+from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
 
 
 def run_start(context: StepContext) -> Outcome:
@@ -25,7 +25,7 @@ def run_start(context: StepContext) -> Outcome:
 
 def chain_branch(context: StepContext) -> Outcome:
     """Takes one side; a side that points back grows another round."""
-    holds = context.holds(context.text_param("condition"))
+    holds = context.is_true(context.text_param("condition"))
     side = "true" if holds else "false"
     loop = cast("dict[str, JsonValue] | None", context.params.get("loop"))
     if loop is None:
@@ -89,7 +89,7 @@ def agent_run(context: StepContext) -> Outcome:
     """Lays out an agent's instructions."""
     name = context.text_param("agent")
     graph = agent_steps.agent_fragment(
-        name, context.definitions, parent=context.begun.step_id, spec=context.begun.spec, filling=filling(context)
+        name, context.definitions, parent=context.begun.step_id, spec=context.begun.spec, filling=placeholder_values(context)
     )
     return Outcome(output=text_input(context), fragment=graph)
 

@@ -30,7 +30,7 @@ def proc_run(context: StepContext) -> Outcome:
     secrets = secrets_in(os.environ)
     stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not known again
     if stderr.strip():
-        log.info("command_said", command=name, stderr=stderr.strip()[-LOGGED_CHARS:])
+        log.info("command_output", command=name, stderr=stderr.strip()[-LOGGED_CHARS:])
     if done.returncode != 0:
         said = (stderr or stdout).strip()[-QUOTED_CHARS:]
         raise StepError(f"command exited with {done.returncode}: {said}", code="proc_error", retryable=True)

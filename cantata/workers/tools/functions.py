@@ -155,7 +155,7 @@ def call(context: StepContext, name: str, function: Function, arguments: Mapping
         return cast(JsonValue, answer)
     except MemoryError as error:
         traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
-        raise StepError(f"{name} ran out of memory{resource_limits.said()}", code="tool_error", retryable=True) from None
+        raise StepError(f"{name} ran out of memory{resource_limits.limit_note()}", code="tool_error", retryable=True) from None
     except SystemExit as error:
         raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
     except Exception as error:  # whatever a user's function raises is its outcome

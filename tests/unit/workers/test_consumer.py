@@ -26,14 +26,14 @@ def test_events_of_a_moment_are_flushed_together(told: tuple[Any, list[float]]) 
     for _ in range(5):
         subject.on_send_event_buffered()
 
-    subject.hub.call_soon.assert_called_once_with(subject.hub.call_later, consumer.EVENTS_S, subject._flush_events)
+    subject.hub.call_soon.assert_called_once_with(subject.hub.call_later, consumer.EVENT_INTERVAL_S, subject._flush_events)
 
 
 def test_a_later_event_is_flushed_too(told: tuple[Any, list[float]]) -> None:
     subject, clock = told
 
     subject.on_send_event_buffered()
-    clock[0] += consumer.EVENTS_S
+    clock[0] += consumer.EVENT_INTERVAL_S
     subject.on_send_event_buffered()
 
     assert subject.hub.call_soon.call_count == 2

@@ -10,7 +10,7 @@ import pytest
 
 from cantata.models.graph import Spec
 from cantata.state.limits.step_costs import Measured, Work
-from cantata.workers.runtime.costs import SAMPLES, Costs
+from cantata.workers.runtime.costs import MIN_SAMPLES, Costs
 
 ONE, OTHER = "a" * 64, "b" * 64
 SPEC = Spec(kind="tool.call", work="tools:x")
@@ -24,7 +24,7 @@ def _switching_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def recorded(costs: Costs, definitions: str, took_ms: float, times: int = SAMPLES) -> None:
+def recorded(costs: Costs, definitions: str, took_ms: float, times: int = MIN_SAMPLES) -> None:
     for _ in range(times):
         costs.record(definitions, "tools:x", took_ms)
 
@@ -61,7 +61,7 @@ def test_what_is_known_is_that_of_the_fleet_and_each_measurement_is_shared_once(
         shared.append(dict(measured))
         return {ONE[:16]: {"tools:x": 80.0}}
 
-    recorded(costs, ONE, 1.0, times=SAMPLES - 1)
+    recorded(costs, ONE, 1.0, times=MIN_SAMPLES - 1)
     costs.exchange(share)
     assert shared == [{}], "too few to tell"
     assert not costs.is_cheap(ONE, SPEC), "others saw it take long"
@@ -69,7 +69,7 @@ def test_what_is_known_is_that_of_the_fleet_and_each_measurement_is_shared_once(
     recorded(costs, ONE, 1.0, times=1)
     costs.exchange(share)
     costs.exchange(share)
-    assert [each.count for step in shared for each in step.values()] == [SAMPLES]
+    assert [each.count for step in shared for each in step.values()] == [MIN_SAMPLES]
 
 
 @pytest.mark.usefixtures("_switching_often")
@@ -78,7 +78,7 @@ def test_names_are_read_while_other_threads_measure() -> None:
 
     def measure(thread: int) -> None:
         for number in range(3000):
-            for _ in range(SAMPLES):
+            for _ in range(MIN_SAMPLES):
                 costs.record(ONE, f"tools:{thread}/{number}", 1.0)
         ended.set()
 

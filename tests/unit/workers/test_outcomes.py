@@ -19,7 +19,7 @@ def begun(*, failures: int = 0, retries: int = 0, **params: JsonValue) -> Begun:
 
 
 def test_an_output_is_recorded_as_compact_json() -> None:
-    record = outcomes.of(begun(), Outcome(output={"ä": [1, [2]]}, usage=Usage(tool_calls=1)), limit_bytes=100, took_ms=1.234)
+    record = outcomes.record_of(begun(), Outcome(output={"ä": [1, [2]]}, usage=Usage(tool_calls=1)), limit_bytes=100, took_ms=1.234)
 
     assert record.output == '{"ä":[1,[2]]}'
     assert record.info == {"ms": 1.23, "by": "worker", "usage": {"tool_calls": 1}}
@@ -36,7 +36,7 @@ def test_an_output_is_recorded_as_compact_json() -> None:
     ],
 )
 def test_what_is_no_json_or_too_large_fails_the_step_and_says_where(value: JsonValue, said: str) -> None:
-    record = outcomes.of(begun(), Outcome(output=value), limit_bytes=100, took_ms=0)
+    record = outcomes.record_of(begun(), Outcome(output=value), limit_bytes=100, took_ms=0)
 
     assert record.outcome.status == "failed"
     assert record.outcome.error is not None
@@ -46,28 +46,28 @@ def test_what_is_no_json_or_too_large_fails_the_step_and_says_where(value: JsonV
 def test_a_failure_that_may_pass_is_tried_again_while_tries_are_left() -> None:
     error = StepError("busy", retryable=True)
 
-    assert outcomes.failed(begun(retries=2), error).outcome.status == "retry"
-    assert outcomes.failed(begun(retries=2, failures=1), error).outcome.status == "retry"
-    assert outcomes.failed(begun(retries=2, failures=2), error).outcome.status == "failed"
-    assert outcomes.failed(begun(retries=2), StepError("no")).outcome.status == "failed"
+    assert outcomes.failure_record(begun(retries=2), error).outcome.status == "retry"
+    assert outcomes.failure_record(begun(retries=2, failures=1), error).outcome.status == "retry"
+    assert outcomes.failure_record(begun(retries=2, failures=2), error).outcome.status == "failed"
+    assert outcomes.failure_record(begun(retries=2), StepError("no")).outcome.status == "failed"
 
 
 def test_the_pause_grows_and_a_retry_after_is_honoured() -> None:
-    pauses = [outcomes.failed(begun(retries=99, failures=n), StepError("", retryable=True)).outcome.retry_in_s for n in (0, 4, 20)]
+    pauses = [outcomes.failure_record(begun(retries=99, failures=n), StepError("", retryable=True)).outcome.retry_in_s for n in (0, 4, 20)]
 
     assert 0.25 <= pauses[0] <= 0.5 < pauses[1] <= 8 < pauses[2] <= 30
-    assert outcomes.failed(begun(retries=1), StepError("", retryable=True, retry_after_s=7)).outcome.retry_in_s == 7
+    assert outcomes.failure_record(begun(retries=1), StepError("", retryable=True, retry_after_s=7)).outcome.retry_in_s == 7
 
 
 def test_a_step_can_say_where_it_stood() -> None:
-    record = outcomes.failed(begun(failure="Pipeline failed at step 2 (b): "), StepError("no"))
+    record = outcomes.failure_record(begun(failure="Pipeline failed at step 2 (b): "), StepError("no"))
 
     assert record.outcome.error is not None
     assert record.outcome.error.message == "Pipeline failed at step 2 (b): no"
 
 
 def test_an_error_that_could_not_be_recorded_is_told_as_far_as_it_can_be() -> None:
-    odd, long = (outcomes.failed(begun(), StepError(text)).outcome.error for text in ("no file \udcff", "x" * 1_000_000))
+    odd, long = (outcomes.failure_record(begun(), StepError(text)).outcome.error for text in ("no file \udcff", "x" * 1_000_000))
 
     assert odd is not None
     assert odd.message == "no file ?"
@@ -79,8 +79,8 @@ def test_an_error_that_could_not_be_recorded_is_told_as_far_as_it_can_be() -> No
 def test_no_secret_of_the_environment_is_recorded_in_an_error_or_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "hunter2-hunter2")
 
-    failed = outcomes.failed(begun(), StepError("the token hunter2-hunter2 is wrong"))
-    done = outcomes.of(begun(), Outcome(warnings=("hunter2-hunter2 is old",)), limit_bytes=100, took_ms=0)
+    failed = outcomes.failure_record(begun(), StepError("the token hunter2-hunter2 is wrong"))
+    done = outcomes.record_of(begun(), Outcome(warnings=("hunter2-hunter2 is old",)), limit_bytes=100, took_ms=0)
 
     assert failed.outcome.error is not None
     assert failed.outcome.error.message == "the token *** is wrong"

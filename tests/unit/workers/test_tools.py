@@ -70,7 +70,7 @@ def test_a_node_s_arguments_are_given_as_they_are(folder: str) -> None:
 def test_a_function_without_memory_fails_its_step(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_TOOL_MEMORY_MB", "500")
 
-    with pytest.raises(StepError, match="booking_tools:hoard ran out of memory; its process may have 500 MB") as caught:
+    with pytest.raises(StepError, match="booking_tools:hoard ran out of memory; the limit of its process is 500 MB") as caught:
         called(folder, "hoard", {"day": 1})
 
     assert (caught.value.code, caught.value.retryable) == ("tool_error", True)

@@ -177,7 +177,7 @@ class Connection:
                 f"cannot be {'reached' if self._server.url else 'started'}: {self._why}",
                 retryable=not isinstance(first, (OSError, StepError)),
             )
-            log.info("mcp_over", server=self._name, reason=self._why)
+            log.info("mcp_closed", server=self._name, reason=self._why)
         finally:
             late.cancel()
             self.is_over = True

@@ -8,7 +8,7 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
-from cantata.workers.runtime.task_events import Attempt, TriedAgain, own_attempt
+from cantata.workers.runtime.task_events import Attempt, AttemptRetried, own_attempt
 
 
 def attempt(step_id: str, status: str, reason: str = "bad") -> Attempt:
@@ -45,7 +45,7 @@ def test_what_celery_tells_crosses_from_child_to_parent() -> None:
     failed, again = (pickle.loads(pickle.dumps(attempt("a", status).exception)) for status in ("failed", "retry"))
 
     assert repr(failed) == repr(again) == repr(again.exc) == repr(StepError("step 'a': bad"))
-    assert (type(failed), type(again)) == (StepError, TriedAgain)
+    assert (type(failed), type(again)) == (StepError, AttemptRetried)
     assert attempt("a", "done").exception is None
 
 
@@ -53,4 +53,4 @@ def test_an_attempt_that_waits_for_a_limit_is_tried_again_and_says_why() -> None
     waits = attempt("a", "dropped", "").ended(Outcome(status="wait", retry_in_s=3.0, detail={"reason": "calls a minute of 'm'"}))
 
     assert repr(waits.exception) == repr(StepError("step 'a': waits: calls a minute of 'm'"))
-    assert isinstance(waits.exception, TriedAgain)
+    assert isinstance(waits.exception, AttemptRetried)

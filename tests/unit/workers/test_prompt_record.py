@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.models.prompt_record import MOST_CHARACTERS, MOST_IN_ALL, recorded
+from cantata.workers.models.prompt_record import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, recorded
 
 
 def test_a_usual_prompt_is_recorded_as_it_is() -> None:
@@ -15,7 +15,7 @@ def test_a_usual_prompt_is_recorded_as_it_is() -> None:
 def test_long_messages_are_cut() -> None:
     (shown,) = recorded([{"role": "user", "content": "x" * 5000}])
 
-    assert shown == {"role": "user", "text": "x" * MOST_CHARACTERS, "cut": True}
+    assert shown == {"role": "user", "text": "x" * MAX_MESSAGE_CHARS, "cut": True}
 
 
 def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
@@ -26,7 +26,7 @@ def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
     texts = [str(each["text"]) for each in shown if isinstance(each, dict)]
     numbers = [int(text.split()[0]) for text in texts]
     assert numbers == [0, *range(101 - len(numbers), 100)]
-    assert sum(map(len, texts)) <= MOST_IN_ALL
+    assert sum(map(len, texts)) <= MAX_TOTAL_CHARS
     assert shown[1] == {"role": "user", "text": texts[1], "omitted": 100 - len(numbers)}
 
 

@@ -11,14 +11,14 @@ from cantata.workers.runtime import resource_limits
 def test_nothing_is_bounded_unless_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(resource_limits.VARIABLE, "")
 
-    assert (resource_limits.limit_mb(), resource_limits.large_kb(), resource_limits.said()) == (None, None, "")
+    assert (resource_limits.limit_mb(), resource_limits.recycle_above_kb(), resource_limits.limit_note()) == (None, None, "")
 
 
 def test_a_child_is_large_above_three_quarters_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(resource_limits.VARIABLE, "400")
 
-    assert resource_limits.large_kb() == 300 * 1024
-    assert resource_limits.said() == "; its process may have 400 MB (CANTATA_TOOL_MEMORY_MB)"
+    assert resource_limits.recycle_above_kb() == 300 * 1024
+    assert resource_limits.limit_note() == "; the limit of its process is 400 MB (CANTATA_TOOL_MEMORY_MB)"
 
 
 @pytest.mark.parametrize("text", ["lots", "-5", "1e3", "127"])
