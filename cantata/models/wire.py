@@ -155,7 +155,7 @@ class Ending(Value):
             raise RunError(
                 f"run {self.run_id} has no answer yet: it is {self.status}", run_id=self.run_id, status=self.status, code="not_over"
             )
-        said = f"run {self.run_id} {ENDED[self.status]}: {error.message}" if self.run_id else error.message
+        said = f"run {self.run_id} {END_PHRASES[self.status]}: {error.message}" if self.run_id else error.message
         raise RunError(said, run_id=self.run_id, status=self.status, code=error.code)
 
 
