@@ -23,17 +23,17 @@ REPLY_FORMS: Mapping[Strategy, str] = {
 TEMPLATES: Mapping[Strategy, str] = {
     "single_agent_dispatch": (
         "Choose the agent that is best suited to answer the user.\n\nAgents:\n{agent_details}\n\nConversation so far:\n{history}\n\n"
-        f"The user says:\n{{user_input}}\n\nReply with JSON only: {FORMS['single_agent_dispatch']}"
+        f"The user says:\n{{user_input}}\n\nReply with JSON only: {REPLY_FORMS['single_agent_dispatch']}"
     ),
     "static_plan": (
         "Plan which agents work on the user's request, one after the other; each gets the answer of the one before it.\n\n"
         "Agents:\n{agent_details}\n\nConversation so far:\n{history}\n\n"
-        f"The user says:\n{{user_input}}\n\nReply with JSON only: {FORMS['static_plan']}"
+        f"The user says:\n{{user_input}}\n\nReply with JSON only: {REPLY_FORMS['static_plan']}"
     ),
     "dynamic_decomposition": (
         "Work on the user's request step by step: say which agent does what next, or give the final answer.\n\n"
         "Agents:\n{agent_details}\n\nConversation so far:\n{history}\n\nThe user says:\n{initial_user_request}\n\n"
-        f"The last step gave:\n{{last_step_output}}\n\nReply with JSON only: {FORMS['dynamic_decomposition']}"
+        f"The last step gave:\n{{last_step_output}}\n\nReply with JSON only: {REPLY_FORMS['dynamic_decomposition']}"
     ),
 }
 """What a router is asked where the configuration has no template."""
