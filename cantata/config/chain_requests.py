@@ -70,11 +70,11 @@ def _path(where: str, data: JsonValue) -> KeyPath:
     start: KeyPath = ()
     chains = value_at(data, "chains")
     for name in chains if isinstance(chains, dict) else ():
-        if where.startswith(f"{place(('chains', name))}."):
+        if where.startswith(f"{path_text(('chains', name))}."):
             start = ("chains", name)
     for part in start:
         data = value_at(data, part)
-    rest = where.removeprefix(f"{place(start)}." if start else "")
+    rest = where.removeprefix(f"{path_text(start)}." if start else "")
     node = re.match(r"nodes\[(\d+)\]", rest)
     if node is None:
         return (*start, *rest.split("."))

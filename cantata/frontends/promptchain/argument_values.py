@@ -18,7 +18,7 @@ def validated(model: type[Model], what: str, fields: Mapping[str, object]) -> Mo
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        told = [f"{place(detail['loc'])}: {detail['msg']}".lstrip(": ").replace("Value error, ", "") for detail in details]
+        told = [f"{path_text(detail['loc'])}: {detail['msg']}".lstrip(": ").replace("Value error, ", "") for detail in details]
         raise ValueError(f"{what}: {'; '.join(told)}") from None
 
 

@@ -219,10 +219,10 @@ def _odd(function: Function, parameter: Parameter) -> str | None:
 def _told(detail: ErrorDetails, taken: _Taken) -> str:
     where, value = detail["loc"], detail["input"]
     if detail["type"] == "missing":
-        return f"{place(where)!r} is missing"
+        return f"{path_text(where)!r} is missing"
     if detail["type"] == "extra_forbidden":
-        return _unknown(str(where[0]), taken) if len(where) == 1 else f"unknown key {place(where)!r}"
-    return f"{place(where)!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}, found {shown(value)}"
+        return _unknown(str(where[0]), taken) if len(where) == 1 else f"unknown key {path_text(where)!r}"
+    return f"{path_text(where)!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}, found {shown(value)}"
 
 
 def _unknown(name: str, taken: _Taken) -> str:
