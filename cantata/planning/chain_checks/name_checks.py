@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cantata.models.values import JsonValue
-from cantata.planning.chain_checks.declared_inputs import Inputs
+from cantata.planning.chain_checks.declared_inputs import DeclaredInputs
 from cantata.planning.chain_checks.node_checks import Nearest
 from cantata.planning.chains.links import ITEM_NAMES, Nodes
 from cantata.planning.expressions import Expression
@@ -28,7 +28,7 @@ class ReadableNames:
     """The names that the expressions of a chain may read."""
 
     nodes: Collection[str]
-    declared: Inputs | None
+    declared: DeclaredInputs | None
     """The inputs that the chain declares."""
     given: Mapping[str, JsonValue] | None
     """What it is given; None if that is not known yet."""
