@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cantata.embedded.valkey import OLDEST, find_server, version_of
+from cantata.embedded.valkey import MIN_VERSION, find_server, version_of
 
 TOP = Path(__file__).parents[1]
 WHEELS = TOP / ".servers"
@@ -63,8 +63,10 @@ def servers(named: Sequence[str]) -> dict[str, str]:
 
 def title_of(server: str) -> str:
     """Return what a server calls itself, such as `Redis 7.0.15`."""
-    if version_of(server) < OLDEST:
-        raise SystemExit(f"{server!r} is no server of Valkey or Redis {'.'.join(map(str, OLDEST))} or newer; name one, or leave it out")
+    if version_of(server) < MIN_VERSION:
+        raise SystemExit(
+            f"{server!r} is no server of Valkey or Redis {'.'.join(map(str, MIN_VERSION))} or newer; name one, or leave it out"
+        )
     told = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout.split()
     return f"{told[0]} {next(word.removeprefix('v=') for word in told if word.startswith('v='))}"
 
