@@ -79,12 +79,12 @@ def _shapes(wanted: Sequence[Shape], *, peers: bool) -> dict[str, JsonValue]:
         with plain_worker(database(client.redis_url, 1)) as app:
             results = measure_shapes(client, app, wanted)
         compared = [shape.name for shape in wanted if shape.name in PEER_SHAPES]
-        inline_tool_results = measure_peers(client.redis_url, compared) if peers and compared else []
+        told = measure_peers(client.redis_url, compared) if peers and compared else []
         server = report.server_of(client.redis)
     report.print_shapes(wanted, results)
-    if inline_tool_results:
-        report.print_peers(compared, results, inline_tool_results)
-    return {"server": dict(server), "shapes": report.raw_shapes(results), "peers": [asdict(each) for each in inline_tool_results]}
+    if told:
+        report.print_peers(compared, results, told)
+    return {"server": dict(server), "shapes": report.raw_shapes(results), "peers": [asdict(each) for each in told]}
 
 
 def _options() -> argparse.Namespace:

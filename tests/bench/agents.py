@@ -55,7 +55,7 @@ class Figure:
     """Whether the target is for what ours takes more than LiteLLM alone."""
 
     @property
-    def inline_tool_results(self) -> float:
+    def told(self) -> float:
         """What is held against the target."""
         return statistics.median(self.ours) - (statistics.median(self.bare) if self.is_over_bare else 0.0)
 

@@ -63,7 +63,7 @@ async def turns(text: str) -> float:
     return time.perf_counter() - since
 
 
-async def inline_tool_results(text: str) -> float:
+async def told(text: str) -> float:
     """The seconds that one call takes that is told a number of messages before its own."""
     since = time.perf_counter()
     await _ask([*(_user(f"text {n}") for n in range(int(text))), _user("hello")])
@@ -84,7 +84,7 @@ async def memory(_: str) -> float:
 
 
 MEASURES: Mapping[str, Callable[[str], Awaitable[float]]] = {
-    "at_once": at_once, "first_text": first_text, "loop": loop, "memory": memory, "turns": turns, "told": inline_tool_results,
+    "at_once": at_once, "first_text": first_text, "loop": loop, "memory": memory, "turns": turns, "told": told,
 }  # fmt: skip
 
 

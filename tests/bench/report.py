@@ -57,15 +57,15 @@ def _shape_row(shape: Shape, samples: Mapping[str, Samples]) -> tuple[str, ...]:
     return (shape.name, *times, f"{steps_a_second:.0f}", net, kept)
 
 
-def print_peers(shapes: Sequence[str], results: Mapping[str, Mapping[str, Samples]], inline_tool_results: Sequence[Told]) -> None:
+def print_peers(shapes: Sequence[str], results: Mapping[str, Mapping[str, Samples]], told: Sequence[Told]) -> None:
     """Everyone, a row each."""
     how = f"{PROCESSES} processes, Redis"
     ways = {"ahead": "Cantata, cheap steps", "own task": "Cantata, a task for each step", "plain": "plain Celery"}
     rows = [(name, how, *(_ms(results[shape][way].ms) for shape in shapes)) for way, name in ways.items()]
-    rows += [(each.name, each.how, *(_ms(each.samples_ms.get(shape, [])) for shape in shapes)) for each in inline_tool_results]
+    rows += [(each.name, each.how, *(_ms(each.samples_ms.get(shape, [])) for shape in shapes)) for each in told]
     _say("")
     _table(("engine", "how", *shapes), rows)
-    for each in inline_tool_results:
+    for each in told:
         if each.missing:
             _say(f"\n{each.name}: {each.missing}.")
 
@@ -201,7 +201,7 @@ def _in_unit(figure: Figure, value: float) -> str:
 def _verdict(figure: Figure) -> tuple[str, ...]:
     over = " more" if figure.is_over_bare else ""
     target = f"≤ {figure.target:g} {figure.unit}{over}"
-    return target, f"{_in_unit(figure, figure.inline_tool_results)}{over}", _word(figure.inline_tool_results <= figure.target)
+    return target, f"{_in_unit(figure, figure.told)}{over}", _word(figure.told <= figure.target)
 
 
 def machine() -> dict[str, JsonValue]:

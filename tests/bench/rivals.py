@@ -73,14 +73,14 @@ class Told:
 
 def measure_peers(url: str, shapes: Sequence[str]) -> list[Told]:
     """Measure each peer in turn; one that cannot be installed or fails says why, and the next is measured."""
-    inline_tool_results = []
+    told = []
     for peer in PEERS:
         sys.stderr.write(f"{peer.name} …\n")
         try:
-            inline_tool_results.append(_measure(peer, url, shapes))
+            told.append(_measure(peer, url, shapes))
         except (OSError, subprocess.SubprocessError, RuntimeError) as error:
-            inline_tool_results.append(Told(peer.name, peer.how, {}, _reason(error)))
-    return inline_tool_results
+            told.append(Told(peer.name, peer.how, {}, _reason(error)))
+    return told
 
 
 def _measure(peer: Peer, url: str, shapes: Sequence[str]) -> Told:
@@ -126,8 +126,8 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
     """End a child and all that it started: they share the process group that was made for it."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if _signal_group(child, sign):
-            deadline = time.monotonic() + END_S
-            while _signal_group(child, 0) and time.monotonic() < deadline:
+            give_up = time.monotonic() + END_S
+            while _signal_group(child, 0) and time.monotonic() < give_up:
                 time.sleep(0.05)
 
 

@@ -58,8 +58,8 @@ def growth_percent(sizes: Sequence[Size]) -> dict[str, float]:
 
 def _size(client: EmbeddedClient, runs: int) -> Size:
     time.sleep(RETENTION_S)
-    deadline = time.monotonic() + EXPIRY_S
-    while (left := _keys_left(client)) and time.monotonic() < deadline:
+    give_up = time.monotonic() + EXPIRY_S
+    while (left := _keys_left(client)) and time.monotonic() < give_up:
         time.sleep(0.2)
     sizes = {name: _resident(pid) for name, pid in _workers(client)}
     memory = client.redis.info("memory")

@@ -198,12 +198,9 @@ def _group(client: Client) -> Flow:
     """Many at once are what a builder submits; one alone is done by a builder, with what that keeps in Redis."""
     os.environ["REDIS_URL"] = client.redis_url
     members = [f"m{number}" for number in range(MEMBERS)]
-    inline_tool_results = f"Sum up {{input}}: {' '.join(f'{{{name}}}' for name in members)}"
+    told = f"Sum up {{input}}: {' '.join(f'{{{name}}}' for name in members)}"
     builder, made = ChainBuilder(MODEL), plan.BuilderPlan(base=read_base(MODEL, "{instruction}", "normal", 60.0))
-    for name, text, mode, needs in (
-        *((name, "Look at {input}", "parallel", []) for name in members),
-        ("all", inline_tool_results, "serial", members),
-    ):
+    for name, text, mode, needs in (*((name, "Look at {input}", "parallel", []) for name in members), ("all", told, "serial", members)):
         builder.create_chain(name, [text], mode, dependencies=needs)  # type: ignore[arg-type]  # the words of its modes
         made = plan.create(made, name, read_parts([text], "normal"), mode=mode, group="default", dependencies=needs)  # type: ignore[arg-type]
     request = compiling.request_of(made, [*members, "all"], TEXT, {}, timeout_s=None)

@@ -54,8 +54,8 @@ def diamond() -> None:
 
 def rows() -> None:
     """Fifty pipelines at once."""
-    find_server = [dramatiq.pipeline([step.message() for _ in range(10)]).run() for _ in range(50)]
-    for each in find_server:
+    running = [dramatiq.pipeline([step.message() for _ in range(10)]).run() for _ in range(50)]
+    for each in running:
         each.get_result(block=True, timeout=PATIENCE_MS)
 
 
