@@ -1,6 +1,6 @@
 """The embedded model `local/smollm2`: SmolLM2-135M, a smoke-test model.
 
 It shows that a set-up works, without a key and without a network. It follows simple instructions in a sentence or two, is wrong about
-arithmetic, and drifts when it writes longer. What it does well is choose among labels by examples: then its labels are scored, not written.
-Tools it calls the same way: chosen as labels, with arguments from the message; one call an answer.
+arithmetic, and drifts in longer texts. Its strength is the choice among labels by examples, where labels are scored and not generated.
+Tools are chosen in the same way, as labels, and their arguments come from the message; an answer has one call at most.
 """

@@ -1,4 +1,4 @@
-"""`python -m cantata.workers.models.local serve --home DIR`: the model server, started by `server.ensure`."""
+"""`python -m cantata.workers.models.local serve --home DIR`: the model server, started by `ensure_server`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cantata.workers.models.local.model_server import IDLE_S, serve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the model until nobody needs it."""
+    """Serve the model until it is idle or its stack is gone."""
     parser = argparse.ArgumentParser(prog="python -m cantata.workers.models.local", description="The model server of local/smollm2.")
     commands = parser.add_subparsers(required=True)
     serving = commands.add_parser("serve", help="serve the model until it is idle or its stack is gone")

@@ -1,4 +1,4 @@
-"""Schemas of one enum: an answer that is a choice among labels."""
+"""JSON schemas that consist of one enum, whose answers are a choice among labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pydantic import JsonValue
 
 @dataclass(frozen=True)
 class EnumField:
-    """What a schema of one enum asks for: one of `labels`, as the only property `name`, or bare if there is no name."""
+    """A schema of one enum: the answer is one of `labels`, as the only property `name`, or bare if there is no name."""
 
     labels: tuple[str, ...]
     name: str | None = None
 
     @classmethod
     def of(cls, schema: Mapping[str, JsonValue]) -> EnumField | None:
-        """The field that a JSON schema consists of; None if it is any other schema."""
+        """Return the field that a JSON schema consists of; None if it is any other schema."""
         if _is_enum(schema):
             return cls(_labels(schema))
         match schema:
@@ -30,20 +30,20 @@ class EnumField:
         return None
 
     def to_json(self, label: str) -> str:
-        """The answer with this label, as the schema wants it."""
+        """Return the answer with this label in the form of the schema."""
         return json.dumps(label if self.name is None else {self.name: label}, ensure_ascii=False)
 
     def read(self, text: str) -> str | None:
-        """The label in an answer, bare or as the schema wants it; None if there is none."""
-        said: JsonValue = text.strip()
-        if said not in self.labels:
+        """Return the label in an answer, bare or in the form of the schema; None if there is none."""
+        answer: JsonValue = text.strip()
+        if answer not in self.labels:
             try:
-                said = json.loads(text)
+                answer = json.loads(text)
             except json.JSONDecodeError:
                 return None
-        if isinstance(said, dict):
-            said = said.get(self.name or "")
-        return said if isinstance(said, str) and said in self.labels else None
+        if isinstance(answer, dict):
+            answer = answer.get(self.name or "")
+        return answer if isinstance(answer, str) and answer in self.labels else None
 
 
 def _is_enum(schema: object) -> bool:
@@ -56,7 +56,7 @@ def _labels(schema: object) -> tuple[str, ...]:
 
 
 def _resolve(schema: JsonValue, root: Mapping[str, JsonValue]) -> JsonValue:
-    """What a `$ref` to a definition of the same schema stands for; pydantic writes one for each Enum."""
+    """Resolve a `$ref` to a definition of the same schema; pydantic writes one for each Enum."""
     match schema:
         case {"$ref": str(reference)}:
             definitions = root.get("$defs")

@@ -1,16 +1,17 @@
-"""Chooses among labels by what the model finds likely, instead of letting it write: a small model knows far more than it says.
+"""Classification by scoring labels with token probabilities; a small model scores labels far better than it generates them.
 
-Two things count for a label:
+The score of a label is the sum of two terms:
 
-- How likely it is as the next topic after `Message: ... / Topic: ...` pairs, one a label; a model this small learns less from more
-  examples. From that goes the model's liking for the label as such: its score on texts without content.
-- How like its examples the text is, by the words the model expects after `"..." This is about`; for this every example counts.
+- Its log-probability as the next topic after `Message: ... / Topic: ...` pairs, one for each label; a model this small learns less from
+  more examples. The label's prior, which is its score on texts without content, is subtracted.
+- The similarity of the text to the label's examples, by the tokens that the model expects after `"..." This is about`; here every example
+  counts.
 
 Measured with SmolLM2-135M on sets of 5 and 6 labels and 3 or 4 examples a label: the first alone 128 of 164 right, both 139; a second
-prompt with other examples would add 2, and half the time again.
+prompt with other examples would add 2, and take half as long again.
 
-A label is scored where labels part: at each such point, by the share of the token that leads to it. Labels that begin alike cost one more
-request a fork. Standing letters (A, B, C) for labels, which would spare these, are no better than chance.
+A label is scored where the token sequences of labels diverge: at each such fork, by the share of the token that leads to it. Labels with a
+common beginning cost one more request for each fork. Letters (A, B, C) in place of labels would avoid these, but are no better than chance.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from cantata.workers.models.local.enum_fields import EnumField
 from cantata.workers.models.local.similarity import LabelProfiles, profile_of
 
 Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
-"""Posts a body to a path of the model server and gives the JSON that comes back."""
+"""Posts a body to a path of the model server and returns the JSON of the response."""
 
 Messages = Sequence[Mapping[str, JsonValue]]
 Examples = tuple[tuple[str, str], ...]
-"""Texts with their labels."""
+"""(text, label) pairs."""
 Tokens = tuple[int, ...]
 
 CONTENT_FREE = ("N/A", "", "something", "the")
-SIMILARITY_WEIGHT = 3.0  # what full likeness weighs, in logarithms of probability; anything from 2 to 4 does
-PROFILE_TOKENS = 500  # likeliest next tokens that make up the sense of a text
-LOGIT_BIAS = 100.0  # lifts the asked tokens above all others alike, so that their probabilities are their shares among themselves
+SIMILARITY_WEIGHT = 3.0  # the weight of similarity 1, in logarithms of probability; any value from 2 to 4 works
+PROFILE_TOKENS = 500  # likeliest next tokens that make up the profile of a text
+LOGIT_BIAS = 100.0  # raises the requested tokens above all others equally, so that their probabilities are their shares among themselves
 MIN_SHARE = 1e-38  # a share that the server rounds to 0
 MAX_CACHED_STATISTICS = 64  # sets of examples
 
 
 @dataclass(frozen=True)
 class LabelQuestion:
-    """A text to label, and what is known about the labels."""
+    """A text to label, the labels, and examples or rules for them."""
 
     labels: tuple[str, ...]
     text: str
@@ -54,16 +55,19 @@ class LabelQuestion:
 
     @classmethod
     def of(cls, asked: EnumField, messages: Messages) -> LabelQuestion:
-        """The last user message is the text; earlier turns answered by a label are the examples, else the system message has to do."""
+        """Return the question in a chat: the last user message is the text; earlier turns answered with a label are the examples.
+
+        Without such turns the system messages are the rules.
+        """
         turns = [(str(message.get("role")), str(message.get("content") or "")) for message in messages]
         text = next((content for role, content in reversed(turns) if role == "user"), "")
-        examples = tuple((inline_tool_results, label) for (role, inline_tool_results), (answered_by, answer) in pairwise(turns)
+        examples = tuple((content, label) for (role, content), (answered_by, answer) in pairwise(turns)
                          if (role, answered_by) == ("user", "assistant") and (label := asked.read(answer)) is not None)  # fmt: skip
         rules = "" if examples else "\n".join(content for role, content in turns if role == "system")
         return cls(asked.labels, text, examples, rules)
 
     def prompt(self) -> str:
-        """The prompt whose next words are the text's label."""
+        """Return the prompt after which the model continues with the text's label."""
         first = dict(reversed([(label, text) for text, label in self.examples]))
         shown = [(text, label) for text, label in self.examples if first[label] == text]
         topics = "" if shown else f"{self.rules}\n\nTopics: {', '.join(self.labels)}.\n\n".lstrip()
@@ -72,7 +76,7 @@ class LabelQuestion:
 
 @dataclass(frozen=True)
 class LabelChoice:
-    """The label that was chosen, and what that cost."""
+    """The chosen label, and the tokens that the choice took."""
 
     label: str
     input_tokens: int
@@ -81,7 +85,7 @@ class LabelChoice:
 
 @dataclass(frozen=True)
 class TokenFork:
-    """A point where labels part: the tokens that led there, and which labels each next token leads to."""
+    """A point where labels diverge: the tokens that lead there, and the labels (by index) behind each next token."""
 
     path: Tokens
     branches: Mapping[int, tuple[int, ...]]
@@ -89,7 +93,7 @@ class TokenFork:
 
 @dataclass(frozen=True)
 class LabelStatistics:
-    """What the model's numbers tell about labels before there is a text."""
+    """Forks, priors and profiles of labels, which do not depend on the text."""
 
     forks: list[TokenFork]
     priors: list[float]
@@ -97,14 +101,14 @@ class LabelStatistics:
 
 
 class LabelScorer:
-    """Answers questions; remembers what it learnt from examples."""
+    """Chooses labels; caches the statistics of recent sets of labels."""
 
     def __init__(self) -> None:
         self._statistics: dict[LabelQuestion, LabelStatistics] = {}
         self._locks: dict[LabelQuestion, asyncio.Lock] = {}
 
     async def choose(self, question: LabelQuestion, ask: Ask) -> LabelChoice:
-        """The label that fits best."""
+        """Return the label with the highest score."""
         client = _MeteredClient(ask)
         statistics = await self._statistics_of(replace(question, text=""), client)
         texts = [question.text] if question.examples else []
@@ -116,7 +120,7 @@ class LabelScorer:
         return LabelChoice(question.labels[scores.index(max(scores))], client.input_tokens, client.output_tokens)
 
     async def _statistics_of(self, subject: LabelQuestion, client: _MeteredClient) -> LabelStatistics:
-        """What is to be known about the labels; worked out once, however many ask."""
+        """Return the statistics of labels; concurrent callers share one computation."""
         async with self._locks.setdefault(subject, asyncio.Lock()):
             if (known := self._statistics.get(subject)) is None:
                 known = self._statistics[subject] = await _measure(subject, client)
@@ -129,7 +133,7 @@ class LabelScorer:
 
 async def _measure(subject: LabelQuestion, client: _MeteredClient) -> LabelStatistics:
     parting = forks(await asyncio.gather(*(client.tokens(_label_ending(label)) for label in subject.labels)))
-    # One after the other, so that each finds the examples read by the one before.
+    # One after the other, so that each request finds the prompt of the one before in the server's cache.
     fits = [await _fits(replace(subject, text=text), parting, client) for text in CONTENT_FREE]
     priors = [sum(each) / len(each) for each in zip(*fits, strict=True)]
     profiles = await client.profiles([text for text, _ in subject.examples])
@@ -139,7 +143,7 @@ async def _measure(subject: LabelQuestion, client: _MeteredClient) -> LabelStati
 
 
 async def _fits(question: LabelQuestion, parting: Sequence[TokenFork], client: _MeteredClient) -> list[float]:
-    """The log-probability of each label."""
+    """Return the log-probability of each label."""
     fits = [0.0] * len(question.labels)
     for fork in parting:
         shares = await client.shares(question.prompt(), fork)
@@ -150,7 +154,7 @@ async def _fits(question: LabelQuestion, parting: Sequence[TokenFork], client: _
 
 
 def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] | None = None) -> list[TokenFork]:
-    """Where labels part, given their tokens; none may be the beginning of another."""
+    """Return the points where labels diverge, given their tokens; no label may be a prefix of another."""
     numbers = range(len(spellings)) if among is None else among
     if len(numbers) < 2:
         return []
@@ -162,7 +166,7 @@ def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] |
 
 
 class _MeteredClient:
-    """Asks the model server for numbers, and counts the tokens."""
+    """Requests token probabilities from the model server, and counts the tokens."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -170,30 +174,30 @@ class _MeteredClient:
         self.output_tokens = 0
 
     async def tokens(self, text: str) -> Tokens:
-        """How a text is spelt."""
-        said = cast("dict[str, list[int]]", await self._ask("/tokenize", {"content": text}))
-        return tuple(said["tokens"])
+        """Return the tokens of a text."""
+        reply = cast("dict[str, list[int]]", await self._ask("/tokenize", {"content": text}))
+        return tuple(reply["tokens"])
 
     async def shares(self, prompt: str, fork: TokenFork) -> dict[int, float]:
-        """The probability of each branch's token after the prompt and the fork's path, among these alone."""
+        """Return the probability of each branch's token after the prompt and the fork's path, among these tokens only."""
         asked: JsonValue = [prompt, *fork.path] if fork.path else prompt
         bias: list[JsonValue] = [[token, LOGIT_BIAS] for token in fork.branches]
         (reply,) = await self._next([asked], {"n_probs": len(fork.branches), "post_sampling_probs": True, "logit_bias": bias})
         return {each["id"]: each["prob"] for each in reply["top_probs"]}
 
     async def profiles(self, texts: Sequence[str]) -> list[Mapping[int, float]]:
-        """What is expected after each text."""
+        """Return the profile of each text."""
         replies = await self._next([f'"{text}"\nThis is about' for text in texts], {"n_probs": PROFILE_TOKENS}) if texts else []
         return [profile_of({each["id"]: each["logprob"] for each in reply["top_logprobs"]}) for reply in replies]
 
     async def _next(self, prompts: list[JsonValue], options: Mapping[str, JsonValue]) -> list[dict[str, Any]]:
-        """The probabilities of the next token after each prompt."""
+        """Return the probabilities of the next token after each prompt."""
         body: dict[str, JsonValue] = {
             "prompt": prompts, "n_predict": 1, "samplers": [], "cache_prompt": True,
             "response_fields": ["completion_probabilities", "tokens_evaluated"], **options,
         }  # fmt: skip
-        said = await self._ask("/completion", body)
-        replies = cast("list[dict[str, Any]]", said if isinstance(said, list) else [said])
+        reply = await self._ask("/completion", body)
+        replies = cast("list[dict[str, Any]]", reply if isinstance(reply, list) else [reply])
         self.input_tokens += sum(reply["tokens_evaluated"] for reply in replies)
         self.output_tokens += len(replies)
         return [reply["completion_probabilities"][0] for reply in replies]
@@ -204,4 +208,4 @@ def _prompt_opening(text: str) -> str:
 
 
 def _label_ending(label: str) -> str:
-    return f" {label}\n\n"  # the end is part of the spelling, so that no label is the beginning of another
+    return f" {label}\n\n"  # the end is part of the tokens, so that no label is a prefix of another

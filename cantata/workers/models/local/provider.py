@@ -1,4 +1,4 @@
-"""`local/...` for LiteLLM: a thin client of the model server that answers in the words of OpenAI's chat completions."""
+"""The LiteLLM provider `local/...`: a thin client of the model server with the interface of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from cantata.workers.models.local.tools import SMALL_TALK, JsonObject, ToolFunct
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
-MAX_TOKENS = 256  # it drifts when it writes longer
+MAX_TOKENS = 256  # the model drifts in longer texts
 RESTART_DELAY_S = 0.2  # a killed process may keep its lock and its port for a moment
 DEFAULT_PARAMETERS = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
-"""Defaults: the same prompt gives the same answer."""
+"""The same prompt gives the same answer."""
 ADAPTER_PARAMETERS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"})
-"""Parameters that are not its server's."""
+"""Parameters that the provider handles itself; the server does not get them."""
 
 
 class Provider:
-    """Answers for `local/smollm2`. One a process, used from one event loop; the server is started at the first call."""
+    """Answers for `local/smollm2`. A process has one, used from one event loop; the first call starts the server."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -38,17 +38,17 @@ class Provider:
     async def acompletion(
         self, model: str, messages: Messages, *, model_response: Any, optional_params: Mapping[str, JsonValue], **_: object
     ) -> Any:
-        """LiteLLM's reply to a chat. A schema of one enum is answered by scoring its labels. Raises ModelError."""
+        """Return LiteLLM's reply to a chat. A schema of one enum is answered by scoring its labels. Raises ModelError."""
         return type(model_response)(**await self._answer(model, messages, optional_params))
 
     def completion(self, model: str, messages: Messages, **options: Any) -> Any:
-        """The same for those who are not async."""
+        """Like `acompletion`, for sync callers."""
         return asyncio.run(Provider(self._home).acompletion(model, messages, **options))
 
     async def astreaming(
         self, model: str, messages: Messages, *, optional_params: Mapping[str, JsonValue], **_: object
     ) -> AsyncIterator[JsonObject]:
-        """The same as a stream: all of the text at once, then the calls, then the end."""
+        """Yield the reply as a stream: the whole text, then the calls, then the end."""
         reply = cast("dict[str, Any]", await self._answer(model, messages, optional_params))
         (choice,) = reply["choices"]
         calls = [{**call, "index": number} for number, call in enumerate(choice["message"].get("tool_calls") or ())]
@@ -69,7 +69,7 @@ class Provider:
         return _with(reply, chosen) if chosen else reply
 
     async def _choose_tool(self, offer: ToolOffer, text: str) -> LabelChoice:
-        """Which tool the text asks for, if any."""
+        """Choose the tool that the text asks for, or small talk."""
         if offer.must and len(offer.functions) == 1:
             return LabelChoice(next(iter(offer.labels())), 0, 0)
         return await self._scorer.choose(offer.question(text), self._ask)
@@ -97,7 +97,7 @@ class Provider:
         return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
 
     async def _ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
-        """Post to the server; one that goes away meanwhile is started and asked again, once."""
+        """Post to the server. If it is gone, start it and post once more."""
         try:
             return await _post(await self._address(), path, body)
         except httpx.TransportError:
@@ -110,7 +110,7 @@ class Provider:
     async def _address(self) -> model_server.ServerAddress:
         if address := model_server.find_server(self._home):
             return address
-        async with self._starting:  # one thread waits, not a hundred
+        async with self._starting:  # so that one thread waits, not a hundred
             return await asyncio.to_thread(model_server.ensure_server, self._home)
 
 
@@ -121,14 +121,14 @@ def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_to
 
 
 def _with(reply: JsonObject, chosen: LabelChoice) -> JsonObject:
-    """The reply, with what it took to choose."""
+    """Return the reply with the tokens of the choice added to its usage."""
     usage = cast("dict[str, int]", reply["usage"])
     read, written = usage["prompt_tokens"] + chosen.input_tokens, usage["completion_tokens"] + chosen.output_tokens
     return {**reply, "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}}
 
 
 async def _post(address: model_server.ServerAddress, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
-    """The JSON that comes back. No timeout: the caller has one, and leaving closes the connection, which stops the work."""
+    """Return the JSON of the response. No timeout: the caller has one, and its cancellation closes the connection, which stops the work."""
     async with httpx.AsyncClient(base_url=address.url, timeout=None, trust_env=False, verify=False) as client:
         reply = await client.post(path, json=body, headers={"Authorization": f"Bearer {address.key}"})
     if reply.is_success:
@@ -137,14 +137,14 @@ async def _post(address: model_server.ServerAddress, path: str, body: Mapping[st
 
 
 def _error_of(reply: httpx.Response) -> ModelError:
-    said = reply.text[:300]
-    if "exceed_context_size" in said:
+    detail = reply.text[:300]
+    if "exceed_context_size" in detail:
         limit = f"{model_server.SLOT_TOKENS} tokens with the answer"
         text = f"the messages are too long for {MODEL!r}, which takes {limit}; shorten them or name another model"
         return ModelError(text, code="model_bad_request")
     if reply.status_code < 500:
-        return ModelError(f"model {MODEL!r} refuses the request ({reply.status_code}): {said}", code="model_bad_request")
-    return ModelError(f"the model server of {MODEL!r} failed ({reply.status_code}): {said}", code="model_unavailable", retryable=True)
+        return ModelError(f"model {MODEL!r} refuses the request ({reply.status_code}): {detail}", code="model_bad_request")
+    return ModelError(f"the model server of {MODEL!r} failed ({reply.status_code}): {detail}", code="model_unavailable", retryable=True)
 
 
 def _field(response_format: JsonValue) -> EnumField | None:

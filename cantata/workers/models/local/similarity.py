@@ -1,4 +1,4 @@
-"""How alike texts are, judged by the words that a model expects after them."""
+"""Similarity of texts, by the tokens that a model expects after them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 Profile = Mapping[int, float]
-"""What a model expects after a text: tokens, and how much likelier each is than the least of them (logarithm)."""
+"""The tokens that a model expects after a text, each with the logarithm of its probability relative to the least likely of them."""
 
 
 def profile_of(log_probabilities: Mapping[int, float]) -> Profile:
@@ -33,7 +33,7 @@ class LabelProfiles:
         return cls(common, {label: _unit(_sum(profiles)) for label, profiles in apart.items()})
 
     def similarity(self, profile: Profile, label: str) -> float:
-        """How like a label's examples a text is, from -1 to 1; 0 for a label without examples."""
+        """Return the cosine similarity of a text to a label's examples, from -1 to 1; 0 for a label without examples."""
         here, there = _deviation(profile, self.common), self.directions.get(label, {})
         return sum(value * there.get(token, 0.0) for token, value in here.items())
 

@@ -1,10 +1,10 @@
-"""Calls of tools by a model too small to write them: it chooses among the tools as among labels, and their arguments from the message.
+"""Tool calls of a model that is too small to generate them: tools are chosen as labels, their arguments are taken from the message.
 
-A tool is a label, its description the example of it; `small talk` stands for calling none. Measured with SmolLM2-135M on eight sets of one
-to three tools: 26 of 26 messages right in the three that it was developed with, 28 of 35 in the others.
+Each tool is a label with its description as the example; the label `small talk` stands for no call. Measured with SmolLM2-135M on eight sets
+of one to three tools: 26 of 26 messages right in the three sets used in development, 28 of 35 in the others.
 
-Texts and numbers among the arguments are taken from the message, a few words in a row at most. So 15 of 17 messages gave the right
-arguments; written freely 10 did.
+Texts and numbers among the arguments are taken from the message, as spans of at most three words. So 15 of 17 messages gave the right
+arguments; generated freely, 10 did.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ JsonObject = dict[str, JsonValue]
 
 SMALL_TALK = "small talk"
 CHAT = ("Hello, how are you?", "Thank you very much, goodbye.", "Who are you, and what can you do?")
-SPAN_WORDS = 3  # of a text taken from the message
-MAX_WORDS = 60  # of the message, from which texts are taken
+SPAN_WORDS = 3  # in a span taken from the message
+MAX_WORDS = 60  # of the message, from which spans are taken
 MAX_ITEMS = 3
-MAX_TEXT_CHARS = 60  # characters of a text that is written, where there is no message to take it from
-MAX_RESULT_CHARS = 1500  # characters of a tool's result that are read; it shares 2048 tokens with all else
+MAX_TEXT_CHARS = 60  # of a generated text, where there is no message to take it from
+MAX_RESULT_CHARS = 1500  # of a tool's result; it shares 2048 tokens with everything else
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class ToolFunction:
 
     @property
     def words(self) -> str:
-        """Its name as people would say it."""
+        """The name as words."""
         return " ".join(re.split(r"[_-]+", self.name)).strip()
 
     def request(self, text: str) -> JsonObject | None:
-        """What to ask for its arguments in a message; None if it has none."""
+        """Return the request for the arguments in a message; None if the tool has none."""
         if not self.parameters.get("properties"):
             return None
         inline_tool_results = (
@@ -52,7 +52,7 @@ class ToolFunction:
         )
         schema = cast(JsonValue, bounded(self.parameters, text))
         return {
-            "messages": [{"role": "system", "content": inline_tool_results}, {"role": "user", "content": text}],
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
             "response_format": {"type": "json_schema", "json_schema": {"schema": schema}},
         }
 
@@ -66,7 +66,7 @@ class ToolOffer:
 
     @classmethod
     def of(cls, messages: Messages, params: Mapping[str, JsonValue]) -> ToolOffer:
-        """By a request's tools and tool choice. When results are there they are to be told, so that nothing is offered."""
+        """Return the tools that a request offers by its tools and tool choice; none if it has results, which the answer is about."""
         tools, choice = params.get("tools"), params.get("tool_choice")
         functions = [_function(tool) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
         match choice:
@@ -78,25 +78,25 @@ class ToolOffer:
         return cls(() if choice == "none" or has_results else tuple(functions), must=False)
 
     def question(self, text: str) -> LabelQuestion:
-        """Which tool the text asks for."""
+        """Return the question which tool the text asks for."""
         labels = self.labels()
         examples = [(function.description or label, label) for label, function in labels.items()]
         talk = () if self.must else tuple((each, SMALL_TALK) for each in CHAT)
         return LabelQuestion((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *talk))
 
     def labels(self) -> dict[str, ToolFunction]:
-        """The functions by their words, or by their names if two have the same."""
+        """Return the functions by their names as words, or by their exact names if the words are not unique."""
         by_words = {function.words: function for function in self.functions}
         return by_words if len(by_words) == len(self.functions) else {function.name: function for function in self.functions}
 
 
 def text_of(messages: Messages) -> str:
-    """The last user message."""
+    """Return the last user message."""
     return str(messages[_last_user(messages)].get("content") or "") if messages else ""
 
 
 def inline_tool_results(messages: Messages) -> list[Mapping[str, JsonValue]]:
-    """The messages without calls and results, which are told in the user message that they belong to: the model was taught no tools."""
+    """Return the messages with tool results moved into the user message that they belong to; the model was not trained on tool messages."""
     names: dict[JsonValue, str] = {}
     plain: list[Mapping[str, JsonValue]] = []
     known: dict[int, list[str]] = {}
@@ -118,7 +118,7 @@ def inline_tool_results(messages: Messages) -> list[Mapping[str, JsonValue]]:
 
 
 def bounded(schema: Mapping[str, JsonValue], text: str) -> JsonObject:
-    """The schema with texts and numbers that the text has, and without what may be left out."""
+    """Return the schema with strings and numbers limited to those in the text, and without optional properties."""
     if schema.keys() & {"enum", "const", "pattern", "format", "$ref"}:
         return dict(schema)
     inner = {key: [bounded(each, text) for each in _objects(schema[key])] for key in ("anyOf", "oneOf", "allOf") if key in schema}
@@ -144,8 +144,8 @@ def bounded(schema: Mapping[str, JsonValue], text: str) -> JsonObject:
 
 
 def _function(tool: JsonObject) -> ToolFunction:
-    said = tool.get("function")
-    function: JsonObject = said if isinstance(said, dict) else {}
+    given = tool.get("function")
+    function: JsonObject = given if isinstance(given, dict) else {}
     parameters = function.get("parameters")
     return ToolFunction(
         str(function.get("name") or ""), str(function.get("description") or ""), parameters if isinstance(parameters, dict) else {}
@@ -166,7 +166,7 @@ def _objects(values: JsonValue) -> list[JsonObject]:
 
 
 def _word_spans(text: str) -> list[str]:
-    """The words of a text, and rows of them."""
+    """Return the spans of a text, from one word to SPAN_WORDS words."""
     words = [bare for word in text.split()[:MAX_WORDS] if (bare := word.strip(".,;:!?\"'()#"))]
     rows = (words[first : first + size] for size in range(1, SPAN_WORDS + 1) for first in range(len(words) - size + 1))
     return list(dict.fromkeys(" ".join(row) for row in rows))
@@ -181,12 +181,12 @@ def _numbers(text: str, *, whole: bool) -> Iterator[JsonValue]:
 
 
 def _as_prose(content: JsonValue) -> str:
-    """A result in words: a model this small reads no JSON."""
-    said = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    """Return a result as prose: a model this small does not understand JSON."""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     try:
-        value = cast(JsonValue, json.loads(said))
+        value = cast(JsonValue, json.loads(text))
     except json.JSONDecodeError:
-        value = said
+        value = text
     return _as_words(value)[:MAX_RESULT_CHARS].rstrip(".")
 
 

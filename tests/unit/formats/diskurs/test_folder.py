@@ -112,7 +112,7 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
     (CONCEPTS, [("location: agents/helper", "location: agents/helpr")], "there is no 'agents/helpr' in the folder; did you mean 'helper'?"),
     (CONCEPTS, [("location: agents/helper", "location: ../..")], "leads out of the configuration's folder"),
     (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' has no effect on an agent of type 'multistep'"),
-    (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands over to one agent only; conductors choose among several"),
+    (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands over to one agent only"),
     (CONCEPTS, [("    topics: [helper]", "    finalizerName: helper\n    topics: [helper]")], "'helper' is of type 'multistep', but"),
     (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key must not stand in a file; write ${OPENAI_API_KEY}"),
     (CONCEPTS, [("type: multistep_prompt", "type: heuristic_prompt")], "has a prompt of type 'multistep_prompt', not"),
