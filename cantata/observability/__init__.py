@@ -1,1 +1,1 @@
-"""Logs, metrics, traces and health."""
+"""Logs, metrics and traces."""

@@ -1,7 +1,7 @@
-"""Logs: one event, one line; JSON where a program reads, plain where a person does.
+"""Structured logs: one event, one line; JSON for programs, plain text on a terminal.
 
-Our own events and the records of libraries and tools go one way: the logging module's root, with two handlers. One writes to standard
-error; in a worker, the other hands on what belongs to a run.
+Our events and the records of libraries and tools go through the root logger of the logging module, which has two handlers: one writes to
+standard error; in a worker, the other passes the lines of runs to a sink.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ LIBRARY_LOGGERS = (
     "LiteLLM", "LiteLLM Proxy", "LiteLLM Router", "amqp", "anyio", "asyncio", "celery", "concurrent", "httpcore", "httpx", "kombu",
     "openai", "opentelemetry", "redis", "requests", "urllib3", "uvicorn", "websockets",
 )  # fmt: skip
-"""Loggers of libraries, which tell of each request at INFO: that is heard only if CANTATA_LOG_LEVEL asks for it."""
+"""Loggers of libraries that log each request at INFO: their level is at least WARNING, unless CANTATA_LOG_LEVEL is lower."""
 
 
 class Sink(Protocol):
-    """Takes the lines of runs."""
+    """Destination of the log lines of runs."""
 
     def add(self, run_id: str, line: dict[str, Any]) -> None:
-        """Take a line, at once and without raising."""
+        """Take a line, without waiting or raising."""
 
     def flush_soon(self) -> None:
-        """Write what was taken, bound_names rather than soon."""
+        """Start to write the lines that were added."""
 
     def flush(self) -> None:
-        """Write what was taken, and wait for it a little."""
+        """Write the lines that were added, and wait for it for a bounded time."""
 
 
 _sink: Sink | None = None
@@ -50,9 +50,10 @@ _secrets_at = 0.0
 
 
 def configure_logs(*, for_runs: bool = False) -> None:
-    """Send log events to standard error, from CANTATA_LOG_LEVEL (WARNING) on, as CANTATA_LOG_FORMAT says: json or human.
+    """Write log events to standard error, from CANTATA_LOG_LEVEL (WARNING) on, in CANTATA_LOG_FORMAT: json or human.
 
-    Without a format, it is human on a terminal. `for_runs`: the lines of runs, from CANTATA_RUN_LOG_LEVEL (INFO) on, go to the sink.
+    The default format is human on a terminal, else json. With `for_runs`, the lines of runs from CANTATA_RUN_LOG_LEVEL (INFO) on go to
+    the sink.
     """
     level = _level(LEVEL, logging.WARNING)
     run_level = _level(RUN_LEVEL, logging.INFO) if for_runs else OFF
@@ -75,34 +76,34 @@ def configure_logs(*, for_runs: bool = False) -> None:
 
 
 def set_sink(sink: Sink | None) -> None:
-    """Give the lines of runs to this sink, from bound_names on; each process its own."""
+    """Set the destination of the log lines of runs in this process."""
     global _sink
     _sink = sink
 
 
 def flush_soon() -> None:
-    """Have what was said in runs written bound_names rather than soon: a step ended badly."""
+    """Start to write the log lines of runs now: a step ended badly."""
     if _sink is not None:
         _sink.flush_soon()
 
 
 def flush() -> None:
-    """Have what was said in runs written before this process ends."""
+    """Write the log lines of runs before this process ends."""
     if _sink is not None:
         _sink.flush()
 
 
 def secrets() -> tuple[str, ...]:
-    """The secrets of this process, as its environment was a moment ago."""
+    """Return the secrets in the environment of this process, read again every few seconds."""
     global _secrets, _secrets_at
-    bound_names = time.monotonic()
-    if bound_names - _secrets_at > SECRETS_FRESH_S:
-        _secrets, _secrets_at = tuple(secrets_in(os.environ)), bound_names
+    now = time.monotonic()
+    if now - _secrets_at > SECRETS_FRESH_S:
+        _secrets, _secrets_at = tuple(secrets_in(os.environ)), now
     return _secrets
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """To standard error, whatever that is by then."""
+    """Writes to the current standard error."""
 
     def __init__(self, level: int) -> None:
         logging.Handler.__init__(self, level)
@@ -114,19 +115,19 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 class _SinkHandler(logging.Handler):
-    """To the sink, what belongs to a run."""
+    """Passes the records of runs to the sink."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sink = _sink
         if sink is None:
             return
-        bound = context.bound_names()
-        if not bound and "run" not in (own_event(record) or ()):
+        names = context.bound_names()
+        if not names and "run" not in (own_event(record) or ()):
             return
         try:
-            line = line_of(record, bound)
+            line = line_of(record, names)
             sink.add(str(line.pop("run")), line)
-        except Exception:  # noqa: BLE001  # a message with wrong arguments, say: no fault of the step's work
+        except Exception:  # noqa: BLE001  # such as a message with wrong arguments: it must not fail the step
             self.handleError(record)
 
 
@@ -148,17 +149,17 @@ def _formatter() -> logging.Formatter:
     )
 
 
-def _level(variable: str, usual: int) -> int:
-    named = os.environ.get(variable, "").upper()
-    return OFF if named == "OFF" else logging.getLevelNamesMapping().get(named, usual)
+def _level(variable: str, default: int) -> int:
+    name = os.environ.get(variable, "").upper()
+    return OFF if name == "OFF" else logging.getLevelNamesMapping().get(name, default)
 
 
 def _add_names(logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Only we may tell of another step than the one that is done here: what a tool calls `run`, say, is kept as `said_run`."""
+    """Add the bound names. Only our own events may name another step: the field `run` of a tool, for example, becomes `logged_run`."""
     is_ours = str(getattr(logger, "name", "")).startswith(OURS)
     for name, value in context.bound_names().items():
         if not is_ours and event.get(name, value) != value:
-            event[f"said_{name}"] = event.pop(name)
+            event[f"logged_{name}"] = event.pop(name)
         event.setdefault(name, value)
     return event
 
@@ -170,14 +171,14 @@ def _add_level(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Mu
 
 def _redact_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     known = secrets()
-    return {key: _redacted(value, known) for key, value in event.items()}
+    return {key: _redact_value(value, known) for key, value in event.items()}
 
 
-def _redacted(value: Any, known: tuple[str, ...]) -> Any:
+def _redact_value(value: Any, known: tuple[str, ...]) -> Any:
     if isinstance(value, str):
         return redact(value, known)
     if isinstance(value, Mapping):
-        return {key: _redacted(item, known) for key, item in value.items()}
+        return {key: _redact_value(item, known) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_redacted(item, known) for item in value]
+        return [_redact_value(item, known) for item in value]
     return value if value is None or isinstance(value, bool | int | float) else redact(str(value), known)

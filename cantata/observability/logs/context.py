@@ -1,4 +1,4 @@
-"""Whose work is being done: the names that every line of a log carries meanwhile, in this thread or task."""
+"""Names that every log line of the current thread or task has: run, step, attempt, worker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _bound: ContextVar[Names] = ContextVar("cantata_log", default=_NO_NAMES)
 
 
 def bound_names() -> Names:
-    """The names that are bound here."""
+    """Return the names that are bound here."""
     return _bound.get()
 
 
 @contextmanager
-def bound(names: Names) -> Iterator[None]:
-    """Have lines carry these names while the block lasts; tasks and coroutines begun in it have them too."""
+def bind(names: Names) -> Iterator[None]:
+    """Bind names for the block; tasks and coroutines that start in it have them too."""
     before = _bound.set(names)
     try:
         yield

@@ -16,7 +16,7 @@ from redis import Redis
 
 from cantata.errors import CantataError, UnknownRunError
 from cantata.observability import logs
-from cantata.observability.logs.lines import LogLine, text_of
+from cantata.observability.logs.lines import LogLine, encode
 from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.redis.keys import run_key
@@ -111,7 +111,7 @@ class RunLogs:
     def _text(self, line: dict[str, Any]) -> str:
         line.setdefault("worker", self._worker)
         line["at"] = round(line["at"] - clock.off_s(), 3)
-        return text_of(line, logs.secrets())
+        return encode(line, logs.secrets())
 
 
 class Logs:

@@ -1,4 +1,4 @@
-"""Lines of a run's log: what of a record is kept, and within which bounds."""
+"""Log lines of runs: fields of records, within bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantata.observability.logs.lines import LINE_BYTES, LogLine, encode, line_of
-from cantata.observability.logs.secrets import LOOKED_THROUGH
+from cantata.observability.logs.secrets import MAX_SCANNED_CHARS
 
 
 def record(message: Any, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -50,10 +50,10 @@ def test_a_dict_that_a_library_logs_is_a_text() -> None:
 
 
 def test_of_a_huge_text_only_the_beginning_is_looked_through() -> None:
-    found = kept({"at": 1.0, "level": "info", "event": "hunter2hunter2 " + "z" * LOOKED_THROUGH}, "hunter2hunter2")
+    found = kept({"at": 1.0, "level": "info", "event": "hunter2hunter2 " + "z" * MAX_SCANNED_CHARS}, "hunter2hunter2")
 
     assert found.event.startswith("*** zzz")
-    assert found.event.endswith(f"({LOOKED_THROUGH + 15} characters)")
+    assert found.event.endswith(f"({MAX_SCANNED_CHARS + 15} characters)")
 
 
 def test_an_error_is_told_with_its_traceback() -> None:

@@ -1,4 +1,4 @@
-"""Where log lines go, and in which form."""
+"""Destinations and forms of log lines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cantata.observability import logs
 from cantata.observability.logs import context
 
 
-class Kept:
-    """A sink that keeps all."""
+class ListSink:
+    """A sink that stores all lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
@@ -26,7 +26,7 @@ class Kept:
         self.lines.append((run_id, line))
 
     def flush_soon(self) -> None:
-        """Nothing waits."""
+        """Nothing is pending."""
 
     flush = flush_soon
 
@@ -36,11 +36,11 @@ class Kept:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    """A sink, with logs as they were before when the test is over."""
+def kept() -> Iterator[ListSink]:
+    """A sink; the configuration of logs is restored after the test."""
     root, before = logging.getLogger(), structlog.get_config()
     handlers, level = list(root.handlers), root.level
-    kept = Kept()
+    kept = ListSink()
     logs.set_sink(kept)
     yield kept
     logs.set_sink(None)
@@ -53,9 +53,9 @@ def logger() -> Any:
     return structlog.get_logger("ours")
 
 
-def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs(for_runs=True)
-    with context.bound({"run": "r", "step": "s"}):
+    with context.bind({"run": "r", "step": "s"}):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING):
             logging.getLogger("theirs").log(level, "theirs %s", level)
         logger().debug("ours 10")
@@ -73,29 +73,29 @@ def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: 
 
 
 @pytest.mark.parametrize(("level", "events"), [("off", []), ("error", ["e"]), ("debug", ["d", "e"])])
-def test_the_level_of_runs_is_their_own(kept: Kept, monkeypatch: pytest.MonkeyPatch, level: str, events: list[str]) -> None:
+def test_the_level_of_runs_is_their_own(kept: ListSink, monkeypatch: pytest.MonkeyPatch, level: str, events: list[str]) -> None:
     monkeypatch.setenv("CANTATA_RUN_LOG_LEVEL", level)
     logs.configure_logs(for_runs=True)
 
-    with context.bound({"run": "r"}):
+    with context.bind({"run": "r"}):
         logger().debug("d")
         logging.getLogger("theirs").error("e")
 
     assert kept.events == events
 
 
-def test_other_processes_keep_nothing(kept: Kept) -> None:
+def test_other_processes_keep_nothing(kept: ListSink) -> None:
     logs.configure_logs()
 
-    with context.bound({"run": "r"}):
+    with context.bind({"run": "r"}):
         logger().error("e")
 
     assert kept.events == []
 
 
-def test_names_go_with_tasks_and_end_with_the_block(kept: Kept) -> None:
+def test_names_go_with_tasks_and_end_with_the_block(kept: ListSink) -> None:
     logs.configure_logs(for_runs=True)
-    with context.bound({"run": "r"}):
+    with context.bind({"run": "r"}):
         inside = contextvars.copy_context()
         thread = threading.Thread(target=lambda: logger().warning("in a thread of its own"))
         thread.start()
@@ -106,9 +106,9 @@ def test_names_go_with_tasks_and_end_with_the_block(kept: Kept) -> None:
     assert kept.events == ["later, in its context"]
 
 
-def test_a_tool_cannot_speak_for_another_run(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_cannot_speak_for_another_run(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs(for_runs=True)
-    with context.bound({"run": "r", "step": "s"}):
+    with context.bind({"run": "r", "step": "s"}):
         logger().warning("from a tool", run="q", step=7, other=1)
         logging.getLogger("theirs").warning({"run": "q", "n": 1})
         structlog.get_logger("cantata.workers.runtime.process").info("ours", run="q", step="t")
@@ -117,16 +117,16 @@ def test_a_tool_cannot_speak_for_another_run(kept: Kept, capsys: pytest.CaptureF
     assert [(run_id, line["event"], line["step"]) for run_id, line in kept.lines] == [
         ("r", "from a tool", "s"), ("r", "{'run': 'q', 'n': 1}", "s"), ("q", "ours", "t"),
     ]  # fmt: skip
-    assert kept.lines[0][1]["fields"] == {"said_run": "q", "said_step": 7, "other": 1}
+    assert kept.lines[0][1]["fields"] == {"logged_run": "q", "logged_step": 7, "other": 1}
     assert json.loads(capsys.readouterr().err.splitlines()[0])["run"] == "r"
 
 
-def test_a_wrong_message_harms_nobody(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_message_fails_nothing_else(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs(for_runs=True)
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == logs.__name__]  # pytest's would raise
 
-    with context.bound({"run": "r"}):
+    with context.bind({"run": "r"}):
         logging.getLogger("theirs").warning("%d", "no number")
         logging.getLogger("theirs").warning("%d", 1)
 
@@ -135,7 +135,7 @@ def test_a_wrong_message_harms_nobody(kept: Kept, capsys: pytest.CaptureFixture[
 
 
 def test_a_person_reads_plain_lines_without_secrets(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kept: ListSink, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CANTATA_LOG_FORMAT", "human")
     monkeypatch.setenv("SOME_API_KEY", "hunter2hunter2")
@@ -146,8 +146,8 @@ def test_a_person_reads_plain_lines_without_secrets(
     except ValueError:
         logger().exception("broke", detail={"key": ["hunter2hunter2"]})
 
-    said = capsys.readouterr().err
-    assert "broke" in said
-    assert "ValueError: with ***" in said
-    assert "hunter2" not in said
+    text = capsys.readouterr().err
+    assert "broke" in text
+    assert "ValueError: with ***" in text
+    assert "hunter2" not in text
     monkeypatch.setattr(logs, "_secrets_at", -100.0)
