@@ -17,7 +17,7 @@ import pytest
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata.testing import Rule, ScriptedModels
-from cantata.testing import ToolCallRequest as Scripted
+from cantata.testing import ToolCall as Scripted
 from cantata.workers.models import llm
 
 KEY = "sk-test-1234567890abcdef"
