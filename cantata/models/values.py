@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from cantata.models.memory import ToolMemory
 
-__all__ = ["ErrorInfo", "JsonValue", "ToolCall", "ToolContext", "ToolSchema", "Usage", "Value"]
+__all__ = ["ErrorInfo", "JsonValue", "ToolCallRequest", "ToolContext", "ToolSchema", "Usage", "Value"]
 
 
 class Value(BaseModel):
