@@ -8,6 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from cantata.config.faults import did_you_mean
+from cantata.config.source_map import path_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
