@@ -20,6 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
 from cantata.config.faults import did_you_mean, shown
+from cantata.config.source_map import path_text
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
