@@ -72,7 +72,7 @@ class Client:
         namespace: str | None = None,
     ) -> None:  # fmt: skip
         environment = settings()
-        self.redis_url = redis_url or environment.redis_url or embedded.url_here()
+        self.redis_url = redis_url or environment.redis_url or embedded.stack_url()
         self._config = config
         self.redis = connect(self.redis_url, namespace=namespace)
         self.warnings = check(self.redis, url=self.redis_url).warnings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from cantata.embedded import url_here
+from cantata.embedded import stack_url
 from cantata.settings import settings
 from cantata.state.memory import bank
 from cantata.state.redis.connection import check, connect
@@ -21,7 +21,7 @@ class MemoryBank(bank.MemoryBank):
     """
 
     def __init__(self, redis_url: str | None = None, *, tenant: str = "", session: str | None = None) -> None:
-        url = redis_url or settings().redis_url or url_here()
+        url = redis_url or settings().redis_url or stack_url()
         self._redis = connect(url)
         self.warnings = check(self._redis, url=url).warnings
         super().__init__(Ledger(self._redis, patience_s=MAX_OUTAGE_S), tenant=tenant, session=session)

@@ -11,7 +11,7 @@ command that wanted them is gone. Everything else here only talks to it. Only th
 from __future__ import annotations
 
 from cantata.embedded.home import Home
-from cantata.embedded.stack import Stack, StackStatus, attach, down, status, url_here
+from cantata.embedded.stack import Stack, StackStatus, attach, down, stack_url, status
 from cantata.embedded.stack_member import (
     FINISH,
     announce_ready,
@@ -19,9 +19,9 @@ from cantata.embedded.stack_member import (
     generation,
     has_virtual_time,
     inherited_socket,
-    is_inside,
+    is_in_stack,
+    is_stack_gone,
     report,
-    stack_is_gone,
 )
 from cantata.embedded.stack_plan import FLOWER_PORT, GATEWAY_PORT, flower_command, gateway_command, worker_command
 from cantata.embedded.stack_record import StackProcess

@@ -37,7 +37,7 @@ def bind(home: Home, wanted: Mapping[str, int]) -> dict[str, BoundPort]:
     return {name: BoundPort(_listen((before.get(name, port), port, 0)), port) for name, port in wanted.items()}
 
 
-def keep(home: Home, numbers: Mapping[str, int]) -> None:
+def save(home: Home, numbers: Mapping[str, int]) -> None:
     """Record the ports of this folder's services. Call it with the folder's lock held."""
     with suppress(OSError):  # a full disk: the next stack of the folder chooses again
         (home.path / "ports.json").write_text(json.dumps(_read(home) | dict(numbers)) + "\n", "utf-8")

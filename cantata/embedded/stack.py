@@ -19,19 +19,19 @@ from cantata.embedded import ports
 from cantata.embedded.home import Home
 from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_plan import (
+    DEFAULT_PORTS,
     KEEP,
     ORPHAN_GRACE_S,
     PYTHON,
     SERVER_STOP_S,
-    USUAL_PORTS,
     StackPlan,
     WorkerCommand,
-    cores,
+    cpu_count,
     make_plan,
     worker_command,
 )
 from cantata.embedded.stack_record import StackProcess, StackRecord, clear_stale_record, read_record
-from cantata.embedded.valkey import answers, server_url
+from cantata.embedded.valkey import is_responding, server_url
 from cantata.errors import ConfigError, UnavailableError
 from cantata.extras import check_extras
 
@@ -110,8 +110,8 @@ class Stack:
         check_extras("worker", *(name for name, is_wanted in services.items() if is_wanted), needed_by="a stack on this machine")
         home = home if isinstance(home, Home) else Home(home)
         home.prepare()
-        slots = cores() if tools is None else tools
-        wanted = {name: USUAL_PORTS[name] for name, is_wanted in services.items() if is_wanted}
+        slots = cpu_count() if tools is None else tools
+        wanted = {name: DEFAULT_PORTS[name] for name, is_wanted in services.items() if is_wanted}
         bound = ports.bind(home, wanted)
         try:
             plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time)
@@ -250,14 +250,14 @@ def attach(home: Home | str | Path | None = None) -> Stack | None:
     if record is None or not record.kept:
         return None
     give_up = time.monotonic() + ANSWER_S
-    while not answers(record.socket):
+    while not is_responding(record.socket):
         if time.monotonic() > give_up or not record.is_current():
             return None
         time.sleep(0.01)
     return Stack(home, server_url(record.socket), supervisor=record.supervisor.identity)
 
 
-def url_here() -> str:
+def stack_url() -> str:
     """Where the Redis of the stack that is kept in this folder is. Raises UnavailableError if there is none."""
     stack = attach()
     if stack is None:

@@ -58,14 +58,14 @@ def generation() -> int:
     return int(os.environ.get(GENERATION, "0"))
 
 
-def is_inside() -> bool:
+def is_in_stack() -> bool:
     """Return whether this process is part of a stack."""
     return STACK_PID in os.environ
 
 
 def has_virtual_time() -> bool:
     """Return whether this process is part of a stack whose time may be skipped."""
-    return is_inside() and VIRTUAL_TIME in os.environ
+    return is_in_stack() and VIRTUAL_TIME in os.environ
 
 
 def inherited_socket() -> socket.socket | None:
@@ -79,7 +79,7 @@ def inherited_socket() -> socket.socket | None:
     return listening
 
 
-def stack_is_gone() -> bool:
+def is_stack_gone() -> bool:
     """Whether the supervisor of this process died without ending it: then end yourself. False outside a stack."""
     told = os.environ.get(STACK_PID)
     if told is None or os.getppid() == int(told):

@@ -20,7 +20,7 @@ AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
 FLOWER_PORT = 5555
 GATEWAY_PORT = 8800
 
-USUAL_PORTS = {"flower": FLOWER_PORT, "gateway": GATEWAY_PORT}
+DEFAULT_PORTS = {"flower": FLOWER_PORT, "gateway": GATEWAY_PORT}
 
 KEEP = b"k"  # on the supervisor's standard input: the stack shall outlive its command
 ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps are done again
@@ -96,9 +96,9 @@ def make_plan(
         ports={name: port.number for name, port in ports.items()},
         server=StackService(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
         services=(
-            *_showing(_workers(agents, tools, command), 1),
-            *_listening(ports, "flower", flower_command),
-            *_showing(_listening(ports, "gateway", gateway_command), 0),
+            *_with_metrics_ports(_workers(agents, tools, command), 1),
+            *_port_service(ports, "flower", flower_command),
+            *_with_metrics_ports(_port_service(ports, "gateway", gateway_command), 0),
         ),
     )
 
@@ -119,7 +119,7 @@ def gateway_command(port: int) -> list[str]:
     return [*PYTHON, "-m", "cantata.cli", "gateway", "--port", str(port)]
 
 
-def cores() -> int:
+def cpu_count() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
@@ -132,7 +132,7 @@ def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackS
         yield StackService(name, (queue,), command(name, (queue,), concurrency))
 
 
-def _showing(services: Iterable[StackService], number: int) -> Iterable[StackService]:
+def _with_metrics_ports(services: Iterable[StackService], number: int) -> Iterable[StackService]:
     """Services that show their metrics, if the environment names a port: the gateway there, each worker on one of those behind it."""
     from cantata.observability.metrics.scrape_address import port_after, scrape_address  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
 
@@ -142,6 +142,6 @@ def _showing(services: Iterable[StackService], number: int) -> Iterable[StackSer
         yield replace(service, command=[*service.command, *options])
 
 
-def _listening(ports: Mapping[str, BoundPort], name: str, command: Callable[[int], list[str]]) -> Iterable[StackService]:
+def _port_service(ports: Mapping[str, BoundPort], name: str, command: Callable[[int], list[str]]) -> Iterable[StackService]:
     if port := ports.get(name):
         yield StackService(name, (), command(port.number), listens=port.listening.fileno())

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def find_server() -> str:
     """Return the server to run: CANTATA_REDIS_SERVER, else the pinned one, else, where that has no wheel, one on PATH."""
     if named := os.environ.get("CANTATA_REDIS_SERVER", "").strip():
-        return _named(named)
+        return _configured_server(named)
     if path := _wheel_server():
         return path
     for name in ("valkey-server", "redis-server"):
@@ -36,7 +36,7 @@ def find_server() -> str:
     )
 
 
-def _named(name: str) -> str:
+def _configured_server(name: str) -> str:
     found = shutil.which(name)
     version = version_of(found) if found else ()
     if found and version >= MIN_VERSION:
@@ -68,18 +68,18 @@ def server_url(socket_path: str | Path) -> str:
     return f"redis+socket://{quote(str(socket_path))}?virtual_host=0"
 
 
-def answers(socket_path: str | Path) -> bool:
+def is_responding(socket_path: str | Path) -> bool:
     """Whether the server there takes commands: false while it is absent or loads its data."""
-    reply = _say(socket_path, "PING")
+    reply = _send(socket_path, "PING")
     return bool(reply) and not reply.startswith(b"-LOADING")
 
 
 def shut_down(socket_path: str | Path) -> None:
     """Tell the server there to write all to the disk and end. A signal does the same, but it looks for those only ten times a second."""
-    _say(socket_path, "SHUTDOWN")
+    _send(socket_path, "SHUTDOWN")
 
 
-def _say(socket_path: str | Path, command: str) -> bytes:
+def _send(socket_path: str | Path, command: str) -> bytes:
     """Send a command of one word; the beginning of the reply, or nothing."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:

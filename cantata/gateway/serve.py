@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % TICKS == 0 and embedded.stack_is_gone():
+        if counter % TICKS == 0 and embedded.is_stack_gone():
             return True
         return await super().on_tick(counter)
 

@@ -102,7 +102,7 @@ class ConversationTool(Value):
     dependencies: list[str] = Field(default_factory=list, description="names under `dependencies`, passed to its factory by name")
 
 
-class ToolDependency(Value):
+class ConversationDependency(Value):
     """An object that is passed to the factories of tools. Each worker process makes its own."""
 
     made_by: CodeReference = Field(description="its class")
@@ -116,7 +116,7 @@ class ConversationConfig(Value):
     agents: dict[str, ConversationAgent] = Field(description="by name")
     llms: dict[str, ConversationModel] = Field(default_factory=dict, description="by name")
     tools: dict[str, ConversationTool] = Field(default_factory=dict, description="by name")
-    dependencies: dict[str, ToolDependency] = Field(default_factory=dict, description="by name")
+    dependencies: dict[str, ConversationDependency] = Field(default_factory=dict, description="by name")
     memory: CodeReference | None = Field(default=None, description="class of the long-term memory of conductors without their own")
     modules: dict[str, str] = Field(default_factory=dict, description="module that code may import → its file")
     keeps_memory: bool = Field(default=True, description="whether the next turn of a session continues with the long-term memory")

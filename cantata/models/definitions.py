@@ -262,7 +262,7 @@ class Synthesizer(Value):
     retries: int = Field(default=3, ge=0, le=100, description="tries after the first, when the failure may pass")
 
 
-class RoutingRule(Value):
+class TeamRule(Value):
     """Chooses an agent without asking a model: by a pattern, or by a function."""
 
     match: str | None = Field(default=None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
@@ -272,7 +272,7 @@ class RoutingRule(Value):
     agent: str | None = Field(default=None, description="who is chosen")
 
     @model_validator(mode="after")
-    def _is_one(self) -> RoutingRule:
+    def _is_one(self) -> TeamRule:
         if (self.match is None) == (self.function is None):
             raise ValueError("a rule is either a 'match' or a 'function'")
         if self.match is not None:
@@ -330,7 +330,7 @@ class Team(Value):
     description: str = Field(default="", description="what it is good at, for people")
     mode: Mode = Field(description="how the agents work together; `round-robin` is `round_robin`")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
-    rules: list[RoutingRule] = Field(default_factory=list, description="router: asked first, in order; the first that matches chooses")
+    rules: list[TeamRule] = Field(default_factory=list, description="router: asked first, in order; the first that matches chooses")
     router: Router | None = Field(
         default=None,
         description="router: who chooses where no rule does; if absent the default agent answers, or the default model chooses",

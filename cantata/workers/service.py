@@ -155,7 +155,7 @@ class WorkerService:
         def report(line: str) -> None:
             os.write(write, os.fsencode(f"{line}\n"))
 
-        user_code.serve(report, is_replaced=embedded.is_inside())
+        user_code.serve(report, is_replaced=embedded.is_in_stack())
         if self.queues != ("coordinator",):
             config_preload.adopt()
 
@@ -249,7 +249,7 @@ class WorkerService:
         while not self._stopping.wait(ANNOUNCE_INTERVAL_S):
             with _log_outages():
                 self._note_duplicate_name(self._announce(client))
-            if embedded.stack_is_gone():
+            if embedded.is_stack_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
         registry.retire(client, self.name)

@@ -15,7 +15,7 @@ from redis import Redis
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
-from cantata.models.definitions import Agent, Definitions, History, Router, RoutingRule, SessionSettings, Synthesizer, Team
+from cantata.models.definitions import Agent, Definitions, History, Router, SessionSettings, Synthesizer, Team, TeamRule
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S, database, kept_bytes, plain_worker
@@ -136,9 +136,7 @@ def _definitions() -> Definitions:
         agents=agents,
         sessions=SessionSettings(max_entries=SAID),  # so that a long one stays as long as it is
         teams={
-            "rules": Team(
-                mode="router", agents=NAMES, rules=[RoutingRule(match="^never$", agent="two"), RoutingRule(match="", agent="one")]
-            ),
+            "rules": Team(mode="router", agents=NAMES, rules=[TeamRule(match="^never$", agent="two"), TeamRule(match="", agent="one")]),
             "router": Team(mode="router", agents=NAMES, router=Router(models=[MODEL], decision_prompt_template=f"{ROUTES}{{user_input}}")),
             "round": Team(mode="round_robin", agents=NAMES),
             "row": Team(mode="pipeline", agents=NAMES),

@@ -22,9 +22,9 @@ from cantata.models.definitions import (
     Limits,
     Rates,
     Router,
-    RoutingRule,
     Synthesizer,
     Team,
+    TeamRule,
     Tool,
 )
 from cantata.models.wire import ChainNode, ChainRequest
@@ -381,7 +381,7 @@ def definitions(*, version: int = 1) -> Definitions:
             "desk": Team(
                 mode="router",
                 agents=[FIRST, SECOND],
-                rules=[RoutingRule(match="^never$", agent=SECOND)],
+                rules=[TeamRule(match="^never$", agent=SECOND)],
                 router=Router(models=[MODEL], decision_prompt_template=f"{ROUTER} <{{user_input}}>", retries=10, timeout_s=120),
             ),
             "round": Team(mode="round_robin", agents=list(ROUND)),

@@ -113,7 +113,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     save(folder, "cantata.yaml", CONFIG)
     config = folder / "cantata.yaml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(stack_plan.USUAL_PORTS, "gateway", 0)
+        patch.setitem(stack_plan.DEFAULT_PORTS, "gateway", 0)
         patch.delenv("REDIS_URL", raising=False)
         patch.setenv("CANTATA_HOME", str(folder / "home"))
         stack = Stack.start(folder / "home", agents=0, tools=2, gateway=True, config=config, keep=True)

@@ -25,7 +25,7 @@ from cantata.embedded import Home, Stack, StackProcess, attach, down, stack_plan
 from cantata.embedded import stack as embedded_stack
 from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_record import StackRecord, read_record
-from cantata.embedded.valkey import answers, find_server, server_command
+from cantata.embedded.valkey import find_server, is_responding, server_command
 from cantata.errors import ConfigError, UnavailableError
 
 READY = "import os, signal, sys\nos.write(int(os.environ['CANTATA_READY_FD']), b'ready\\n')\n"
@@ -314,7 +314,7 @@ def test_a_killed_server_comes_back_with_its_data_on_the_same_socket(home: Home)
         os.kill(before.pid, signal.SIGKILL)
 
         eventually(lambda: is_back(stack, before))
-        eventually(lambda: answers(urlsplit(stack.url).path))
+        eventually(lambda: is_responding(urlsplit(stack.url).path))
         assert get(stack, "a") == "1"
 
 
@@ -425,7 +425,7 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         usual = taken.getsockname()[1]
-        monkeypatch.setitem(stack_plan.USUAL_PORTS, "gateway", usual)
+        monkeypatch.setitem(stack_plan.DEFAULT_PORTS, "gateway", usual)
         stack = Stack.launch(home, agents=0, tools=0, gateway=True, command=WORKER)
         eventually(lambda: stack.gateway_url)
         port = urlsplit(stack.gateway_url or "").port
@@ -467,7 +467,7 @@ def test_a_server_that_was_left_over_is_ended_by_the_next_start(home: Home) -> N
     home.prepare()
     socket = home.make_socket()
     left = subprocess.Popen(server_command(find_server(), socket, home.data), stdout=subprocess.DEVNULL, start_new_session=True)
-    eventually(lambda: answers(socket))
+    eventually(lambda: is_responding(socket))
     server = identify(left.pid)
     assert server is not None
     gone = StackProcess("supervisor", (), ProcessIdentity(2**22 + 1, "1"), 0.0)

@@ -21,9 +21,9 @@ from cantata.embedded import (
     announce_ready,
     flower_command,
     gateway_command,
+    is_stack_gone,
     ports,
     process_identity,
-    stack_is_gone,
     stack_member,
     valkey,
     worker_command,
@@ -388,7 +388,7 @@ def test_a_port_that_was_chosen_is_kept_for_the_folder(home: Home, usual: socket
     number = usual.getsockname()[1]
     first = ports.bind(home, {"gateway": number})
     chosen = first["gateway"].number
-    ports.keep(home, {"gateway": chosen})
+    ports.save(home, {"gateway": chosen})
     ports.close(first)
     usual.close()
 
@@ -454,15 +454,15 @@ def test_a_worker_announces_itself_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_worker_knows_whether_its_stack_is_gone(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANTATA_STACK_PID", raising=False)
-    assert not stack_is_gone()
+    assert not is_stack_gone()
 
     for living in (os.getppid(), sleeper.pid):  # its parent, or a parent's parent
         monkeypatch.setenv("CANTATA_STACK_PID", str(living))
-        assert not stack_is_gone()
+        assert not is_stack_gone()
 
     sleeper.kill()
     sleeper.wait()
-    assert stack_is_gone()
+    assert is_stack_gone()
 
 
 def test_the_command_line_loads_the_stack_without_the_heavy_libraries() -> None:

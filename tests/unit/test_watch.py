@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.embedded.supervision.code_watch import MAX_SETTLE_S, SETTLE_S, CodeStatus, CodeWatch, WatchedFile, judge
+from cantata.embedded.supervision.code_watch import MAX_SETTLE_S, SETTLE_S, CodeStatus, CodeWatch, WatchedFile, compare
 
 
 def digest(text: str) -> str:
@@ -35,11 +35,11 @@ HERE = (1, 1, 1)
     ],
 )
 def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(files: dict[str, WatchedFile], verdict: CodeStatus) -> None:
-    assert judge({"a.py": {"1"}, "b.py": {"1"}}, files) == verdict
+    assert compare({"a.py": {"1"}, "b.py": {"1"}}, files) == verdict
 
 
 def test_a_process_whose_children_read_two_versions_is_replaced() -> None:
-    assert judge({"a.py": {"1", "2"}}, {"a.py": WatchedFile(HERE, "2")}) == CodeStatus(("a.py",))
+    assert compare({"a.py": {"1", "2"}}, {"a.py": WatchedFile(HERE, "2")}) == CodeStatus(("a.py",))
 
 
 def test_a_change_counts_when_nothing_changes_any_more(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_file_is_gone_for_a_moment_while_it_is_saved(tmp_path: Path) -> None:
     assert not watch.look({str(path): {"1"}}, 1.1)
     assert watch.look({str(path): {"1"}}, 1.1 + SETTLE_S + 0.001)
 
-    assert judge({str(path): {digest("x = 1\n")}}, watch.files) == CodeStatus()
+    assert compare({str(path): {digest("x = 1\n")}}, watch.files) == CodeStatus()
 
 
 @pytest.mark.parametrize(("text", "fault"), [("def f(:\n", "line 1: invalid syntax"), ("x = 1\0\n", "null bytes"), ("\n  x\n", "line 2")])
@@ -105,7 +105,7 @@ def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
 
     watch.look({str(path): {"1"}}, 0.0)
 
-    assert judge({str(path): {"1"}}, watch.files).fault == f"{path}: {os.strerror(21)}"
+    assert compare({str(path): {"1"}}, watch.files).fault == f"{path}: {os.strerror(21)}"
 
 
 def test_files_that_nobody_serves_any_more_are_not_watched(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def _end_when_told(loop: asyncio.AbstractEventLoop, flower: Any) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
-    PeriodicCallback(lambda: end() if embedded.stack_is_gone() else None, LOOK_MS).start()
+    PeriodicCallback(lambda: end() if embedded.is_stack_gone() else None, LOOK_MS).start()
 
 
 async def _open(client: Client) -> Desk:

@@ -38,7 +38,7 @@ class CodeStatus:
     """Why its change is not served."""
 
 
-def judge(served: Served, files: Mapping[str, WatchedFile]) -> CodeStatus:
+def compare(served: Served, files: Mapping[str, WatchedFile]) -> CodeStatus:
     """Compare what a process read with what lies on the disk. Pure."""
     differing = [path for path, digests in sorted(served.items()) if digests != {files[path].digest}]
     faults = [f"{path}: {files[path].fault}" for path in differing if files[path].fault]

@@ -30,7 +30,7 @@ from cantata.embedded.stack_member import STACK_PID
 from cantata.embedded.stack_plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, StackPlan
 from cantata.embedded.stack_record import StackProcess, StackRecord, clear_record, read_record
 from cantata.embedded.supervision.child import Child
-from cantata.embedded.supervision.code_watch import POLL_S, CodeWatch, judge
+from cantata.embedded.supervision.code_watch import POLL_S, CodeWatch, compare
 from cantata.embedded.supervision.prefork import can_fork
 from cantata.errors import UnavailableError
 
@@ -66,7 +66,7 @@ class Supervisor:
         lock = _take_lock(self._home)
         try:
             clear_record(self._home)
-            ports.keep(self._home, self._plan.ports)
+            ports.save(self._home, self._plan.ports)
             self._home.make_socket()  # again: the stack that we waited for has cleared up
             self._write_record()
             self._start()
@@ -81,7 +81,7 @@ class Supervisor:
 
     def _start(self) -> None:
         self._start_child(self._server)
-        while not self._is_stopping() and not valkey.answers(self._plan.socket):
+        while not self._is_stopping() and not valkey.is_responding(self._plan.socket):
             self._refuse(self._turn(PING_S))
         self._load()
         for child in self._workers:
@@ -201,7 +201,7 @@ class Supervisor:
 
     def _serve_newest(self, child: Child) -> str:
         """Have another process do a child's work if its code has changed. Returns why that cannot be."""
-        verdict, name = judge(child.served, self._code.files), child.service.name
+        verdict, name = compare(child.served, self._code.files), child.service.name
         if not (verdict.changed and child.is_running()):
             return verdict.fault
         if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:

@@ -11,7 +11,7 @@ from cantata.config.faults import did_you_mean, nearest
 from cantata.config.user_code.function_names import name_of
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, text_of
-from cantata.models.definitions import Router, RoutingRule, Strategy, Synthesizer
+from cantata.models.definitions import Router, Strategy, Synthesizer, TeamRule
 
 MODES = ("router", "pipeline", "round_robin", "broadcast")
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -114,20 +114,20 @@ def _named(function: Function, functions: Functions) -> str:
     return name
 
 
-def read_rules(given: Iterable[Any], functions: Functions) -> list[RoutingRule]:
+def read_rules(given: Iterable[Any], functions: Functions) -> list[TeamRule]:
     """Rules that choose without a model: `(pattern or function, agent)`, or a function of the text that names an agent or none."""
     return [_rule(number, each, functions) for number, each in enumerate(given, start=1)]
 
 
-def _rule(number: int, given: Any, functions: Functions) -> RoutingRule:
+def _rule(number: int, given: Any, functions: Functions) -> TeamRule:
     what = f"rule {number}"
     match given:
         case (str() as pattern, str() as agent):
-            return validated(RoutingRule, what, {"match": pattern, "agent": agent})
+            return validated(TeamRule, what, {"match": pattern, "agent": agent})
         case (function, str() as agent) if callable(function):
-            return validated(RoutingRule, what, {"function": _named(function, functions), "agent": agent})
+            return validated(TeamRule, what, {"function": _named(function, functions), "agent": agent})
         case function if callable(function):
-            return validated(RoutingRule, what, {"function": _named(function, functions)})
+            return validated(TeamRule, what, {"function": _named(function, functions)})
     raise ValueError(f"{what} is (pattern, agent), (function, agent) or a function, not {given!r}")
 
 

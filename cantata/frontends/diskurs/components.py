@@ -10,7 +10,7 @@ from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.files import FileFault
 from cantata.frontends.diskurs.spelling import variable_of
-from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationModel, ConversationTool, ToolDependency
+from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationDependency, ConversationModel, ConversationTool
 
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key must not stand in a file; write ${OPENAI_API_KEY} or the like, and set the variable in the environment of the workers"
@@ -81,13 +81,13 @@ def _function(reader: DiskursConfigReader, file: Path, name: str) -> CodeReferen
             raise fault from None
 
 
-def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ToolDependency]:
+def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ConversationDependency]:
     """Return the objects that factories of tools receive, by name."""
     found = {}
     for i, entry in reader.entries("toolDependencies", schema.DependencyEntry).items():
         with reader.file_faults(("toolDependencies", i, "className")):
             made_by = reader.files.code(_module(reader, entry.module_name, modules), entry.class_name)
-            found[entry.name] = ToolDependency(made_by=made_by, parameters=entry.parameters)
+            found[entry.name] = ConversationDependency(made_by=made_by, parameters=entry.parameters)
     return found
 
 

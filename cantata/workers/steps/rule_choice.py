@@ -9,7 +9,7 @@ from typing import Any
 
 import regex
 
-from cantata.models.definitions import RoutingRule, Team
+from cantata.models.definitions import Team, TeamRule
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
@@ -46,7 +46,7 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-def _called(context: StepContext, rule: RoutingRule, text: str) -> Any:
+def _called(context: StepContext, rule: TeamRule, text: str) -> Any:
     answer = functions.load(str(rule.function), local_folder(context.definitions.folder))(text)
     if inspect.iscoroutine(answer):
         answer = asyncio.run_coroutine_threadsafe(answer, context.process.loop()).result()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.definitions import Agent, Definitions, Router, RoutingRule, Team
+from cantata.models.definitions import Agent, Definitions, Router, Team, TeamRule
 from cantata.models.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.waiting import until
@@ -97,7 +97,7 @@ def test_a_router_is_asked_once_and_its_agent_answers(stage: Stage) -> None:
 
 
 def test_the_first_rule_that_matches_chooses_without_a_model(stage: Stage) -> None:
-    rules = [RoutingRule(match="^sum ", agent="math"), RoutingRule(match="(?i)SUM", agent="clerk")]
+    rules = [TeamRule(match="^sum ", agent="math"), TeamRule(match="(?i)SUM", agent="clerk")]
     assert stage.ask("sum 1 2", rules=rules).output == "echo: math <sum 1 2>"
     assert stage.ask("the Sum", rules=rules).output == "echo: clerk <the Sum>"
     assert stage.routed() == []
@@ -105,13 +105,13 @@ def test_the_first_rule_that_matches_chooses_without_a_model(stage: Stage) -> No
 
 def test_where_no_rule_matches_the_router_is_asked(stage: Stage) -> None:
     stage.script(chosen("poet"))
-    assert stage.ask("love", rules=[RoutingRule(match="^sum ", agent="math")]).output == "echo: poet <love>"
+    assert stage.ask("love", rules=[TeamRule(match="^sum ", agent="math")]).output == "echo: poet <love>"
     assert len(stage.routed()) == 1
 
 
 def test_a_rule_may_be_a_function(stage: Stage) -> None:
-    rules = [RoutingRule(function="routing_tools:broken", agent="clerk"), RoutingRule(function="routing_tools:long", agent="poet")]
-    rules += [RoutingRule(function="routing_tools:first_word")]
+    rules = [TeamRule(function="routing_tools:broken", agent="clerk"), TeamRule(function="routing_tools:long", agent="poet")]
+    rules += [TeamRule(function="routing_tools:first_word")]
     result = stage.ask("math is fun", rules=rules, default_agent="clerk", router=None)
     assert result.output == "echo: math <math is fun>"
     assert result.warnings == ["rule 1 (routing_tools:broken) chooses nobody: RuntimeError: out of order"]
@@ -120,7 +120,7 @@ def test_a_rule_may_be_a_function(stage: Stage) -> None:
 
 
 def test_a_pattern_that_would_search_for_ever_chooses_nobody_and_holds_up_nobody(stage: Stage) -> None:
-    rules = [RoutingRule(match="(a|aa)+$", agent="math"), RoutingRule(match="!$", agent="poet")]
+    rules = [TeamRule(match="(a|aa)+$", agent="math"), TeamRule(match="!$", agent="poet")]
     result = stage.ask("a" * 60 + "!", rules=rules, default_agent="clerk", router=None)
     assert result.agents == ["poet"]
     assert result.warnings == ["rule 1 chooses nobody: its pattern '(a|aa)+$' searched this text for more than 1 s"]
@@ -267,7 +267,7 @@ def test_a_reroute_enters_routing_from_its_first_step(stage: Stage) -> None:
 
 def test_a_reroute_may_be_matched_by_a_rule(stage: Stage) -> None:
     stage.script(chosen("math"), {"match": "^math", "reply": "[REROUTE] verse: it"}, {"match": "^poet", "reply": "done"})
-    assert stage.ask(rules=[RoutingRule(match="^verse:", agent="poet")]).output == "done"
+    assert stage.ask(rules=[TeamRule(match="^verse:", agent="poet")]).output == "done"
     assert len(stage.routed()) == 1
 
 
@@ -515,7 +515,7 @@ def test_each_decision_is_a_step(stage: Stage, steps_of: Callable[[RunResult], l
         {"route": "hm", "match": "says:\nmore", "times": 1},
         {**chosen("poet"), "match": "cannot be used"},
     )
-    result = stage.ask(rules=[RoutingRule(match="^never$", agent="clerk")])
+    result = stage.ask(rules=[TeamRule(match="^never$", agent="clerk")])
     assert steps_of(result) == sorted(
         [
             "@start", "@rules", "@router", "@route", "math", "@reply.math",

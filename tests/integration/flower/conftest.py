@@ -95,7 +95,7 @@ def opened(folder: Path) -> Iterator[Desk]:
     """A stack with a coordinator, a worker for tools, and Flower."""
     definitions = Definitions(folder=str(HERE), tools={name: Tool(function=f"flower_tools:{name}") for name in ("add", "hold")})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(stack_plan.USUAL_PORTS, "flower", 0)  # any that is free: other tests start stacks too
+        patch.setitem(stack_plan.DEFAULT_PORTS, "flower", 0)  # any that is free: other tests start stacks too
         for name in [name for name in os.environ if name.startswith("FLOWER_")]:
             patch.delenv(name)
         with Stack.start(folder / "home", agents=0, tools=2, flower=True) as stack, Client(stack.url, config=definitions) as client:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cantata import AgentChain, ConfigError, PromptChain
-from cantata.models.definitions import History, Model, Router, RoutingRule, Synthesizer, Team
+from cantata.models.definitions import History, Model, Router, Synthesizer, Team, TeamRule
 from cantata.models.instructions import NestedStep
 
 GPT = "openai/gpt-4o-mini"
@@ -104,9 +104,9 @@ def test_rules_are_patterns_and_functions() -> None:
     made = chain(rules=[(r"(?i)\bsum\b", "ann"), (is_long, "bob"), choose_blindly])
 
     assert team_of(made).rules == [
-        RoutingRule(match=r"(?i)\bsum\b", agent="ann"),
-        RoutingRule(function=f"{NAME}is_long", agent="bob"),
-        RoutingRule(function=f"{NAME}choose_blindly"),
+        TeamRule(match=r"(?i)\bsum\b", agent="ann"),
+        TeamRule(function=f"{NAME}is_long", agent="bob"),
+        TeamRule(function=f"{NAME}choose_blindly"),
     ]
 
 

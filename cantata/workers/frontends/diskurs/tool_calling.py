@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cantata.errors import StepError
-from cantata.models.conversation_config import CodeReference, ConversationTool, ToolDependency
+from cantata.models.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.frontends.diskurs import plans
@@ -119,7 +119,7 @@ def _tool(context: StepContext, name: str) -> tuple[Any, ToolDescription]:
     return made, ToolDescription.from_function(made)
 
 
-def _made_once(context: StepContext, name: str, declared: ConversationTool | ToolDependency, make: Callable[[], Any]) -> Any:
+def _made_once(context: StepContext, name: str, declared: ConversationTool | ConversationDependency, make: Callable[[], Any]) -> Any:
     """What is made as a configuration declares it. Another configuration of the folder may declare something else under its name."""
     config = code_loading.config_of(context)
     uses = declared.dependencies if isinstance(declared, ConversationTool) else []
@@ -146,7 +146,7 @@ def _dependency(context: StepContext, name: str) -> Any:
     return _made_once(context, name, dependency, lambda: _created(context, name, dependency))
 
 
-def _created(context: StepContext, name: str, dependency: ToolDependency) -> Any:
+def _created(context: StepContext, name: str, dependency: ConversationDependency) -> Any:
     """The object: by its class's `create`, as Diskurs makes them, else by the class itself."""
     made_by, folder = dependency.made_by, code_loading.code_folder_of(context)
     made = folder.load(made_by, code_loading.config_of(context).modules)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from cantata.embedded.home import Home
-from cantata.embedded.stack_member import stack_is_gone
+from cantata.embedded.stack_member import is_stack_gone
 from cantata.errors import ModelError
 
 SLOTS = 4  # requests that are processed together, which takes less time than one after the other
@@ -126,7 +126,7 @@ def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp ha
 def _watch(activity: Callable[[], object], idle_s: float) -> None:
     """Return when `activity` has not changed for `idle_s` seconds, or when the stack is gone."""
     last, since = activity(), time.monotonic()
-    while time.monotonic() - since < idle_s and not stack_is_gone():
+    while time.monotonic() - since < idle_s and not is_stack_gone():
         time.sleep(min(WATCH_S, idle_s))
         if (now := activity()) != last:
             last, since = now, time.monotonic()

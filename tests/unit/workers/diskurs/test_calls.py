@@ -6,7 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool, ToolDependency
+from cantata.models.conversation_config import (
+    CodeReference,
+    ConversationAgent,
+    ConversationConfig,
+    ConversationDependency,
+    ConversationTool,
+)
 from cantata.models.definitions import Definitions
 from cantata.state.runs.records import Begun
 from cantata.workers.frontends.diskurs import tool_calling
@@ -43,7 +49,7 @@ def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str
     config = ConversationConfig(
         first_contact="a", agents={"a": ConversationAgent(kind="heuristic")},
         tools={"price": ConversationTool(function=CodeReference(file="shop.py", name="price"), **tool)},
-        dependencies={"store": ToolDependency(made_by=made_by, parameters={**store})},
+        dependencies={"store": ConversationDependency(made_by=made_by, parameters={**store})},
     )  # fmt: skip
     definitions = Definitions(folder=str(folder), diskurs=config)
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
