@@ -1,10 +1,10 @@
-"""PromptChain in Python: models, functions, agentic steps and other chains in a row, done by workers and kept through crashes.
+"""PromptChain in Python: models, functions, agentic steps and other chains in sequence, executed durably by workers.
 
-    PromptChain(...) ──▶ Definitions ──▶ runs: a turn of agent `chain`, submitted and waited for
-       │      └── instructions, toolbox: what its lists hold, as a configuration would say it
+    PromptChain(...) ──▶ Definitions ──▶ run_calls: a turn of agent `chain`, submitted and waited for
+       │      └── instruction_lists, toolbox: the arguments of the constructor as values of a configuration
        └── process_prompt(text): the answer, or RunError
 
-Only `runs` acts; the rest is data.
+Only `run_calls` does I/O; the rest is data.
 """
 
 from cantata.frontends.promptchain.instruction_lists import AgenticStepProcessor

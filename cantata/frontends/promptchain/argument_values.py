@@ -1,4 +1,4 @@
-"""Makes values of what callers give, and tells in one line what does not fit."""
+"""Validation of callers' arguments, with errors of one line."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(model: type[Model], what: str, fields: Mapping[str, object]) -> Model:
-    """The fields as a value. Raises ValueError; pydantic's own error has five lines."""
+    """Return the fields as a value. Raises ValueError with one line; pydantic's own error has five."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        told = [f"{path_text(detail['loc'])}: {detail['msg']}".lstrip(": ").replace("Value error, ", "") for detail in details]
-        raise ValueError(f"{what}: {'; '.join(told)}") from None
+        faults = [f"{path_text(detail['loc'])}: {detail['msg']}".lstrip(": ").replace("Value error, ", "") for detail in details]
+        raise ValueError(f"{what}: {'; '.join(faults)}") from None
 
 
 def check_keys(given: Mapping[str, object], known: Collection[str], what: str) -> None:
-    """Raises ValueError for a key that nobody would read."""
+    """Raise ValueError for a key that is not known."""
     for key in given:
         if key not in known:
             raise ValueError(f"{what}: unknown key {key!r}{did_you_mean(key, known)}")

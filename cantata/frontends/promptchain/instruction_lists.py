@@ -1,4 +1,4 @@
-"""What the lists of a PromptChain hold: its models, its texts and their files, its agentic steps."""
+"""The lists of a PromptChain: models, texts and the files of texts, agentic steps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def AgenticStepProcessor(  # the documented name
     max_tool_rounds: int = 40,
     tools: Sequence[str] | None = None,
 ) -> AgenticStep:
-    """An objective that a model works at with the chain's tools, as one instruction: with `tools` only with those.
+    """Return an instruction: an objective that a model pursues with the chain's tools, or with `tools` only.
 
-    Without `model_name` the first of the chain's models is asked. Raises ValueError for what does not fit, such as an empty objective.
+    Without `model_name` it uses the first of the chain's models. Raises ValueError for an argument that is not valid, such as an empty
+    objective.
     """
     if not isinstance(objective, str) or not objective.strip():
         raise ValueError("an agentic step needs an objective, which is a text")
@@ -36,7 +37,7 @@ def AgenticStepProcessor(  # the documented name
 
 
 def models_for(models: Iterable[str | Mapping[str, object]], instructions: Sequence[object]) -> list[str | Model]:
-    """The models of the texts among the instructions: one for all, or one for each. Raises ValueError if they do not fit."""
+    """Return the models of the texts among the instructions: one for all, or one for each. Raises ValueError if their number differs."""
     given = [models] if isinstance(models, str | Mapping) else list(models)
     texts = sum(isinstance(each, str | PromptStep) for each in instructions)
     if len(given) != texts and (len(given) != 1):
@@ -51,20 +52,20 @@ def models_for(models: Iterable[str | Mapping[str, object]], instructions: Seque
 
 
 def text_of(text: str, folders: Iterable[Path]) -> str:
-    """The text, or that of the file it stands for, in the first of the folders that has it.
+    """Return the text, or the content of the file that it names, from the first of the folders that has it.
 
-    A text stands for a file only if it is written `file: path`, or ends in .md, .txt or .jinja2 and is there. Raises ValueError.
+    A text names a file only if it has the form `file: path`, or ends in .md, .txt or .jinja2 and the file exists. Raises ValueError.
     """
-    looked_in = list(folders)
-    files = [file for folder in looked_in if (file := file_of(text, folder))]
+    searched = list(folders)
+    files = [file for folder in searched if (file := file_of(text, folder))]
     found = next((file for file in files if file.is_file()), None)
     if files and found is None:
-        raise ValueError(f"the prompt {text!r} is not in {' nor in '.join(str(folder) for folder in looked_in)}")
+        raise ValueError(f"the prompt {text!r} is not in {' nor in '.join(str(folder) for folder in searched)}")
     return text if found is None else found.read_text("utf-8-sig")
 
 
 def script_folder() -> Path:
-    """The folder of the script that runs; the working directory in an interactive session."""
+    """Return the folder of the running script; the working directory in an interactive session."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).resolve().parent if file and Path(file).is_file() else Path.cwd()
 

@@ -1,4 +1,4 @@
-"""Chains that remember: a memory function first, then other instructions."""
+"""Chains with memory: a memory function first, then other instructions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cantata.models.instructions import MemoryStep
 
 
 def memory_function(namespace: str = "default") -> MemoryStep:
-    """An instruction that does the memory commands in the text before it: lines that begin with MEMORY, each answered in its place.
+    """Return an instruction that executes the memory commands in its input: each line that begins with MEMORY is replaced by its result.
 
-    Raises ValueError if the namespace cannot be one.
+    Raises ValueError if the namespace is not valid.
     """
     return validated(MemoryStep, f"memory_function({namespace!r})", {"memory": namespace})
 
@@ -27,9 +27,9 @@ def create_memory_chain(
     labels: Mapping[str, str] | None = None,
     **options: Any,
 ) -> PromptChain:
-    """A chain whose input first goes through a memory function of the namespace. Its runs have the label `chain`, which is its id.
+    """Return a chain whose input first goes through a memory function of the namespace. Its runs have its id as the label `chain`.
 
-    `models` and `options` are those of `PromptChain`. Raises ValueError for what does not fit together.
+    `models` and `options` are those of `PromptChain`. Raises ValueError for arguments that are not valid together.
     """
     if not isinstance(chain_id, str) or not chain_id.strip():
         raise ValueError(f"chain_id is a text that names the chain, not {chain_id!r}")

@@ -19,20 +19,20 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import RunResult, TurnRequest
 
 CHAIN = "chain"
-"""What a chain is called among its own definitions; chains within it are `chain.2` for the second instruction, and so on."""
+"""The name of a chain in its own definitions; chains within it are `chain.2` for the second instruction, and so on."""
 
-DEFAULT_STEP_TIMEOUT_S = 60.0  # as of any agent
+DEFAULT_STEP_TIMEOUT_S = 60.0  # the default of every agent
 
 
 class PromptChain:
-    """Instructions done one after the other, each with the answer before it: texts for models, functions, agentic steps, other chains.
+    """Instructions executed in order, each with the answer before it: texts for models, functions, agentic steps, other chains.
 
     `models` are names or `{"name", "params"}`: one for all texts, or one for each. A text with some tools of its own is
     `(text, [names])`. `timeout_s` bounds a whole run (300 if None), `step_timeout_s` one model call or function.
-    `labels` are those of its runs; `tenant` says whose they are.
+    `labels` are those of its runs; the label `tenant` names their tenant.
 
-    The work is done by the workers at REDIS_URL, or of the stack that `submit up` keeps in this folder; else a stack is started that ends
-    with this process. Raises ValueError for what does not fit together, ConfigError for a function that no worker could import.
+    The workers at REDIS_URL execute it, or those of the stack that `submit up` keeps in this folder; otherwise it starts a stack that ends
+    with this process. Raises ValueError for arguments that are not valid together, ConfigError for a function that no worker could import.
     """
 
     def __init__(
@@ -67,36 +67,36 @@ class PromptChain:
         self._verbose = verbose
         self._labels = dict(labels or {})
         self.last_result: RunResult | None = None
-        """How the last run ended: its id, status, usage and more."""
-        self._agent(CHAIN)  # what is wrong with it is told now
+        """The result of the last run: its id, status, usage and more."""
+        self._agent(CHAIN)  # so that faults are raised here
         if verbose:
             enable_log_output()
 
     @property
     def timeout_s(self) -> float | None:
-        """What bounds a whole run, if it was given."""
+        """The time limit of a whole run, if one was given."""
         return self._turn.timeout_s
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def process_prompt(self, initial_input: str) -> Any:
-        """Run the chain on a text and wait for what comes of it: a text, or with `full_history` the list of all steps.
+        """Run the chain on a text and return its answer: a text, or with `full_history` the list of all steps.
 
         Raises RunError if the run does not succeed. Ctrl-C cancels it.
         """
         return self._answer(self._call(initial_input).result())
 
     async def process_prompt_async(self, initial_input: str) -> Any:
-        """The same, beside other coroutines. Cancelling it cancels the run."""
+        """Like `process_prompt`, for coroutines. Cancelling it cancels the run."""
         return self._answer(await self._call(initial_input).result_async())
 
     @property
     def step_outputs(self) -> dict[str, JsonValue]:
-        """With `store_steps`, what each step of the last run gave: `step_0` is the input, each is {type, output, ...}."""
+        """The output of each step of the last run, with `store_steps`: `step_0` is the input, each is {type, output, ...}."""
         return dict(self.last_result.steps) if self.last_result else {}
 
     def get_step_output(self, step_number: int) -> Any:
-        """What a step of the last run gave. Raises ValueError if that is not known."""
+        """Return the output of a step of the last run. Raises ValueError if it is not known."""
         outputs = self.step_outputs
         if not self._store_steps:
             raise ValueError("steps are not kept; make the chain with store_steps=True")
@@ -119,16 +119,16 @@ class PromptChain:
     # --- tools ------------------------------------------------------------------------------------------------------
 
     def add_tools(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        """Take the schemas of functions as OpenAI writes them; each names the function that is registered for it. Raises ValueError."""
+        """Add schemas of functions in OpenAI's format; each names the registered function that it describes. Raises ValueError."""
         self._toolbox.add_schemas(tools)
 
     def register_tool_function(self, func: Callable[..., Any]) -> None:
-        """Let the models call a function. Without a schema they are told its signature and docstring. Raises ValueError or ConfigError."""
+        """Let the models call a function. Without a schema, its signature and docstring describe it. Raises ValueError or ConfigError."""
         self._toolbox.register(func)
 
     @property
     def mcp_helper(self) -> McpHelper | None:
-        """Asks whether the MCP servers of the chain answer; None if it has none. Workers connect to them by themselves."""
+        """A check that the MCP servers of the chain answer; None if it has none. Workers connect to them by themselves."""
         has_servers = any(tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values())
         return McpHelper(lambda: self.definitions) if has_servers else None
 
@@ -136,7 +136,7 @@ class PromptChain:
 
     @property
     def definitions(self) -> Definitions:
-        """What a configuration would say: the chain is its agent `chain`. Raises ConfigError."""
+        """The definitions of an equal configuration, in which the chain is the agent `chain`. Raises ConfigError."""
         return definitions_of({CHAIN: self})
 
     def _with_nested(self, name: str) -> Iterator[tuple[str, PromptChain]]:
@@ -146,7 +146,7 @@ class PromptChain:
                 yield from each._with_nested(f"{name}.{number}")
 
     def _agent(self, name: str) -> Agent:
-        """The chain as an agent, without its tools."""
+        """Return the chain as an agent, without its tools."""
         instructions = [
             NestedStep(agent=f"{name}.{number}") if isinstance(each, PromptChain) else each
             for number, each in enumerate(self._instructions, start=1)
@@ -162,7 +162,7 @@ class PromptChain:
         return agent.model_copy(update={"tools": list(self._toolbox.tools()), "instructions": list(map(self._scoped, agent.instructions))})
 
     def _scoped(self, instruction: Instruction) -> Instruction:
-        """An instruction whose own tools are named as definitions name them."""
+        """Return an instruction with the names of its own tools as definitions have them."""
         if not isinstance(instruction, PromptStep | AgenticStep) or instruction.tools is None:
             return instruction
         return instruction.model_copy(update={"tools": list(map(self._toolbox.resolve, instruction.tools))})
@@ -189,17 +189,17 @@ class PromptChain:
 
 
 def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None) -> Definitions:
-    """What a configuration would say of chains: each is an agent, and so is each chain within it. Raises ConfigError.
+    """Return the definitions of chains: each is an agent, and so is each chain within it. Raises ConfigError.
 
-    `functions` are named by others that go with them, as `name_of` names them.
+    `functions` are further functions that the definitions use: their names, as `name_of` returns them, and the folders they are in.
     """
     agents: dict[str, Agent] = {}
     tools: dict[str, tuple[str, Tool]] = {}
-    places = dict(functions or {})
+    folders = dict(functions or {})
     for root, outer in chains.items():
         for name, chain in outer._with_nested(root):
             if name in agents:
-                raise ConfigError(f"agent {name!r} is also what the chain within {root!r} is called; rename one", source="PromptChain")
+                raise ConfigError(f"agent {name!r} has the name of the chain within {root!r}; rename one", source="PromptChain")
             agents[name] = chain._agent_with_tools(name)
             for called, tool in chain._toolbox.tools().items():
                 owner, known = tools.setdefault(called, (root, tool))
@@ -207,14 +207,14 @@ def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Pa
                     where = (
                         "a chain and another in a chain within it" if owner == root else f"agent {owner!r} and another in agent {root!r}"
                     )
-                    raise ConfigError(f"tool {called!r} is one thing in {where}", source="PromptChain")
-            places |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
-    folder = shared_folder(places) or script_folder()  # commands of MCP servers run there
+                    raise ConfigError(f"tool {called!r} is one function in {where}", source="PromptChain")
+            folders |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
+    folder = shared_folder(folders) or script_folder()  # commands of MCP servers run there
     return Definitions(folder=str(folder), agents=agents, tools={name: tool for name, (_, tool) in tools.items()})
 
 
 def prompt_folders(given: Sequence[str]) -> list[Path]:
-    """Where the files of prompts are looked for: in the folders given, then beside the script. Raises ValueError."""
+    """Return the folders that are searched for the files of prompts: those given, then that of the script. Raises ValueError."""
     folders = [Path(folder) for folder in given]
     for folder in folders:
         if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Runs for chains: submitted, waited for, called off; one client for all chains of this process, and the stack behind it."""
+"""Runs of chains: submission, waiting, cancellation; and the client that all chains of this process share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cantata.models.wire import RunResult, TurnRequest
 from cantata.settings import settings
 
 MAX_CONCURRENT_RUNS = 200
-"""Runs that one process waits for at once; each holds a thread and a connection, and 1,024 open files are a usual limit."""
+"""Runs that one process waits for concurrently; each occupies a thread and a connection, and 1,024 open files are a usual limit."""
 
 log = logging.getLogger("cantata.frontends.promptchain")
 
@@ -31,11 +31,11 @@ _clients_lock = threading.Lock()
 _waiting = ThreadPoolExecutor(MAX_CONCURRENT_RUNS, thread_name_prefix="promptchain")
 
 EventListener = Callable[[TurnRun, RunEvent], None]
-"""Is told each event of a run, in the thread that waits for it."""
+"""Called with each event of a run, in the thread that waits for it."""
 
 
 class TurnCall:
-    """A turn that is asked and waited for. It may be called off from another thread."""
+    """A turn that is submitted and waited for. Another thread may cancel it."""
 
     def __init__(
         self, definitions: Definitions, turn: TurnRequest, *, labels: Mapping[str, str] | None = None, on_event: EventListener | None = None
@@ -48,7 +48,7 @@ class TurnCall:
         self._is_cancelled = False
 
     def result(self) -> RunResult:
-        """Submit it and wait until it is over; Ctrl-C calls it off."""
+        """Submit the turn and wait for its result; Ctrl-C cancels it."""
         try:
             return self._result()
         except (KeyboardInterrupt, SystemExit):
@@ -56,7 +56,7 @@ class TurnCall:
             raise
 
     async def result_async(self) -> RunResult:
-        """The same, beside other coroutines; when it is cancelled it is called off."""
+        """Like `result`, for coroutines; cancelling it cancels the run."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(_waiting, self._result)
@@ -65,7 +65,7 @@ class TurnCall:
             raise
 
     def cancel(self) -> None:
-        """End the run: nobody else knows of it."""
+        """Cancel the run, or prevent it if it is not submitted yet."""
         self._is_cancelled = True
         if self._run:
             self._run.cancel()
@@ -73,7 +73,7 @@ class TurnCall:
     def _result(self) -> RunResult:
         client = shared_client().with_definitions(self._definitions)
         self._run = run = client.submit_turn(**self._turn.model_dump(exclude_defaults=True), labels=self._labels)
-        if self._is_cancelled:  # meanwhile
+        if self._is_cancelled:  # while it was submitted
             run.cancel()
         if self._on_event:
             for event in run.events():
@@ -85,7 +85,7 @@ class TurnCall:
 
 
 def answer_of(result: RunResult) -> JsonValue:
-    """What a run answered. Raises RunError if it did not succeed."""
+    """Return the answer of a run. Raises RunError if it did not succeed."""
     if result.status != "succeeded":
         message, code = (result.error.message, result.error.code) if result.error else (f"the run is {result.status}", result.status)
         raise RunError(message, run_id=result.run_id, status=result.status, code=code)
@@ -93,32 +93,32 @@ def answer_of(result: RunResult) -> JsonValue:
 
 
 def log_event(_: TurnRun, event: RunEvent) -> None:
-    """Log what happened in a run."""
+    """Log an event of a run."""
     log.info("%s", _describe(event))
 
 
 def enable_log_output() -> None:
-    """Have the log events of chains shown: on standard error, unless the program has set up logging."""
+    """Write the log events of chains to standard error, unless the program has configured logging."""
     log.setLevel(logging.INFO)
     if not log.hasHandlers():
         log.addHandler(logging.StreamHandler())
 
 
 def shared_client() -> Client:
-    """The client at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that ends with this process."""
+    """Return the client of REDIS_URL, else of the stack that `submit up` keeps in this folder, else of one that ends with this process."""
     if os.environ.get(IN_WORKER):
         raise ConfigError(
-            "this is a worker, which imported this module for one of its functions, and workers must not wait for chains; "
-            "put what runs a chain under `if __name__ == '__main__':`, and make a chain within a chain one of its instructions",
+            "a worker that imports this module for one of its functions must not run chains; "
+            "put the code that runs a chain under `if __name__ == '__main__':`, and make a chain within a chain one of its instructions",
             source="PromptChain",
         )
-    said = settings()
+    configured = settings()
     with _clients_lock:
-        kept = None if said.redis_url else attach()
-        place = (kept.url if kept else said.redis_url, said.broker_url)
-        if place not in _clients:
-            _clients[place] = _create_client(place[0])
-        return _clients[place]
+        stack = None if configured.redis_url else attach()
+        urls = (stack.url if stack else configured.redis_url, configured.broker_url)
+        if urls not in _clients:
+            _clients[urls] = _create_client(urls[0])
+        return _clients[urls]
 
 
 def _create_client(url: str | None) -> Client:

@@ -1,4 +1,4 @@
-"""What the models of a PromptChain may call: functions by their schemas, and MCP servers."""
+"""The tools of a PromptChain: functions with their schemas, and MCP servers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cantata.models.definitions import McpServer, Tool, mcp_tool
 Function = Callable[..., Any]
 
 MCP_PREFIX = "mcp_"
-"""What the names of MCP tools begin with in PromptChain: `mcp_<server>_<tool>`; here they are `<server>.<tool>`."""
+"""The prefix of MCP tools in PromptChain: `mcp_<server>_<tool>`; definitions call them `<server>.<tool>`."""
 
 _SERVER_KEYS = ("id", "type", "command", "args", "env", "url", "headers", "read_timeout_seconds")
 _HTTP = ("http", "streamable-http", "streamable_http")
 
 
 class Toolbox:
-    """Functions, their schemas, and servers. A schema belongs to the function of its name; a function needs none."""
+    """Functions, schemas and servers. A schema describes the function of its name; a function may have none."""
 
     def __init__(self, servers: Iterable[Mapping[str, Any]] = ()) -> None:
         self._servers = dict(map(_server, servers))
@@ -32,20 +32,20 @@ class Toolbox:
         self._tools: dict[str, Tool] = {}
 
     def add_schemas(self, schemas: Iterable[Mapping[str, Any]]) -> None:
-        """Take schemas as OpenAI writes them. Raises ValueError, and takes none then."""
-        self._take(schemas=dict(map(_schema, schemas)))
+        """Add schemas in OpenAI's format. Raises ValueError, and then adds none."""
+        self._add(schemas=dict(map(_schema, schemas)))
 
     def register(self, function: Function) -> str:
-        """Take a function; the name that models call it by. Raises ValueError, or ConfigError if no worker could import it."""
-        name_of(function)  # what cannot be imported has no name to speak of
+        """Add a function; return the name that models call it by. Raises ValueError, or ConfigError if no worker could import it."""
+        name_of(function)  # raises ConfigError
         name = str(settings_of(function).get("name", function.__name__))
         if name.startswith(MCP_PREFIX):
             raise ValueError(f"the function {name!r} needs another name: those that begin with {MCP_PREFIX!r} are for tools of MCP servers")
-        self._take(functions={name: function})
+        self._add(functions={name: function})
         return name
 
     def tools(self) -> dict[str, Tool]:
-        """All tools, by name. Raises ConfigError if there is a schema without a function."""
+        """Return all tools, by name. Raises ConfigError if there is a schema without a function."""
         unmatched = self._schemas.keys() - self._functions.keys()
         if unmatched:
             message = f"no function belongs to the {_name_list('schema', unmatched)}: give it to register_tool_function"
@@ -53,15 +53,15 @@ class Toolbox:
         return {**self._tools, **self.servers()}
 
     def servers(self) -> dict[str, Tool]:
-        """The MCP servers, by name."""
+        """Return the MCP servers, by name."""
         return {name: Tool(mcp=server) for name, server in self._servers.items()}
 
     def functions(self) -> Iterable[Function]:
-        """All functions."""
+        """Return all functions."""
         return self._functions.values()
 
     def resolve(self, name: str) -> str:
-        """A tool's name as definitions have it. Raises ConfigError if there is no such tool."""
+        """Return a tool's name as definitions have it. Raises ConfigError if there is no such tool."""
         known = self.tools()
         server = max((each for each in self._servers if name.startswith(f"{MCP_PREFIX}{each}_")), key=len, default=None)
         resolved = name if server is None else f"{server}.{name.removeprefix(f'{MCP_PREFIX}{server}_')}"
@@ -69,7 +69,7 @@ class Toolbox:
             raise ConfigError(f"there is no tool {name!r}{did_you_mean(name, known)}", source="PromptChain")
         return resolved
 
-    def _take(self, *, schemas: Mapping[str, Mapping[str, Any]] | None = None, functions: Mapping[str, Function] | None = None) -> None:
+    def _add(self, *, schemas: Mapping[str, Mapping[str, Any]] | None = None, functions: Mapping[str, Function] | None = None) -> None:
         all_schemas, all_functions = {**self._schemas, **(schemas or {})}, {**self._functions, **(functions or {})}
         unmatched_schemas, unmatched_functions = all_schemas.keys() - all_functions.keys(), all_functions.keys() - all_schemas.keys()
         added = (schemas or {}).keys() | (functions or {}).keys()
@@ -97,12 +97,12 @@ def _schema(given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 def _tool(function: Function, schema: Mapping[str, Any] | None) -> Tool:
     own = {key: value for key, value in settings_of(function).items() if key != "name"}
-    told = {key: schema[key] for key in ("description", "parameters") if schema.get(key) is not None} if schema else {}
-    return validated(Tool, f"tool {function.__name__!r}", {**own, **told, "function": name_of(function)[0]})
+    described = {key: schema[key] for key in ("description", "parameters") if schema.get(key) is not None} if schema else {}
+    return validated(Tool, f"tool {function.__name__!r}", {**own, **described, "function": name_of(function)[0]})
 
 
 def _server(given: Mapping[str, Any]) -> tuple[str, McpServer]:
-    """An entry of `mcp_servers`: {id, type, command, args, env} or {id, type, url, headers}."""
+    """Read an entry of `mcp_servers`: {id, type, command, args, env} or {id, type, url, headers}."""
     name = given.get("id")
     if not isinstance(name, str) or not name:
         raise ValueError(f"an MCP server needs an 'id', which its tools are named after; found {dict(given)!r}")
@@ -121,7 +121,7 @@ def _server(given: Mapping[str, Any]) -> tuple[str, McpServer]:
 
 
 def _variables(env: Mapping[str, str] | Sequence[str], what: str) -> list[str]:
-    """The names of the variables that a server is given. Their values stay in the environment: what a run is, is stored."""
+    """Return the names of the variables that a server receives. The values stay in the environment, since definitions are stored."""
     if isinstance(env, Mapping):
         for variable, value in env.items():
             if os.environ.get(variable) != value:

@@ -11,21 +11,21 @@ Profile = Mapping[int, float]
 
 
 def profile_of(log_probabilities: Mapping[int, float]) -> Profile:
-    """The sense of a text, from the log-probabilities of the likeliest next tokens."""
+    """Return the profile of a text, from the log-probabilities of the likeliest next tokens."""
     least = min(log_probabilities.values(), default=0.0)
     return {token: value - least for token, value in log_probabilities.items()}
 
 
 @dataclass(frozen=True)
 class LabelProfiles:
-    """The senses of labelled examples: what they have in common, and in which direction each label lies from there."""
+    """The profiles of labelled examples: their mean, and for each label the direction of its examples from that mean."""
 
     common: Profile
     directions: Mapping[str, Profile]
 
     @classmethod
     def of(cls, examples: Sequence[tuple[str, Profile]]) -> LabelProfiles:
-        """From examples as (label, sense)."""
+        """Return the profiles of examples given as (label, profile)."""
         common = _sum([profile for _, profile in examples], 1 / max(1, len(examples)))
         apart: dict[str, list[Profile]] = {}
         for label, profile in examples:
@@ -39,7 +39,7 @@ class LabelProfiles:
 
 
 def _deviation(profile: Profile, common: Profile) -> Profile:
-    """The direction in which a sense differs from the common one, in the tokens of that alone."""
+    """Return the direction in which a profile differs from the common one, over the tokens of the common one only."""
     return _unit({token: profile.get(token, 0.0) - value for token, value in common.items()})
 
 

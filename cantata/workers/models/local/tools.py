@@ -1,7 +1,7 @@
 """Tool calls of a model that is too small to generate them: tools are chosen as labels, their arguments are taken from the message.
 
-Each tool is a label with its description as the example; the label `small talk` stands for no call. Measured with SmolLM2-135M on eight sets
-of one to three tools: 26 of 26 messages right in the three sets used in development, 28 of 35 in the others.
+Each tool is a label with its description as the example; the label `small talk` stands for no call. Measured with SmolLM2-135M on eight
+sets of one to three tools: 26 of 26 messages right in the three sets used in development, 28 of 35 in the others.
 
 Texts and numbers among the arguments are taken from the message, as spans of at most three words. So 15 of 17 messages gave the right
 arguments; generated freely, 10 did.
@@ -47,9 +47,7 @@ class ToolFunction:
         """Return the request for the arguments in a message; None if the tool has none."""
         if not self.parameters.get("properties"):
             return None
-        inline_tool_results = (
-            f"You fill in the arguments of the function {self.name} ({self.description}) from the user's message, as JSON."
-        )
+        system = f"You fill in the arguments of the function {self.name} ({self.description}) from the user's message, as JSON."
         schema = cast(JsonValue, bounded(self.parameters, text))
         return {
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
