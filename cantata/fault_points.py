@@ -43,7 +43,7 @@ LABELS = (
     "chord-joined",  # the join of a chord is about to be sent by Celery
     "successors-sent",
     "lease-renewed",
-    "handed-back",
+    "step-released",
     "swept",  # leases that ran out are free, nothing is sent yet
     "timer-fired",
     "event-appended",
@@ -65,7 +65,7 @@ def _armed(setting: str) -> Callable[[str], bool]:
             counts[f"{text} {label}"] += 1
             wanted, times, kind = _parse(text) if text else ("", 0, "")
             is_now = label == wanted and counts[f"{text} {label}"] == times and _claim(setting)
-        return is_now and _strike(kind)
+        return is_now and _inject(kind)
 
     return at
 
@@ -99,7 +99,7 @@ def _claim(setting: str) -> bool:
     return True
 
 
-def _strike(kind: str) -> bool:
+def _inject(kind: str) -> bool:
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "freeze":

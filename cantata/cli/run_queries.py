@@ -23,7 +23,7 @@ from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request
 from cantata.state.fleet import code_versions
 from cantata.state.runs import event_log, listing, log_store
-from cantata.state.runs.listing import Wanted
+from cantata.state.runs.listing import RunFilter
 from cantata.state.runs.records import RunRecord, StepRecord
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
@@ -47,7 +47,7 @@ class RunQueries(RunSubmission):
     def list(self, most: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
         """Print runs, newest first, from behind one of them."""
         wanted = Wanted(statuses=tuple(statuses), kind=kind, text=text)
-        found = [*islice(listing.every(self.client.ledger, wanted, behind=behind), most)]
+        found = [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), most)]
         if self._as_json:
             click.echo(json.dumps([_summary(run) for run in found], ensure_ascii=False))
         elif not found:
@@ -80,7 +80,7 @@ class RunQueries(RunSubmission):
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
             print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
-        if mixed := code_versions.told(record.code):
+        if mixed := code_versions.describe_mixed(record.code):
             print_note(f"its steps ran with different versions of the code: {mixed}")
         if record.error:
             print_note(f"error: {text_format.clean(record.error.message)} ({record.error.code})")

@@ -76,7 +76,7 @@ class Client:
         self._config = config
         self.redis = connect(self.redis_url, namespace=namespace)
         self.warnings = check(self.redis, url=self.redis_url).warnings
-        clock.learn(self.redis)
+        clock.synchronize(self.redis)
         self.app = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace)
         self.ledger = Ledger(self.redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas)
         self._known_costs: Mapping[str, Mapping[str, float]] = {}

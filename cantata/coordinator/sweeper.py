@@ -102,10 +102,10 @@ class Sweeper(threading.Thread):
             try:
                 self._sweep_all(pool)
             except (CantataError, RedisFailure, OSError) as error:
-                outages.tell(log, "sweep_failed", error)
+                outages.warn(log, "sweep_failed", error)
             except Exception:  # the edge of a thread: without it nothing that got lost would be found again
                 if not self._ended.is_set():  # a process that ends takes no new work
-                    log.exception("sweep_broke")
+                    log.exception("sweep_crashed")
         pool.shutdown()
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Sweeper(threading.Thread):
             self._expire_leases_of_the_dead(self._nodes[node], shards)
             return time.monotonic() >= self._nodes[node].sweeps_from and sweep_once(self._app, self._ledger, shards)
         except (CantataError, RedisFailure, OSError) as error:
-            outages.tell(log, "sweep_failed", error, **({"node": node} if node else {}))
+            outages.warn(log, "sweep_failed", error, **({"node": node} if node else {}))
             return False
 
     def _expire_leases_of_the_dead(self, node: _Node, shards: Sequence[int]) -> None:
@@ -152,7 +152,7 @@ class Sweeper(threading.Thread):
         node.missing = {owner: node.missing.get(owner, now) for owner in owners - connected}
         dead = {owner for owner, since in node.missing.items() if now - since > DEAD_S}
         if dead:
-            log.info("owners_gone", owners=sorted(dead))
+            log.info("owners_disconnected", owners=sorted(dead))
             self._ledger.expire(lease for lease in leases if _owner(lease) in dead)
 
     def _holds_lock(self, node: _Node, shards: Sequence[int]) -> bool:
@@ -195,7 +195,7 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
         if swept.lost:
             log.info("leases_lost", count=swept.lost)
         if swept.fault:
-            log.error("shard_not_swept", error=swept.fault)
+            log.error("shard_sweep_failed", error=swept.fault)
     send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
     is_asked = _call_for_permits(app, ledger, found, since, always=0 in shards)
     for run_id in (run_id for swept in found for run_id in swept.ended):
@@ -214,7 +214,7 @@ def _call_for_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: f
         if always or waiting or left:
             send_ready(app, permit_wakeups.sweep(ledger, Limiter(ledger), waiting, left), sent_at=since)
     except (CantataError, RedisFailure) as error:  # in a Redis Cluster they may lie on a node that is away
-        outages.tell(log, "limits_not_asked", error)
+        outages.warn(log, "permit_sweep_failed", error)
         return False
     return True
 
@@ -274,7 +274,7 @@ def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
     try:
         send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
     except UnavailableError as error:
-        log.warning("start_not_sent", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
+        log.warning("dispatch_failed", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
 
 
 def definitions_from(text: str) -> Definitions:

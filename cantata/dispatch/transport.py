@@ -17,7 +17,7 @@ from kombu.utils.json import dumps, loads
 from kombu.utils.uuid import uuid
 
 from cantata.state.redis.address import Address
-from cantata.state.redis.broker_connection import patient
+from cantata.state.redis.broker_connection import reconnecting
 from cantata.state.redis.connection import master_connection, sentinel_pool
 
 FIRST = "first"  # header of a message that goes before all that waits in its queue with its priority
@@ -52,7 +52,7 @@ def envelope(item: bytes, queue: str, channel: Any) -> Any:
             return found
     except NOT_READ:  # not passed on: with kombu it ends the worker
         pass
-    log.warning("no_message", queue=queue, bytes=len(item))
+    log.warning("message_undecodable", queue=queue, bytes=len(item))
     properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
     body = base64.b64encode(item).decode()
     return {"body": body, "content-type": "application/x-unknown", "content-encoding": "binary", "headers": {}, "properties": properties}

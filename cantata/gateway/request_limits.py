@@ -38,7 +38,7 @@ async def hold(pace: Pace, tenant: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
             wait_s = await pace.wait_s(tenant)
     except (RedisFailure, OSError) as error:  # the time-out is one too
-        outages.tell(log, "pace_unknown", error if str(error) else TimeoutError("no answer"))
+        outages.warn(log, "pace_unknown", error if str(error) else TimeoutError("no answer"))
         return
     if wait_s:
         raise Refused(429, f"too many requests; ask again in {wait_s:.1f} s", code="rate_limited", retry_after_s=wait_s)

@@ -50,7 +50,7 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
 
 def _code(workers: Sequence[Worker]) -> list[Check]:
     """Return a check of the user modules that workers serve; none if they serve none."""
-    if mixed := code_versions.served({worker.name: worker.code for worker in workers}):
+    if mixed := code_versions.describe_served({worker.name: worker.code for worker in workers}):
         return [degraded("code", f"workers serve different versions of a module: {mixed}", "restart the workers that serve the older one")]
     modules = sorted({entry for worker in workers for entry in worker.code})
     return [ok("code", f"every worker serves the same: {_enumerate(modules)}")] if modules else []
@@ -63,7 +63,9 @@ def _sweep(fleet: Fleet) -> Check:
     since = "no sweep yet" if age_s is None else f"no sweep for {duration(age_s * 1000)}"
     if fleet.workers and all(worker.seen_at + worker.clock_off_s - worker.started_at < MAX_SWEEP_AGE_S for worker in fleet.workers):
         return degraded("sweep", f"{since}: the workers have just started", "check again in a few seconds")
-    action = "look for sweep_failed and shard_not_swept in the logs of the workers" if fleet.workers else "start a worker: each can sweep"
+    action = (
+        "look for sweep_failed and shard_sweep_failed in the logs of the workers" if fleet.workers else "start a worker: each can sweep"
+    )
     return failing("sweep", f"{since}: timers do not fire, and lost steps are not recovered", action)
 
 

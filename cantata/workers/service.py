@@ -295,7 +295,7 @@ def _log_outages() -> Iterator[None]:
     try:
         yield
     except (RedisFailure, OSError) as error:
-        outages.tell(log, "announce_failed", error)
+        outages.warn(log, "announce_failed", error)
 
 
 def _default_concurrency(queue: str) -> int:

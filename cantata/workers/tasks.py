@@ -179,7 +179,7 @@ class MessageExecution:
             except UnavailableError as error:
                 if self._process.is_draining:
                     raise
-                outages.tell(log, "outcome_delayed", error, run=self._run_id, step=begun.step_id)
+                outages.warn(log, "outcome_delayed", error, run=self._run_id, step=begun.step_id)
             except Exception as error:
                 if record.outcome.status == "failed":
                     raise

@@ -129,7 +129,7 @@ APPROACHES: dict[str, Approach] = {
     "fork-replied": elsewhere,
     "lease-renewed": lingering,
     "swept": past_a_kill,
-    "handed-back": past_a_stop,
+    "step-released": past_a_stop,
     "event-appended": unserved,
 }
 """The ways to points that no plain run comes to."""

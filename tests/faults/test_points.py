@@ -45,7 +45,7 @@ LONG = (
     Case("chord-joined", "freeze", "broadcast"),
     Case("successors-sent", "kill", "group"),
     Case("lease-renewed", "drop", "row"),
-    Case("handed-back", "kill", "diamond"),
+    Case("step-released", "kill", "diamond"),
     Case("swept", "freeze", "row"),
     Case("event-appended", "drop", "unserved"),
 )

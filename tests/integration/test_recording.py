@@ -79,7 +79,7 @@ def test_an_outcome_waits_for_a_redis_that_takes_no_writes(
 ) -> None:
     process.ledger = Ledger(process.ledger.redis, patience_s=0.05)
     waits, attempts = threading.Event(), []
-    tell = outages.tell
+    tell = outages.warn
 
     def handler(work: StepContext) -> Outcome:
         attempts.append(work.begun.attempt)
@@ -92,7 +92,7 @@ def test_an_outcome_waits_for_a_redis_that_takes_no_writes(
             waits.set()
 
     monkeypatch.setitem(HANDLERS, "run.start", handler)
-    monkeypatch.setattr(outages, "tell", telling)
+    monkeypatch.setattr(outages, "warn", telling)
     worker = threading.Thread(target=execution_of(process, valkey).run)
     worker.start()
     try:

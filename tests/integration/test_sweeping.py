@@ -75,7 +75,7 @@ def put_at_head(valkey: Redis, queue: str, *, sent_ago_s: float) -> None:
 @pytest.mark.parametrize("took_s", [0.0, 9.0])
 def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(ledger: Ledger, valkey: Redis, app: App, took_s: float) -> None:
     play = Play(ledger)
-    since = clock.learn(valkey) - took_s
+    since = clock.synchronize(valkey) - took_s
     names = [f"s{number}" for number in range(100)]
     committed = play.plan(*map(work, names))
     sent_ago(play, took_s, *names)

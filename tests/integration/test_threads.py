@@ -72,7 +72,7 @@ def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, mon
     sweeper.stop()
     sweeper.join()
 
-    assert set(told) == (set() if is_ending else {"sweep_broke"})
+    assert set(told) == (set() if is_ending else {"sweep_crashed"})
 
 
 def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded(ledger: Ledger) -> None:

@@ -21,7 +21,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
 from cantata.state.runs import listing, run_snapshot
-from cantata.state.runs.listing import RunList, Wanted
+from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.outputs import beginnings
 from cantata.state.runs.records import StepRecord
@@ -55,7 +55,7 @@ class Pages:
         before: str | None = None, most: int = 50,
     ) -> RunList:  # fmt: skip
         """Runs, newest first, from after the place `before` that an earlier answer gave as `next`."""
-        return listing.find(self._ledger, Wanted(tenant, tuple(statuses), kind, text), before=before, most=most)
+        return listing.find_page(self._ledger, Wanted(tenant, tuple(statuses), kind, text), before=before, most=most)
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """A run's graph as it stands, with the first items of the maps that are opened."""
@@ -126,7 +126,7 @@ class Pages:
         answer = scissors.value(self._answer(snapshot, scissors))
         return RunDetail(
             **dict(snapshot.run), request=request, answer=answer, forked_from=snapshot.run.labels.get(FORKED_FROM),
-            code_mixed=code_versions.told(snapshot.run.code), cut=snapshot.is_cut or scissors.has_cut,
+            code_mixed=code_versions.describe_mixed(snapshot.run.code), cut=snapshot.is_cut or scissors.has_cut,
         )  # fmt: skip
 
     def _answer(self, snapshot: Snapshot, scissors: Scissors) -> JsonValue:

@@ -9,7 +9,7 @@ from redis import Redis
 from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of
 
-KEY = "handed_back"  # sorted set: "run step: why" by Redis's clock; older ones go, and it expires
+KEY = "refused_steps"  # sorted set: "run step: why" by Redis's clock; older ones go, and it expires
 FRESH_S = 60  # a step that is handed back comes again sooner
 MAX_KEPT = 100
 
@@ -31,4 +31,4 @@ def note(redis: Redis, run_id: str, step_id: str, why: str) -> None:
 
 def recent(redis: Redis) -> list[str]:
     """Return what was handed back in the last minute, the newest first."""
-    return cast("list[str]", redis.zrangebyscore(key_of(redis, KEY), clock.learn(redis) - FRESH_S, "+inf"))[::-1]
+    return cast("list[str]", redis.zrangebyscore(key_of(redis, KEY), clock.synchronize(redis) - FRESH_S, "+inf"))[::-1]

@@ -42,7 +42,7 @@ class Worker(Value):
 
 def announce(redis: Redis, worker: Worker) -> str:
     """Say that a worker is alive; answers who said so under the same name a moment ago, if that was another process."""
-    now = clock.learn(redis)
+    now = clock.synchronize(redis)
     seen = {"seen_at": now, "clock_off_s": round(clock.off_s(), 3)}
     before = cast("str | None", redis.hget(key_of(redis, WORKERS_KEY), worker.name))
     redis.hset(key_of(redis, WORKERS_KEY), worker.name, worker.model_copy(update=seen).model_dump_json())
@@ -60,7 +60,7 @@ def retire(redis: Redis, name: str) -> None:
 
 def workers(redis: Redis) -> list[Worker]:
     """The workers that were alive within the last seconds."""
-    now = clock.learn(redis)
+    now = clock.synchronize(redis)
     entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
     known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may tell more
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]

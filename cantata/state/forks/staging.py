@@ -93,7 +93,7 @@ class Stage:
 
     def _states(self) -> dict[str, str]:
         """The steps that are done anew, as they start."""
-        sent, since = set(self.sent), f"{int(clock.learn(self._ledger.redis) * 1000)}"
+        sent, since = set(self.sent), f"{int(clock.synchronize(self._ledger.redis) * 1000)}"
         return {
             each.step_id: f"sent 0 {each.pending} {each.taken} 0 0 {each.quorum} {since}"
             if each.step_id in sent

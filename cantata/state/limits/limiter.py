@@ -116,7 +116,7 @@ class LimitUsage:
 
 def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
     """How the limits of these models stand, and what was spent today."""
-    names, now, prefix = list(models), clock.learn(redis), key_of(redis, LIMITS_KEY)
+    names, now, prefix = list(models), clock.synchronize(redis), key_of(redis, LIMITS_KEY)
     queues = cast("list[str]", redis.zrange(f"{prefix}:queues", 0, -1))
     with redis.pipeline(transaction=False) as pipe:
         for queue in queues:

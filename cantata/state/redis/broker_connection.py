@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from cantata.state.redis.redis_errors import passes
+from cantata.state.redis.redis_errors import is_transient
 
 
 class _Patient:

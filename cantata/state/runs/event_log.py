@@ -14,7 +14,7 @@ from cantata.errors import UnavailableError, UnknownRunError
 from cantata.models import events as event_types
 from cantata.models.events import RunEvent
 from cantata.state.redis.keys import run_key
-from cantata.state.redis.redis_errors import passes, reason
+from cantata.state.redis.redis_errors import is_transient, reason
 
 PAGE = 500  # events in one read
 BLOCK_MS = 1000  # how long one read waits, below the socket's time-out

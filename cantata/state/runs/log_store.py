@@ -89,7 +89,7 @@ class RunLogs:
             except (CantataError, RedisFailure, OSError) as error:
                 log.warning("run_logs_lost", error=str(error), note="the runs are not harmed")
             except Exception:  # the edge of a thread: without it no line would be written any more
-                log.exception("run_logs_broke")
+                log.exception("run_logs_crashed")
             finally:
                 with self._written:
                     self._is_writing = False

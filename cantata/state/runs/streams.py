@@ -157,10 +157,10 @@ class Streams:
                     await self._look()
                     looked_at = time.monotonic()
             except (RedisError, OSError) as error:
-                outages.tell(log, "events_not_read", error, followed=self.followed)
+                outages.warn(log, "event_read_failed", error, followed=self.followed)
                 await self._wait_for_redis()
             except Exception:  # the edge of a task: without it nobody would hear of anything any more
-                log.exception("reading_broke")
+                log.exception("event_read_crashed")
                 await asyncio.sleep(AGAIN_S)
 
     def end(self) -> None:

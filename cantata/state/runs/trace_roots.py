@@ -26,7 +26,7 @@ def end(spans: Spans | None, ledger: Ledger, run_id: str) -> None:
     try:
         known = ledger.claim_trace(run_id)
     except (CantataError, RedisFailure) as error:
-        log.warning("trace_without_root", run=run_id, error=str(error))
+        log.warning("trace_root_failed", run=run_id, error=str(error))
         return
     if known:
         spans.run(run_id, dict(zip(FIELDS, known, strict=True)))

@@ -241,7 +241,7 @@ class Process:
                     self._exchange_costs()
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
-                outages.tell(log, "lease_renewal_failed", error, worker=self.name)
+                outages.warn(log, "lease_renewal_failed", error, worker=self.name)
             except MemoryError:  # a function has it all: a log line takes some, and this thread must live to stop the function
                 renew_at = now + TICK_S
             except Exception:  # the edge of a thread: without it every step of this process would be lost
@@ -265,7 +265,7 @@ class Process:
         """Release the steps whose handlers run, so that other workers execute them at once."""
         for step in self._mark_cancelled(lambda step: True):
             self._renewal_ledger.release(step.begun)
-            fault_points.at("handed-back")
+            fault_points.at("step-released")
             log.info("step_handed_back", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
             self._stop_handler(step)
 

@@ -9,7 +9,7 @@ import pytest
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 from cantata.state.runs import listing
-from cantata.state.runs.listing import Wanted, wanted_in
+from cantata.state.runs.listing import RunFilter, matches_text
 from cantata.state.runs.summaries import RunSummary, title_of
 
 CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}

@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, ClusterDownError, ResponseErro
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.state.redis import outages
-from cantata.state.redis.redis_errors import passes, reason
+from cantata.state.redis.redis_errors import is_transient, reason
 
 
 class Lines:
@@ -34,21 +34,21 @@ def test_the_same_is_said_once_in_a_few_seconds_and_anything_else_at_once(monkey
     log, now = Lines(), [100.0]
     monkeypatch.setattr("cantata.state.redis.outages.time.monotonic", lambda: now[0])
     for _ in range(50):
-        outages.tell(log, "heart_missed", AuthenticationError("invalid username-password pair"), worker="w")
+        outages.warn(log, "lease_renewal_failed", AuthenticationError("invalid username-password pair"), worker="w")
         now[0] += 0.2
-    outages.tell(log, "heart_missed", RedisConnectionError("refused"), worker="w")
-    outages.tell(log, "sweep_failed", AuthenticationError("invalid username-password pair"))
+    outages.warn(log, "lease_renewal_failed", RedisConnectionError("refused"), worker="w")
+    outages.warn(log, "sweep_failed", AuthenticationError("invalid username-password pair"))
 
-    assert [line["event"] for line in log.lines] == ["heart_missed", "heart_missed", "heart_missed", "sweep_failed"]
+    assert [line["event"] for line in log.lines] == ["lease_renewal_failed", "lease_renewal_failed", "lease_renewal_failed", "sweep_failed"]
     assert log.lines[0]["error"] == "Redis refuses the user or the password; set them in REDIS_URL"
 
 
 def test_errors_without_end_are_not_kept_without_end() -> None:
     log = Lines()
     for number in range(500):
-        outages.tell(log, "heart_missed", RedisConnectionError(f"refused {number}"))
+        outages.warn(log, "lease_renewal_failed", RedisConnectionError(f"refused {number}"))
 
-    assert len(outages._told_at) <= outages.MAX_REMEMBERED
+    assert len(outages._warned_at) <= outages.MAX_REMEMBERED
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_errors_without_end_are_not_kept_without_end() -> None:
 )
 def test_each_failure_that_may_pass_has_a_sentence(error: Any, said: str) -> None:
     assert said in reason(error)
-    assert passes(error)
+    assert is_transient(error)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from cantata.state.redis.broker_connection import patient
+from cantata.state.redis.broker_connection import reconnecting
 from cantata.state.redis.connection import connect
 from cantata.state.redis.redis_errors import reason
 
