@@ -43,10 +43,10 @@ __all__ = [
     "generation",
     "has_virtual_time",
     "inherited_socket",
-    "is_inside",
+    "is_in_stack",
+    "is_stack_gone",
     "report",
-    "stack_is_gone",
+    "stack_url",
     "status",
-    "url_here",
     "worker_command",
 ]
