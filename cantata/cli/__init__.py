@@ -1,11 +1,10 @@
 """The command line: `submit`.
 
-    main ──▶ submitting, runs ──▶ door ──▶ submission, queries ──▶ view ──▶ screen, lines
-         ──▶ documents ──▶ requests, plans
-         ──▶ stacks, worker
+    main ──▶ commands ──▶ connect ──▶ submission, run_queries ──▶ views
+                      ──▶ requests
 
-`main` has the table of commands, and loads a command's module when it is called. The door finds a service or starts one. At the submission runs
-are submitted and attended to their end; on the queries they are found again. The view is what the events of a run print_note.
+`main` has the table of commands and loads a command's module when it is called. `connect` finds a service or starts one. RunSubmission
+submits runs and follows them to their end; RunQueries reads runs that were submitted before. The views show runs and plans as text.
 """
 
 from __future__ import annotations

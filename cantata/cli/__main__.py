@@ -1,4 +1,4 @@
-"""`python -m cantata.cli`: the same as `submit`."""
+"""`python -m cantata.cli`, the same as `submit`."""
 
 from __future__ import annotations
 

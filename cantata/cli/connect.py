@@ -1,4 +1,4 @@
-"""Finds the service that a command talks to, or starts one for it."""
+"""Connections of commands to a service: one that runs already, or a stack of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_submission(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[RunSubmission]:
-    """A submission at REDIS_URL, else at the stack that `submit up` keeps in this folder, else at one that lives as long as this command."""
+    """Open a submission to REDIS_URL, else to the stack that `submit up` keeps here, else to one started for this command."""
     url = find_service_url()
     stack = None if url else Stack.launch(config=config if isinstance(config, str) else None)
     with stack or nullcontext():
@@ -32,10 +32,10 @@ def open_submission(*, config: str | Definitions | None = None, as_json: bool = 
 
 @contextmanager
 def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries]:
-    """The same, where runs are kept already; without `workers` a stack of our own has none for agents and tools."""
+    """Open queries to the same service, where runs are kept already. Without `workers`, a stack of our own has none for agents and tools."""
     url = find_service_url()
     if url is None and not Home().data.exists():
-        raise UnavailableError("no runs are kept here: there is no .cantata in this folder, and no REDIS_URL")
+        raise UnavailableError("no runs are kept here: REDIS_URL is not set, and this folder has no .cantata")
     stack = None if url else Stack.launch() if workers else Stack.launch(agents=0, tools=0)
     with stack or nullcontext():
         from cantata.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
@@ -45,17 +45,16 @@ def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries
 
 
 def find_service_url() -> str | None:
-    """Where a service is that was there before us. Raises UnavailableError if the stack that is kept in this folder gives no answer."""
-    named = os.environ.get("REDIS_URL")
-    if named:
-        return named
-    kept = attach()
-    if kept is None and (here := status()).kept:
+    """Return the URL of a running service, if there is one. Raises UnavailableError if the stack kept in this folder does not answer."""
+    if url := os.environ.get("REDIS_URL"):
+        return url
+    stack = attach()
+    if stack is None and (here := status()).kept:
         raise UnavailableError(
-            f"the Redis of the stack in {here.home} gives no answer; `submit status` says how the stack stands, `submit down` stops it"
+            f"the Redis of the stack in {here.home} does not answer; see `submit status`, or stop the stack with `submit down`"
         )
-    if kept is None:
+    if stack is None:
         return None
-    if fault := kept.code_fault:
-        click.echo(f"warning: the stack in {kept.home.path} still serves the code of before: {fault}", err=True)
-    return kept.url
+    if fault := stack.code_fault:
+        click.echo(f"warning: the stack in {stack.home.path} still serves the previous code: {fault}", err=True)
+    return stack.url

@@ -1,4 +1,4 @@
-"""The table of commands, and what an error becomes: one sentence and an exit status."""
+"""The `submit` command: the table of its commands, and the message and exit status of errors."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ EXIT_STATUS_HELP = (
 
 COMMANDS = {
     "turn": ("submit", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
-    "chain": ("submit", "Submit a chain request and show its outcome."),
+    "chain": ("submit", "Submit a chain request and show its result."),
     "chat": ("chat", "Chat with a team or an agent."),
-    "plan": ("check_plan", "Show the graph and the canvas of a chain or a turn, without running it."),
+    "plan": ("check_plan", "Show the graph and the canvases of a chain or a turn, without running it."),
     "check": ("check_plan", "Report every fault of a configuration or a chain request."),
-    "runs": ("runs", "List, show, follow, cancel runs; read their results; send them signals; fork and retry them."),
-    "logs": ("logs", "Show what workers and tools logged for a run, on all machines."),
+    "runs": ("runs", "List, show, follow and cancel runs, read results, send signals, fork and retry."),
+    "logs": ("logs", "Show the log lines of a run, from workers and tools on all machines."),
     "sessions": ("sessions", "List, show and clear conversations."),
-    "memory": ("memory", "Read, keep and forget what is remembered."),
+    "memory": ("memory", "Read, store and delete memory."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),
     "status": ("stacks", "Check this deployment, and show what runs."),
     "down": ("stacks", "Stop the stack of this folder."),
     "gateway": ("gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
-    "flower": ("flower", "Serve Flower, which shows the tasks, with the run pages in it."),
-    "worker": ("worker", "Serve queues, here or on another machine, until told to stop."),
+    "flower": ("flower", "Serve Flower, the task monitor, with the run pages in it."),
+    "worker": ("worker", "Serve queues, here or on another machine, until stopped."),
 }
-"""Command → the module it is in, and what it does."""
+"""Command → its module and description."""
 
 EXTRAS = {"gateway": "gateway", "flower": "flower", "worker": "worker"}
-"""Command → the extra that brings what it needs; the others need none, unless they start a stack."""
+"""Command → the extra with its dependencies; the others need none, unless they start a stack."""
 
 OPTION_ALIASES = {"help": "--help", "version": "--version"}
-"""Words that people try for options."""
+"""Words that users type in place of options."""
 
 
 class ExitStatusCommand(click.Command):
-    """A command that returns its exit status, and whose errors are told in one line."""
+    """A command that returns its exit status and prints an error in one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -63,14 +63,14 @@ class ExitStatusCommand(click.Command):
         except CantataError as error:
             _print_error(error)
             status = _status_of(error)
-        except Exception as error:  # noqa: BLE001  # the edge: what nobody foresaw is told in one line too
+        except Exception as error:  # noqa: BLE001  # the edge: an unexpected error is one line too
             _print_unexpected(error)
             status = FAILED
         ctx.exit(status or 0)
 
 
 class SubmitGroup(ExitStatusCommand, click.Group):
-    """Loads a command when it is called: they need up to a second, and `submit --help` has 0.2 s."""
+    """Loads a command when it is called: loading one takes up to 1 s, and `submit --help` should take 0.2 s."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -85,30 +85,30 @@ class SubmitGroup(ExitStatusCommand, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, does) for name, (_, does) in COMMANDS.items()])
+            formatter.write_dl([(name, description) for name, (_, description) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """A first word that is no command, nor an option of ours, begins a turn."""
+        """Parse arguments; a first word that is neither a command nor an option is the text of a turn."""
         own = [word for option in self.get_params(ctx) for word in option.opts]
         if args and args[0] not in COMMANDS and args[0] not in own:
-            meant = _suggestion(args[0])
-            if meant:
-                raise click.UsageError(f"did you mean `submit {meant}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
+            suggestion = _suggestion(args[0])
+            if suggestion:
+                raise click.UsageError(f"did you mean `submit {suggestion}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
             args = ["turn", *args]
         return super().parse_args(ctx, args)
 
 
 class MissingExtraCommand(ExitStatusCommand):
-    """A command whose extra is not installed: it says so when it is called."""
+    """Stands for a command whose extra is not installed; calling it fails with the way to install it."""
 
     def __init__(self, name: str, extra: str) -> None:
-        said = f"{COMMANDS[name][1]}\n\nNot installed here: pip install 'cantata[{extra}]'"
+        text = f"{COMMANDS[name][1]}\n\nNot installed here: pip install 'cantata[{extra}]'"
         settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-        super().__init__(name, callback=partial(check_extras, extra, needed_by=f"submit {name}"), help=said, context_settings=settings)
+        super().__init__(name, callback=partial(check_extras, extra, needed_by=f"submit {name}"), help=text, context_settings=settings)
 
 
 def _suggestion(word: str) -> str | None:
-    """What a single word, which may well be a turn, was more likely meant for: a command, or the file of a chain request."""
+    """Return the command that a single word, in place of a turn's text, probably means: one like it, or `chain` for a file."""
     if any(map(str.isspace, word)):
         return None
     near = difflib.get_close_matches(word.lower(), [*COMMANDS, *OPTION_ALIASES], n=1, cutoff=0.75)
@@ -134,8 +134,8 @@ def _print_unexpected(error: Exception) -> None:
     if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     else:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        click.echo(f"submit: this should not happen: {said} (CANTATA_LOG_LEVEL=DEBUG shows where)", err=True)
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        click.echo(f"submit: unexpected error: {message} (CANTATA_LOG_LEVEL=DEBUG shows where)", err=True)
 
 
 def _is_debugging() -> bool:
@@ -156,12 +156,12 @@ def submit() -> None:
     \b
     submit "What does this error mean?"        a turn for the default team or agent
     submit chain request.yaml                  a chain request
-    submit up                                  keep a stack running in this folder
+    submit up                                  start a stack in this folder and keep it running
     """
 
 
 def main() -> None:
-    """The `submit` command."""
+    """Run the `submit` command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # text of models may hold what this terminal cannot show

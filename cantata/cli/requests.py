@@ -1,4 +1,4 @@
-"""Reads the configuration, and the chain request that FILE means: standard input, a file, or a chain of the configuration."""
+"""Configurations and chain requests that arguments name: standard input, a file, or a chain of the configuration."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cantata.models.wire import ChainRequest
 from cantata.planning.chain_checks import checks
 
 
-def document_of(file: str) -> Document:
-    """What FILE says. Raises ConfigError."""
+def read_document(file: str) -> Document:
+    """Read a document. Raises ConfigError."""
     return parse(sys.stdin.read(), source="standard input") if file == "-" else configuration.read(Path(file))
 
 
-def definitions_of(config: str | None) -> Definitions:
-    """Return the definitions of the configuration, sound in all that its chains name too. Raises ConfigError with every fault."""
+def load_definitions(config: str | None) -> Definitions:
+    """Return the definitions of the configuration, checked together with its chains. Raises ConfigError with every fault."""
     return configuration.load_sound(configuration.find(config))
 
 
-def request_of(
+def load_checked_request(
     file: str,
     definitions: Definitions,
     *,
@@ -33,26 +33,28 @@ def request_of(
     timeout_s: float | None = None,
     is_draft: bool = False,
 ) -> ChainRequest:
-    """The request, with what the command line says instead, sound in all that it names. Raises ConfigError with every fault.
+    """Return a chain request, with the changes of the command line, checked against the definitions.
 
-    A draft without an input may be given one yet.
+    Args:
+        file: "-" for standard input, a file, or a chain of the configuration.
+        definitions: The definitions that the request may name.
+        given: The initial input in place of its own.
+        timeout_s: The timeout in place of its own.
+        is_draft: Accept a request without an input, which it may get later.
+
+    Raises:
+        ConfigError: The request has faults; the error has all of them.
     """
     if file == "-":
-        document = document_of(file)
+        document = read_document(file)
         request = load_request(document)
     else:
         request, document = configuration.request_named(file, definitions)
-    request = _changed(request, given=given, timeout_s=timeout_s)
+    if given is not None:
+        request = request.model_copy(update={"initial_input": given})
+    if timeout_s is not None:
+        request = request.model_copy(update={"timeout": timeout_s})
     faults, code = checks.check(request, definitions, is_draft=is_draft)
     if faults:
         raise ConfigError(with_lines(faults, document), source=document.source, code=code, asked=request.model_dump())
     return request
-
-
-def _changed(request: ChainRequest, *, given: dict[str, JsonValue] | None, timeout_s: float | None) -> ChainRequest:
-    changes: dict[str, object] = {}
-    if given is not None:
-        changes["initial_input"] = given
-    if timeout_s is not None:
-        changes["timeout"] = timeout_s
-    return request.model_copy(update=changes)

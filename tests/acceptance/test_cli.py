@@ -510,7 +510,7 @@ def test_up_told_twice_changes_nothing(kept: Folder) -> None:
     done = kept.submit("up", "--no-flower")
 
     assert done.returncode == 0
-    assert "a stack runs already" in done.stdout
+    assert "a stack is already running" in done.stdout
     assert kept.json("status")["processes"] == before["processes"]
 
 

@@ -1,4 +1,4 @@
-"""What the command line understands, refuses and says, without a service."""
+"""The command line without a service: usage, errors, documents and plans."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from cantata import text_format
 from cantata.cli.commands.worker import WorkerProcess, supervise, workers_for
-from cantata.cli.demo import share, what_next, with_model
+from cantata.cli.demo import accuracy, next_steps, with_model
 from cantata.cli.main import COMMANDS, ExitStatusCommand, submit
-from cantata.cli.views.plan_tree import Branch, canvas_tree, canvases_of, drawn, graph_tree
+from cantata.cli.views.plan_tree import TreeLine, canvas_tree, canvases_of, draw_tree, graph_tree
 from cantata.config.chain_requests import with_lines
 from cantata.config.documents import parse
 from cantata.dispatch.celery_app import make_app
@@ -125,7 +125,7 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
         (["turn", "a", "--timout", "3"], "Did you mean '--timeout'?"),
         (["turn", "a", "--timeout", "0"], "not in the range"),
         (["chain", "a.yaml", "--input", "[1]"], 'expected a JSON object such as {"key": "value"}'),
-        (["chain", "a.yaml", "--input", '{"a"'], "no JSON"),
+        (["chain", "a.yaml", "--input", '{"a"'], "not JSON"),
         (["chain", "a.yaml", "--input", "text=one"], """write '{"text": "one"}'"""),
         (["chain", "a.yaml", "--input", "@none.json"], "cannot be read"),
         (["plan"], "name the FILE of a chain request"),
@@ -246,7 +246,7 @@ def test_a_sound_document_is_said_to_be_well(file: str) -> None:
     result = run("check", file, given=CHAIN)
 
     assert result.exit_code == 0
-    assert "all is well" in result.stdout
+    assert "no faults" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -468,12 +468,12 @@ def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
     return expansion.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
 
 
-def canvas_of(graph: Graph) -> list[Branch]:
+def canvas_of(graph: Graph) -> list[TreeLine]:
     return canvas_tree(canvases_of(graph, Dispatch(make_app("redis://here"), "RUN")))
 
 
-def texts(branches: list[Branch]) -> list[str]:
-    return [" ".join(line.split()) for line in drawn(branches)]
+def texts(lines: list[TreeLine]) -> list[str]:
+    return [" ".join(line.split()) for line in draw_tree(lines)]
 
 
 def test_what_is_known_to_grow_is_drawn_under_its_grower() -> None:
@@ -565,7 +565,7 @@ def test_a_worker_that_ends_unasked_ends_the_others_and_is_told(capsys: pytest.C
     assert supervise([lasting, failing]) == 1
 
     assert capsys.readouterr().err.splitlines() == [
-        "submit: worker failing ended with 7; the others are told to end",
+        "submit: worker failing ended with 7; stopping the others",
         "submit: worker lasting ended with -15",
     ]
 
@@ -580,7 +580,7 @@ def test_queues_of_several_pools_get_a_process_each() -> None:
     ]
 
 
-# Words
+# Text
 
 
 @pytest.mark.parametrize(
@@ -636,11 +636,11 @@ def test_the_demo_can_use_any_model() -> None:
 def test_the_demo_says_how_many_labels_are_right() -> None:
     rows: list[Mapping[str, JsonValue]] = [{"right": True}, {"right": True}, {"right": False}]
 
-    assert share(rows) == "2 of 3 labels are those a person gave (67%)."
+    assert accuracy(rows) == "2 of 3 labels are those a person gave (67%)."
 
 
 def test_the_demo_ends_with_commands_to_try() -> None:
-    said = what_next("r1", "r2", had_redis=True)
+    said = next_steps("r1", "r2", had_redis=True)
 
     assert len([line for line in said.splitlines() if line.startswith("  env -u REDIS_URL ")]) == 4
     assert "r1" in said

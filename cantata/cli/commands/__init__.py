@@ -1,1 +1,1 @@
-"""One module for each command of `submit`."""
+"""Commands of `submit`."""

@@ -1,4 +1,4 @@
-"""`submit plan` and `submit check`: what a document means, and what is wrong with it. They need no service."""
+"""`submit plan` and `submit check`: the plan and the faults of a document. They need no service."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from cantata.cli.import_check import import_faults
 from cantata.cli.main import INVALID
-from cantata.cli.options import as_json, configured
-from cantata.cli.requests import definitions_of, document_of, request_of
+from cantata.cli.options import config_option, json_option
+from cantata.cli.requests import load_checked_request, load_definitions, read_document
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document
@@ -32,39 +32,39 @@ from cantata.planning.turns import turn_plan
 @click.option("--turn", "text", metavar="TEXT", help="Plan a turn instead of a chain.")
 @click.option("--team", metavar="NAME", help="The team that would answer it.")
 @click.option("--agent", metavar="NAME", help="The agent that would answer it.")
-@configured
-@as_json
+@config_option
+@json_option
 def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
-    """Show the graph and the canvas of a chain or a turn, without running it. FILE is what `submit chain` takes."""
-    from cantata.cli.views.plan_tree import canvas_tree, canvases_of, drawn, graph_tree  # noqa: PLC0415
-    from cantata.dispatch.celery_app import make_app  # noqa: PLC0415  # with it comes Celery, in 0.2 s, which `check` need not load
+    """Show the graph and the canvases of a chain or a turn, without running it. FILE is as in `submit chain`."""
+    from cantata.cli.views.plan_tree import canvas_tree, canvases_of, draw_tree, graph_tree  # noqa: PLC0415
+    from cantata.dispatch.celery_app import make_app  # noqa: PLC0415  # it loads Celery, in 0.2 s, which `check` does not need
     from cantata.planning.canvas import Dispatch  # noqa: PLC0415
 
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
-    definitions = definitions_of(config)
+    definitions = load_definitions(config)
     graph = (
-        expansion.plan(request_of(file, definitions, is_draft=True), definitions)
+        expansion.plan(load_checked_request(file, definitions, is_draft=True), definitions)
         if file
         else turn_plan.plan(TurnRequest(text=text or "", team=team, agent=agent), definitions)
     )
     canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
     if as_json:
-        sent = [each for each in canvases if not isinstance(each, Step)]
-        click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": sent}))
+        messages = [each for each in canvases if not isinstance(each, Step)]
+        click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": messages}))
     else:
         for title, branches in (("graph", graph_tree(graph, definitions)), ("canvas", canvas_tree(canvases))):
-            click.echo("\n".join([title, *drawn(branches)]))
+            click.echo("\n".join([title, *draw_tree(branches)]))
     return 0
 
 
 @click.command()
 @click.argument("file")
-@configured
-@as_json
+@config_option
+@json_option
 def check(file: str, config: str | None, as_json: bool) -> int:
     """Report every fault of a configuration or a chain request. FILE may be - for standard input."""
-    faults, said = _checked(file, config)
+    faults, description = _check(file, config)
     if as_json:
         found = [{"message": fault.message, "where": fault.where, "line": fault.line} for fault in faults]
         click.echo(json.dumps({"source": file, "faults": found}, ensure_ascii=False))
@@ -72,53 +72,53 @@ def check(file: str, config: str | None, as_json: bool) -> int:
         for fault in faults:
             click.echo(f"{file}: {fault}")
     else:
-        click.echo(f"{file}: all is well ({said})")
+        click.echo(f"{file}: no faults ({description})")
     return INVALID if faults else 0
 
 
-def _checked(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
-    """The faults of a document, and what it is. A fault of the configuration that a request is checked against is raised."""
+def _check(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
+    """Return the faults of a document and its description. Raises ConfigError for faults in the configuration behind a chain request."""
     try:
-        document = document_of(file) if file == "-" else configuration.opened(Path(file))
+        document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
             faults = document.locate(checks.check_chains(document.definitions))
-            return [*faults], f"{_counted(document.definitions)}, {document.description}"
+            return [*faults], f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
         return error.faults, ""
     if is_request(document):
-        return _checked_request(document, definitions_of(config))
-    return _checked_configuration(document, Path(file))
+        return _check_request(document, load_definitions(config))
+    return _check_configuration(document, Path(file))
 
 
-def _checked_request(document: Document, definitions: Definitions) -> tuple[Sequence[Fault], str]:
+def _check_request(document: Document, definitions: Definitions) -> tuple[Sequence[Fault], str]:
     try:
         request = load_request(document)
     except ConfigError as error:
         return error.faults, ""
     faults = with_lines(checks.check(request, definitions, is_draft=True)[0], document)
-    return faults, f"a chain request of {len(request.nodes)} {'node' if len(request.nodes) == 1 else 'nodes'}{_still_to_give(request)}"
+    return faults, f"a chain request of {len(request.nodes)} {'node' if len(request.nodes) == 1 else 'nodes'}{_missing_input(request)}"
 
 
-def _still_to_give(request: ChainRequest) -> str:
-    """Return the names that a request reads from an input that it does not have yet, as a clause."""
+def _missing_input(request: ChainRequest) -> str:
+    """Return the names that a request without an input reads from it, as a clause."""
     if request.inputs or request.initial_input:
         return ""
     names = read_from_input(outline(request.nodes, request.entry_node).nodes)
     return f", which expects an input with {', '.join(map(repr, names))}" if names else ""
 
 
-def _checked_configuration(document: Document, path: Path) -> tuple[Sequence[Fault], str]:
+def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault], str]:
     try:
         found = configuration.native(document, path)
     except ConfigError as error:
         return error.faults, ""
     faults = [*found.locate(checks.check_chains(found.definitions)), *import_faults(document, Path(found.definitions.folder or "."))]
-    return faults, _counted(found.definitions)
+    return faults, _count_entries(found.definitions)
 
 
-def _counted(definitions: Definitions) -> str:
-    """What is in a configuration, in words."""
+def _count_entries(definitions: Definitions) -> str:
+    """Return the number of entries in each section of a configuration."""
     if definitions.diskurs:
         return f"{len(definitions.diskurs.agents)} agents"
     sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
-    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "it says nothing"
+    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "empty"

@@ -1,4 +1,4 @@
-"""`submit flower`: Flower, with the run pages in it."""
+"""`submit flower`: Flower with the run pages in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import click
 
 from cantata import embedded
-from cantata.cli.options import as_json
+from cantata.cli.options import json_option
 from cantata.client.client import Client
 from cantata.dashboard.flower import flower_options
 from cantata.dashboard.flower.serve import serve
@@ -16,33 +16,35 @@ from cantata.observability.logs import configure_logs
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--host", metavar="NAME", help="Where to listen, 127.0.0.1 if absent; elsewhere only with passwords or a provider.")
-@click.option("--port", type=click.IntRange(0, 65535), help=f"{embedded.FLOWER_PORT} if absent; 0 for any that is free.")
-@click.option("--url-prefix", metavar="PATH", help="What stands before every path, behind a proxy.")
-@click.option("--basic-auth-file", metavar="FILE", help="Lines name:password: who may come; else FLOWER_BASIC_AUTH.")
-@click.option("--read-only", is_flag=True, help="Let nothing be changed from here.")
+@click.option("--host", metavar="NAME", help="The address to listen at, 127.0.0.1 if absent; others only with passwords or a provider.")
+@click.option("--port", type=click.IntRange(0, 65535), help=f"The port, {embedded.FLOWER_PORT} if absent; 0 for any free one.")
+@click.option("--url-prefix", metavar="PATH", help="The prefix of every path, behind a proxy.")
+@click.option("--basic-auth-file", metavar="FILE", help="Users, as lines name:password; default: FLOWER_BASIC_AUTH.")
+@click.option("--read-only", is_flag=True, help="Permit no changes through Flower.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[--OPTION=VALUE]...")
-@as_json
+@json_option
 def flower(
     host: str | None, port: int | None, url_prefix: str | None, basic_auth_file: str | None, read_only: bool, more: tuple[str, ...],
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Serve Flower, which shows the tasks, with the run pages in it. Ctrl-C stops it.
+    """Serve Flower, the task monitor, with the run pages in it. Ctrl-C stops it.
 
-    Any option of Flower may follow, such as --persistent=true; FLOWER_... variables and flowerconfig.py count too.
+    Options of Flower may follow, such as --persistent=true; FLOWER_... variables and flowerconfig.py apply too.
     """
     configure_logs()
-    given = {"address": host, "port": port, "url_prefix": url_prefix, "read_only": read_only or None}
-    own = [f"--{name}={str(value).lower() if value is True else value}" for name, value in given.items() if value is not None]
+    options = {"address": host, "port": port, "url_prefix": url_prefix, "read_only": read_only or None}
+    own = [f"--{name}={str(value).lower() if value is True else value}" for name, value in options.items() if value is not None]
     flower_options.settle([*more, *own], basic_auth_file=basic_auth_file)
     with Client() as client:
         for warning in filter(None, (flower_options.version_warning(), *client.warnings)):
             click.echo(f"warning: {warning}", err=True)
 
-        def ready(url: str) -> None:
-            told = {"url": url, "runs": f"{url}/runs/", "pid": os.getpid()}
-            click.echo(json.dumps(told) if as_json else f"Flower listens at {url}, the runs are at {told['runs']}; Ctrl-C stops it")
+        def announce(url: str) -> None:
+            addresses = {"url": url, "runs": f"{url}/runs/", "pid": os.getpid()}
+            click.echo(
+                json.dumps(addresses) if as_json else f"Flower listens at {url}, the runs are at {addresses['runs']}; Ctrl-C stops it"
+            )
             embedded.announce_ready()
 
-        serve(client, ready=ready)
+        serve(client, ready=announce)
     return 0

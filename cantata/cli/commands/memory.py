@@ -1,4 +1,4 @@
-"""`submit memory`: what agents, tools and users want remembered."""
+"""`submit memory`: the memory bank of agents, tools and users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from cantata import text_format
 from cantata.cli.connect import find_service_url
 from cantata.cli.main import FAILED
-from cantata.cli.options import as_json
+from cantata.cli.options import json_option
 from cantata.client.memory_bank import MemoryBank
 from cantata.embedded import Home, Stack
 from cantata.errors import UnavailableError
@@ -24,33 +24,35 @@ TTL = click.FloatRange(min=0, min_open=True, max=int(MAX_TTL_S))
 
 @click.group()
 def memory() -> None:
-    """Read, keep and forget what is remembered."""
+    """Read, store and delete memory."""
 
 
-def scoped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command about one tenant's memories, or those of one session."""
+def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a tenant and a session."""
     for option in (
-        click.option("--session", metavar="NAME", help="The memories of this session, in place of those all its tenant's sessions share."),
-        click.option("--tenant", metavar="NAME", default="", help="Whose: the label `tenant` of runs; nobody's if absent."),
+        click.option(
+            "--session", metavar="NAME", help="The memory of this session, in place of the memory that all sessions of its tenant share."
+        ),
+        click.option("--tenant", metavar="NAME", default="", help="The tenant, as in the label `tenant` of runs; none if absent."),
     ):
         command = option(command)
     return command
 
 
-namespaced = click.option("--namespace", metavar="NAME", default=DEFAULT, show_default=True, help="Where it lies.")
+namespace_option = click.option("--namespace", metavar="NAME", default=DEFAULT, show_default=True, help="The namespace.")
 
 
 @memory.command()
 @click.argument("key")
-@namespaced
-@scoped
-@as_json
+@namespace_option
+@scope_options
+@json_option
 def get(key: str, namespace: str, tenant: str, session: str | None, as_json: bool) -> int:
-    """Print a value: a text as it is, all else as JSON."""
-    with _opened(tenant, session) as bank:
+    """Print a value: a text as it is, any other value as JSON."""
+    with _open_bank(tenant, session) as bank:
         value = bank.retrieve_memory(key, namespace, _MISSING)
     if value is _MISSING:
-        click.echo(f"nothing is remembered under {key!r} in {namespace!r}; `submit memory list` shows what is", err=True)
+        click.echo(f"there is no key {key!r} in namespace {namespace!r}; `submit memory list` shows the keys", err=True)
         return FAILED
     click.echo(text_format.clean(value) if isinstance(value, str) and not as_json else json.dumps(value, ensure_ascii=False))
     return 0
@@ -59,13 +61,13 @@ def get(key: str, namespace: str, tenant: str, session: str | None, as_json: boo
 @memory.command("set")
 @click.argument("key")
 @click.argument("value")
-@namespaced
-@click.option("--ttl", type=TTL, metavar="SECONDS", help="How long it is kept; for good, or as long as its namespace says, if absent.")
-@scoped
-@as_json
+@namespace_option
+@click.option("--ttl", type=TTL, metavar="SECONDS", help="How long it is kept; if absent, as its namespace says, else forever.")
+@scope_options
+@json_option
 def set_(key: str, value: str, namespace: str, ttl: float | None, tenant: str, session: str | None, as_json: bool) -> int:
-    """Keep a value: JSON if it is, else the text."""
-    with _opened(tenant, session, starts=True) as bank:
+    """Store a value: JSON if it is valid JSON, else the text."""
+    with _open_bank(tenant, session, may_start=True) as bank:
         bank.store_memory(key, _json_or_text(value), namespace, ttl)
     if as_json:
         click.echo(json.dumps({"namespace": namespace, "key": key}, ensure_ascii=False))
@@ -73,40 +75,40 @@ def set_(key: str, value: str, namespace: str, ttl: float | None, tenant: str, s
 
 
 @memory.command("list")
-@namespaced
-@scoped
-@as_json
+@namespace_option
+@scope_options
+@json_option
 def list_(namespace: str, tenant: str, session: str | None, as_json: bool) -> int:
-    """List the keys of a namespace. In `conversations` they are the sessions."""
-    with _opened(tenant, session) as bank:
+    """List the keys of a namespace. Those of `conversations` are the sessions."""
+    with _open_bank(tenant, session) as bank:
         _print_names(
-            bank.list_memories(namespace), as_json, f"nothing is remembered in {namespace!r}; `submit memory namespaces` shows where"
+            bank.list_memories(namespace), as_json, f"namespace {namespace!r} is empty; `submit memory namespaces` lists those with values"
         )
     return 0
 
 
 @memory.command()
-@scoped
-@as_json
+@scope_options
+@json_option
 def namespaces(tenant: str, session: str | None, as_json: bool) -> int:
-    """List the namespaces that hold something."""
-    with _opened(tenant, session) as bank:
-        _print_names(bank.namespaces(), as_json, "nothing is remembered here")
+    """List the namespaces that have values."""
+    with _open_bank(tenant, session) as bank:
+        _print_names(bank.namespaces(), as_json, "no namespace has values")
     return 0
 
 
 @memory.command()
-@click.option("--namespace", metavar="NAME", help="What is forgotten.")
-@click.option("--all", "everything", is_flag=True, help="Forget all namespaces of this tenant, or of this session.")
-@scoped
-@as_json
+@click.option("--namespace", metavar="NAME", help="The namespace to delete.")
+@click.option("--all", "everything", is_flag=True, help="Delete all namespaces of this tenant, or of this session.")
+@scope_options
+@json_option
 def clear(namespace: str | None, everything: bool, tenant: str, session: str | None, as_json: bool) -> int:
-    """Forget a namespace, or all of them."""
+    """Delete the values of a namespace, or of all of them."""
     if (namespace is None) != everything:
-        raise click.UsageError("say what is to be forgotten: --namespace NAME, or --all")
-    with _opened(tenant, session) as bank:
+        raise click.UsageError("expected either --namespace NAME or --all")
+    with _open_bank(tenant, session) as bank:
         count = bank.clear_memories(namespace)
-    click.echo(json.dumps({"cleared": count}) if as_json else f"{count} value{'' if count == 1 else 's'} forgotten", err=not as_json)
+    click.echo(json.dumps({"cleared": count}) if as_json else f"deleted {count} value{'' if count == 1 else 's'}", err=not as_json)
     return 0
 
 
@@ -114,11 +116,11 @@ _MISSING: Any = object()
 
 
 @contextmanager
-def _opened(tenant: str, session: str | None, *, starts: bool = False) -> Iterator[MemoryBank]:
-    """The bank at REDIS_URL, else of the stack of this folder; else of one without workers that lives as long as this command."""
+def _open_bank(tenant: str, session: str | None, *, may_start: bool = False) -> Iterator[MemoryBank]:
+    """Open the bank at REDIS_URL, else of the stack of this folder, else of a stack without workers that is started for this command."""
     url = find_service_url()
-    if url is None and not starts and not Home().data.exists():
-        raise UnavailableError("nothing is kept here: there is no .cantata in this folder, and no REDIS_URL")
+    if url is None and not may_start and not Home().data.exists():
+        raise UnavailableError("no memory is kept here: REDIS_URL is not set, and this folder has no .cantata")
     stack = None if url else Stack.launch(agents=0, tools=0)
     with stack or nullcontext():
         if stack:
@@ -129,14 +131,14 @@ def _opened(tenant: str, session: str | None, *, starts: bool = False) -> Iterat
 
 def _json_or_text(text: str) -> JsonValue:
     try:
-        value: JsonValue = json.loads(text, parse_constant=_refuse)
+        value: JsonValue = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return text
     return value
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _print_names(names: list[str], as_json: bool, if_none: str) -> None:

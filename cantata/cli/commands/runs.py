@@ -1,4 +1,4 @@
-"""`submit runs`: what was submitted before."""
+"""`submit runs`: earlier runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from cantata.cli.connect import open_queries
-from cantata.cli.options import as_json, assignments, detach, json_value
+from cantata.cli.options import detach_option, json_option, parse_assignments, parse_json
 
 
 @click.group()
 def runs() -> None:
-    """List, show, follow, cancel runs; read their results; send them signals; fork and retry them."""
+    """List, show, follow and cancel runs, read results, send signals, fork and retry."""
 
 
 run_id = click.argument("run_id", metavar="ID")
@@ -20,11 +20,11 @@ run_id = click.argument("run_id", metavar="ID")
 
 @runs.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
-@click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs that stand so; may be given several times.")
+@click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times.")
 @click.option("--kind", type=click.Choice(["turn", "chain"]), help="Only runs of this kind.")
-@click.option("--search", default="", metavar="TEXT", help="Only runs with this in their id, session, labels or what was asked.")
+@click.option("--search", default="", metavar="TEXT", help="Only runs with this text in their id, session, labels or request.")
 @click.option("--before", metavar="ID", help="Only runs that were submitted before this one.")
-@as_json
+@json_option
 def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, before: str | None, as_json: bool) -> int:
     """List runs, the newest first."""
     with open_queries(workers=False, as_json=as_json) as queries:
@@ -33,79 +33,81 @@ def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, 
 
 @runs.command()
 @run_id
-@as_json
+@json_option
 def show(run_id: str, as_json: bool) -> int:
-    """Show a run with all its steps, as it stands now."""
+    """Show a run with all its steps, as they are now."""
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.show(run_id)
 
 
 @runs.command()
 @run_id
-@click.option("--from", "since", type=click.IntRange(0), metavar="OFFSET", help="Tell only what came after this event.")
-@as_json
+@click.option("--from", "since", type=click.IntRange(0), metavar="OFFSET", help="Only show events after this one.")
+@json_option
 def follow(run_id: str, since: int | None, as_json: bool) -> int:
-    """Watch a run until it is over, then show its answer. With --json: one event a line."""
+    """Show a run until it is over, then its result. With --json: one event a line."""
     with open_queries(workers=True, as_json=as_json) as queries:
         return queries.follow(run_id, since)
 
 
 @runs.command()
 @run_id
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer; then show how far it is.")
-@as_json
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer; then show the result so far.")
+@json_option
 def result(run_id: str, timeout: float | None, as_json: bool) -> int:
-    """Wait until a run is over, and show its answer."""
+    """Wait until a run is over, and show its result."""
     with open_queries(workers=True, as_json=as_json) as queries:
         return queries.result(run_id, timeout)
 
 
 @runs.command()
 @run_id
-@as_json
+@json_option
 def cancel(run_id: str, as_json: bool) -> int:
-    """End a run; what its workers do for it is stopped."""
+    """Cancel a run; its workers stop their work on it."""
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.cancel(run_id)
 
 
 @runs.command()
 @run_id
-@click.option("--from", "from_step", required=True, metavar="STEP", help="The step to begin with: a node, or an id that `show` tells.")
+@click.option(
+    "--from", "from_step", required=True, metavar="STEP", help="The first step to run again: a node, or an id in the output of `show`."
+)
 @click.option(
     "--set",
     "changes",
     multiple=True,
-    callback=assignments,
+    callback=parse_assignments,
     metavar="input.KEY=VALUE",
-    help="Change the input for what is done anew; VALUE is JSON, or a text.",
+    help="Change the input for the steps that run again; VALUE is JSON, or a text.",
 )
-@detach
-@as_json
+@detach_option
+@json_option
 def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:  # fmt: skip
-    """Do a run that is over anew from a step on, as a new run; what lies upstream is taken over."""
+    """Run a closed run again from a step on, as a new run. Steps upstream keep their outcomes."""
     with open_queries(workers=True, as_json=as_json) as queries:
-        made = queries.fork(run_id, from_step, changes)
-        return queries.detach(made) if detach else queries.watch(made)
+        run = queries.fork(run_id, from_step, changes)
+        return queries.detach(run) if detach else queries.watch(run)
 
 
 @runs.command()
 @run_id
-@detach
-@as_json
+@detach_option
+@json_option
 def retry(run_id: str, detach: bool, as_json: bool) -> int:
-    """Do anew what a failed or cancelled run left unfinished, as a new run; the rest is taken over."""
+    """Run the unfinished part of a failed or cancelled run again, as a new run."""
     with open_queries(workers=True, as_json=as_json) as queries:
-        made = queries.fork(run_id, None, {})
-        return queries.detach(made) if detach else queries.watch(made)
+        run = queries.fork(run_id, None, {})
+        return queries.detach(run) if detach else queries.watch(run)
 
 
 @runs.command()
 @run_id
 @click.argument("step")
-@click.argument("value", metavar="JSON", callback=json_value)
-@as_json
+@click.argument("value", metavar="JSON", callback=parse_json)
+@json_option
 def signal(run_id: str, step: str, value: Any, as_json: bool) -> int:
-    """Give a waiting step its value."""
+    """Send a waiting step its value."""
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.signal(run_id, step, value)

@@ -1,4 +1,4 @@
-"""`submit sessions`: conversations that are kept."""
+"""`submit sessions`: conversations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from cantata import text_format
 from cantata.cli.connect import open_queries
-from cantata.cli.options import as_json
+from cantata.cli.options import json_option
 from cantata.errors import ConfigError
 from cantata.state.sessions.conversations import fault_of
 
@@ -23,22 +23,22 @@ def sessions() -> None:
     """List, show and clear conversations."""
 
 
-def _sound(ctx: click.Context, option: click.Parameter, name: str) -> str:
+def _parse_name(ctx: click.Context, option: click.Parameter, name: str) -> str:
     if fault := fault_of(name):
         raise click.BadParameter(fault)
     return name
 
 
-name = click.argument("name", callback=_sound)
-tenant = click.option("--tenant", metavar="NAME", default="", help="Whose it is: the label `tenant` of its turns; nobody's if absent.")
+name = click.argument("name", callback=_parse_name)
+tenant = click.option("--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its turns; none if absent.")
 
 
 @sessions.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, those used last first.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the last used first.")
 @tenant
-@as_json
+@json_option
 def list_(limit: int, tenant: str, as_json: bool) -> int:
-    """List the conversations that were used last."""
+    """List conversations, the last used first."""
     with open_queries(workers=False, as_json=as_json) as queries:
         found = queries.client.sessions.of(tenant).list(limit)
     if as_json:
@@ -46,24 +46,24 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
     elif not found:
         click.echo("no conversations are kept here", err=True)
     for each in () if as_json else found:
-        click.echo(_row(each))
+        click.echo(_format_session(each))
     return 0
 
 
 @sessions.command()
 @name
-@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="How many entries, the newest; all if absent.")
+@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="How many of the newest entries; all if absent.")
 @tenant
-@as_json
+@json_option
 def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
-    """Show what was said in a conversation, the oldest first. With --json: one entry a line."""
+    """Show the entries of a conversation, the oldest first. With --json: one entry a line."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        kept = queries.client.sessions.of(tenant)
-        entries, waiting = kept.history(name, limit), kept.waiting(name)
+        conversations = queries.client.sessions.of(tenant)
+        entries, waiting = conversations.history(name, limit), conversations.waiting(name)
     if not entries and not waiting:
         raise ConfigError(f"no conversation {name!r} is kept here; `submit sessions list` shows those kept")
     for entry in entries:
-        click.echo(entry.model_dump_json() if as_json else _said(entry))
+        click.echo(entry.model_dump_json() if as_json else _format_entry(entry))
     for run_id in () if as_json else waiting:
         click.echo(f"under way: submit runs follow {run_id}", err=True)
     return 0
@@ -72,20 +72,20 @@ def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
 @sessions.command()
 @name
 @tenant
-@as_json
+@json_option
 def clear(name: str, tenant: str, as_json: bool) -> int:
-    """Forget what was said in a conversation. Its turns are kept as runs."""
+    """Delete the entries of a conversation. Its turns are kept as runs."""
     with open_queries(workers=False, as_json=as_json) as queries:
         count = queries.client.sessions.of(tenant).clear(name)
-    click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"{count} entries forgotten", err=not as_json)
+    click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"deleted {count} entries", err=not as_json)
     return 0
 
 
-def _row(each: SessionInfo) -> str:
+def _format_session(each: SessionInfo) -> str:
     used = datetime.fromtimestamp(each.last_used_at).astimezone().strftime("%m-%d %H:%M:%S")
     under_way = f"  {each.waiting} under way" if each.waiting else ""
     return f"{text_format.line(each.session, 60):30}  {used}  {each.entries:>5} entries{under_way}"
 
 
-def _said(entry: HistoryEntry) -> str:
+def _format_entry(entry: HistoryEntry) -> str:
     return f"{text_format.clock(int(entry.ts * 1000))} {text_format.speaker(entry.role, entry.agent)}: {text_format.clean(entry.content)}"

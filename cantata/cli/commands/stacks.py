@@ -1,4 +1,4 @@
-"""`submit up`, `status` and `down`: the processes that do the work."""
+"""`submit up`, `status` and `down`: the stack of a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from cantata import __version__, embedded, health, text_format
 from cantata.cli.main import FAILED
-from cantata.cli.options import as_json, configured
+from cantata.cli.options import config_option, json_option
 from cantata.errors import UnavailableError
 from cantata.health.facts import Unavailable
 from cantata.settings import settings
@@ -20,12 +20,12 @@ COLOURS = {"ok": "green", "degraded": "yellow", "failing": "red"}
 
 
 @click.command()
-@configured
-@click.option("--no-flower", is_flag=True, help="Start no Flower, which shows the tasks in a browser.")
-@click.option("--no-gateway", is_flag=True, help="Start no gateway, which answers over HTTP and WebSockets.")
+@config_option
+@click.option("--no-flower", is_flag=True, help="Do not start Flower, the task monitor.")
+@click.option("--no-gateway", is_flag=True, help="Do not start the gateway (HTTP and WebSockets).")
 @click.option("--agents", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Processes for model turns.")
-@click.option("--tools", type=click.IntRange(1), metavar="N", help="Processes for tools; one a processor if absent.")
-@as_json
+@click.option("--tools", type=click.IntRange(1), metavar="N", help="Processes for tools; one for each processor if absent.")
+@json_option
 def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools: int | None, as_json: bool) -> int:
     """Start a stack in this folder and keep it running."""
     stack = embedded.attach()
@@ -33,52 +33,52 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
         stack = embedded.Stack.start(
             agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True
         )  # fmt: skip
-        said = "the stack runs"
+        state = "the stack is running"
     else:
-        said = "a stack runs already"
+        state = "a stack is already running"
     if as_json:
         click.echo(json.dumps(embedded.status().to_json()))
         return 0
-    click.echo(f"{said} in {stack.home.path}; submit down stops it")
+    click.echo(f"{state} in {stack.home.path}; submit down stops it")
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
     if stack.gateway_url:
         click.echo(f"gateway and run pages: {stack.gateway_url}")
     for name, port in stack.moved.items():
-        click.echo(f"the usual port {port} was taken, so the {name} of this folder has another, which it keeps", err=True)
+        click.echo(f"port {port} was taken, so the {name} of this folder has another one, which it keeps", err=True)
     if fault := stack.code_fault:
-        click.echo(f"warning: the stack still serves the code of before: {fault}", err=True)
+        click.echo(f"warning: the stack still serves the previous code: {fault}", err=True)
     if os.environ.get("REDIS_URL"):
-        click.echo("REDIS_URL is set, so commands here talk to that Redis, not to this stack", err=True)
+        click.echo("REDIS_URL is set, so commands here use that Redis, not this stack", err=True)
     return 0
 
 
 @click.command()
-@as_json
+@json_option
 def down(as_json: bool) -> int:
     """Stop the stack of this folder."""
     stopped = embedded.down()
     if as_json:
         click.echo(json.dumps({"stopped": stopped}))
     else:
-        click.echo("the stack is stopped" if stopped else "no stack runs in this folder")
+        click.echo("the stack is stopped" if stopped else "no stack is running in this folder")
     return 0
 
 
 @click.command()
-@click.option("--gateway", metavar="URL", help="A gateway to ask too; that of the stack here if absent.")
-@click.option("--flower", metavar="URL", help="The same of Flower.")
-@as_json
+@click.option("--gateway", metavar="URL", help="The gateway to check; that of the stack here if absent.")
+@click.option("--flower", metavar="URL", help="The Flower to check; that of the stack here if absent.")
+@json_option
 def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     """Check this deployment, and show what runs.
 
     Prints one line per check: ok, degraded or failing, with the action to take. If any is failing the exit status is 1.
     """
     stack = embedded.status()
-    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if that gives no answer: then this is reported
+    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if it does not answer, which is then reported
     if url is None:
         _print_status(stack, None, [], as_json)
-        raise UnavailableError("no REDIS_URL, and no stack of `submit up` here")
+        raise UnavailableError("nothing to check: REDIS_URL is not set, and there is no stack of `submit up` here")
     own = stack if stack.url == url else None
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
     facts = health.gather(
@@ -112,22 +112,24 @@ def _show_health(found: health.HealthReport) -> None:
 
 
 def _show(stack: embedded.StackStatus, workers: list[registry.Worker]) -> None:
-    kind = "kept until `submit down`" if stack.kept else "of a command that runs now"
-    click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no stack runs'}")
+    kind = "kept until `submit down`" if stack.kept else "of a command under way"
+    click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no running stack'}")
     for process in stack.processes:
-        lasted = text_format.duration((time.time() - process.started_s) * 1000) if process.alive else "dead"
-        click.echo(f"  {process.name:17}  pid {process.pid:<8}  {lasted:>12}  {', '.join(process.queues)}".rstrip())
+        uptime = text_format.duration((time.time() - process.started_s) * 1000) if process.alive else "dead"
+        click.echo(f"  {process.name:17}  pid {process.pid:<8}  {uptime:>12}  {', '.join(process.queues)}".rstrip())
     if stack.flower_url:
         click.echo(f"Flower: {stack.flower_url}")
     if stack.gateway_url:
         click.echo(f"gateway and run pages: {stack.gateway_url}")
     if workers:
-        click.echo("workers that take work now:")
+        click.echo("workers:")
     for worker in workers:
-        click.echo(f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_beside(worker)}")
+        click.echo(
+            f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_worker_notes(worker)}"
+        )
 
 
-def _beside(worker: registry.Worker) -> str:
-    shown = f"  metrics: {worker.metrics_url}" if worker.metrics_url else ""
+def _worker_notes(worker: registry.Worker) -> str:
+    metrics = f"  metrics: {worker.metrics_url}" if worker.metrics_url else ""
     off = abs(worker.clock_off_s) > registry.CLOCK_OFF_S
-    return f"{shown}  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if off else shown
+    return f"{metrics}  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if off else metrics

@@ -1,4 +1,4 @@
-"""A run on a terminal: its tree, painted anew ten times a second while it works."""
+"""Live view of a run on a terminal: its tree, rendered ten times a second."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cantata.runs.view import MapProgress, RunView, StepProgress
 
 MAX_ROWS = 30
 MAX_WARNINGS = 3
-MAX_TAIL = 80  # characters of a reply that is coming
-AROUND = 5  # lines of the terminal that are not for the tree: title, warnings, prompt
-FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+MAX_TAIL = 80  # characters of a reply under way
+RESERVED_LINES = 5  # of the terminal, for title, warnings and prompt
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 SIGNS: Mapping[str, tuple[str, str]] = {
     "waiting": ("·", "dim"),
@@ -36,36 +36,36 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "timed_out": ("✗", "yellow"),
     "stopped": ("-", "dim"),
 }
-"""State of a step → its sign and style; one that runs turns."""
-RETRIED = ("↻", "yellow")
+"""State of a step → its sign and style; a running step has a spinner."""
+RETRIED_SIGN = ("↻", "yellow")
 
-Events = Callable[[int], list[RunEvent]]
-"""Offset → the events after it that come within a tenth of a second."""
+EventReader = Callable[[int], list[RunEvent]]
+"""Offset → the events after it, those that come within 0.1 s included."""
 
-Infos = Callable[[list[str]], Mapping[str, Mapping[str, JsonValue]]]
-"""Ids of steps → what the ledger recorded of their ends."""
+InfoReader = Callable[[list[str]], Mapping[str, Mapping[str, JsonValue]]]
+"""Ids of steps → their infos in the ledger."""
 
 
-def watch(view: RunView, events: Events, infos: Infos, *, ahead_ms: float = 0.0) -> RunView:
+def watch(view: RunView, events: EventReader, infos: InfoReader, *, ahead_ms: float = 0.0) -> RunView:
     """Show a run until it is over; `ahead_ms` is how far Redis's clock is ahead of ours."""
     console = Console(stderr=True, highlight=False)
-    most = max(5, min(MAX_ROWS, console.height - AROUND))
+    max_rows = max(5, min(MAX_ROWS, console.height - RESERVED_LINES))
     with Live(console=console, auto_refresh=False) as live:
         while view.status not in RUN_OVER:
             view = view.apply(*events(view.seq))
             ended = view.without_usage()
             view = view.with_usage(infos(ended)) if ended else view
-            live.update(paint(view, time.time() * 1000 + ahead_ms, most=most), refresh=True)
+            live.update(render(view, time.time() * 1000 + ahead_ms, max_rows=max_rows), refresh=True)
     return view
 
 
-def paint(view: RunView, now_ms: float, *, most: int = MAX_ROWS) -> RenderableType:
-    """Return the tree as it is at this moment."""
+def render(view: RunView, now_ms: float, *, max_rows: int = MAX_ROWS) -> RenderableType:
+    """Return the tree as it is at a moment."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
     table.add_column(no_wrap=True, justify="right", min_width=8)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    for row in rows(view, most=most):
+    for row in rows(view, max_rows=max_rows):
         table.add_row(*_cells(row, view, now_ms))
     warnings = [Text(f"! {text_format.line(warning, 300)}", style="yellow") for warning in view.warnings[-MAX_WARNINGS:]]
     return Group(_title(view, now_ms), table, *warnings)
@@ -82,7 +82,9 @@ def _cells(row: Row, view: RunView, now_ms: float) -> tuple[RenderableType, Rend
         return Text(f"… {row.folded:,} {row.name}", style="dim"), Text(""), Text("")
     step = row.step
     is_running = step.state == "running" or (step.items is not None and step.state == "expanded")
-    sign, style = (FRAMES[int(now_ms / 100) % len(FRAMES)], "cyan") if is_running else RETRIED if _is_retried(step) else SIGNS[step.state]
+    sign, style = (
+        (SPINNER[int(now_ms / 100) % len(SPINNER)], "cyan") if is_running else RETRIED_SIGN if _is_retried(step) else SIGNS[step.state]
+    )
     name = Text.assemble("  " * row.depth, (sign, style), " ", (text_format.line(row.name, 60), "dim" if style == "dim" else ""))
     return name, Text(_time(step, now_ms), style="dim"), _progress(step.items, step.note) if step.items else _note(step)
 
@@ -111,7 +113,7 @@ def _note(step: StepProgress) -> Text:
 
 
 def _tail(reply: str) -> str:
-    """Return the end of a reply that is coming, as far as a line has room."""
+    """Return the end of a reply under way, as much as fits in a line."""
     text = text_format.line(reply, len(reply))
     return text if len(text) <= MAX_TAIL else f"…{text[1 - MAX_TAIL :]}"
 

@@ -1,4 +1,4 @@
-"""A run in plain lines, where no terminal watches: one for each thing that a person may want to know."""
+"""Plain view of a run, without a terminal: a line for each event worth one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan as text: the graph as a tree of what grows out of what, and the canvases that will send it."""
+"""A plan as text: the graph with the known expansions of its steps, and the canvases that dispatch it."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from cantata.planning.canvas import Canvas, Dispatch
 from cantata.planning.chains import expansion
 from cantata.planning.turns import agent_steps, turn_plan
 
-DEEPEST = 5  # levels of growth that are shown: chains may run each other
+MAX_DEPTH = 5  # shown levels of expansion: chains may run each other
 
 
 @dataclass(frozen=True)
-class Branch:
-    """A line of a tree, and those under it."""
+class TreeLine:
+    """A line of a tree, and the lines under it."""
 
     text: str
-    under: Sequence[Branch] = field(default=())
+    children: Sequence[TreeLine] = field(default=())
 
 
-def drawn(branches: Sequence[Branch], indent: str = "") -> Iterator[str]:
-    """The lines of a tree."""
-    for branch in branches:
-        is_last = branch is branches[-1]
-        yield f"{indent}{'└─ ' if is_last else '├─ '}{branch.text}"
-        yield from drawn(branch.under, f"{indent}{'   ' if is_last else '│  '}")
+def draw_tree(lines: Sequence[TreeLine], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a tree."""
+    for line in lines:
+        is_last = line is lines[-1]
+        yield f"{indent}{'└─ ' if is_last else '├─ '}{line.text}"
+        yield from draw_tree(line.children, f"{indent}{'   ' if is_last else '│  '}")
 
 
-def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> list[Branch]:
-    """Each step with its queue, what it waits for, and what is known to grow out of it."""
+def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> list[TreeLine]:
+    """Return the steps of a graph with their queues, dependencies and known expansions."""
     before: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         before.setdefault(edge.target, []).append(edge)
     steps = {step.id: step for step in graph.steps}
     width = max((len(step.id) for step in graph.steps), default=0)
     return [
-        Branch(f"{step.id:{width}}  {_describe(step)}{_after(before.get(step.id, ()))}", _growth(step, definitions, depth))
+        TreeLine(f"{step.id:{width}}  {_describe(step)}{_dependencies(before.get(step.id, ()))}", _expansion(step, definitions, depth))
         for step in (steps[step_id] for wave in _waves(graph) for step_id in wave)
     ]
 
 
 def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
-    """Return the canvases in the order in which they go out, if every edge is taken, and between them the steps that need no message.
+    """Yield the canvases in the order of their dispatch, if every edge is taken, and between them the steps that need no message.
 
-    Who plans has the graph at hand, and sends with it what is ready at first and behind decisions; who does another step has none.
+    The planner has the graph, so it dispatches the first steps and those behind decisions with it; workers of other steps do not.
     """
     steps, followers = {step.id: step for step in graph.steps}, canvas.Followers(graph)
     sources: dict[str, set[str]] = {step_id: set() for step_id in steps}
@@ -70,65 +70,65 @@ def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
             decided.update(step.id for step in unsent if has_graph and step.decides)
 
 
-def canvas_tree(found: Iterable[Canvas | Step]) -> list[Branch]:
-    """Return what `canvases_of` found, as text."""
-    return [Branch(f"{each.id}  {_place(each)}, without a message") if isinstance(each, Step) else _canvas(each) for each in found]
+def canvas_tree(found: Iterable[Canvas | Step]) -> list[TreeLine]:
+    """Return the tree of what `canvases_of` yields."""
+    return [TreeLine(f"{each.id}  {_destination(each)}, without a message") if isinstance(each, Step) else _canvas(each) for each in found]
 
 
 def _waves(graph: Graph) -> Iterator[list[str]]:
-    """The steps, each in a later wave than those it waits for."""
-    place = {step.id: number for number, step in enumerate(graph.steps)}
-    sorter = TopologicalSorter(dict.fromkeys(place, ()))
+    """Yield the ids of steps in waves, each step in a later wave than its dependencies."""
+    order = {step.id: number for number, step in enumerate(graph.steps)}
+    sorter = TopologicalSorter(dict.fromkeys(order, ()))
     for edge in graph.edges:
-        if edge.source in place and edge.target in place:
+        if edge.source in order and edge.target in order:
             sorter.add(edge.target, edge.source)
     sorter.prepare()
     while sorter.is_active():
         wave = sorter.get_ready()
-        yield sorted(wave, key=place.__getitem__)
+        yield sorted(wave, key=order.__getitem__)
         sorter.done(*wave)
 
 
 def _describe(step: Step) -> str:
-    what = step.work.replace(":", " ", 1) if step.work else ""
-    return "  ".join(part for part in (step.kind, what, _place(step)) if part)
+    work = step.work.replace(":", " ", 1) if step.work else ""
+    return "  ".join(part for part in (step.kind, work, _destination(step)) if part)
 
 
-def _place(spec: Spec) -> str:
+def _destination(spec: Spec) -> str:
     if spec.kind == "wait":
         return "parked until its signal"
     return "in place" if spec.decides else f"queue {spec.queue}"
 
 
-def _after(edges: Iterable[Edge]) -> str:
+def _dependencies(edges: Iterable[Edge]) -> str:
     names = [edge.source + (f" [{edge.label}]" if edge.label != "done" else "") for edge in edges]
     return f"  after {', '.join(names)}" if names else ""
 
 
-def _growth(step: Step, definitions: Definitions, depth: int) -> list[Branch]:
-    """What a step will grow, as far as it is known now."""
-    grow = _GROWTH.get(step.kind)
-    return graph_tree(grow(step, definitions), definitions, depth=depth + 1) if grow and depth < DEEPEST else []
+def _expansion(step: Step, definitions: Definitions, depth: int) -> list[TreeLine]:
+    """Return the steps that a step will expand to, as far as they are known now."""
+    expand = _EXPANSIONS.get(step.kind)
+    return graph_tree(expand(step, definitions), definitions, depth=depth + 1) if expand and depth < MAX_DEPTH else []
 
 
-def _chain(step: Step, definitions: Definitions) -> Graph:
+def _expand_chain(step: Step, definitions: Definitions) -> Graph:
     name = str(step.params["chain"])
     chain = definitions.chains[name]
     return expansion.expand_chain(chain.nodes, chain.entry_node, definitions, parent=step.id, chain=name)
 
 
-_GROWTH: Mapping[str, Callable[[Step, Definitions], Graph]] = {
+_EXPANSIONS: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "chain.map": lambda step, _: expansion.expand_map(step.id, step, [None]),
-    "chain.run": _chain,
+    "chain.run": _expand_chain,
     "agent.run": lambda step, definitions: agent_steps.agent_fragment(str(step.params["agent"]), definitions, parent=step.id, spec=step),
     "team.run": lambda step, definitions: turn_plan.team_fragment(str(step.params["team"]), definitions, parent=step.id),
 }
 
 
-def _canvas(each: Canvas) -> Branch:
+def _canvas(each: Canvas) -> TreeLine:
     if isinstance(each, chord):
-        return Branch("chord", [Branch("group", [_canvas(member) for member in each.tasks]), _canvas(each.body)])
+        return TreeLine("chord", [TreeLine("group", [_canvas(member) for member in each.tasks]), _canvas(each.body)])
     if isinstance(each, chain | group):
-        return Branch(each.subtask_type, [_canvas(member) for member in each.tasks])
+        return TreeLine(each.subtask_type, [_canvas(member) for member in each.tasks])
     queue = each.app.step_queue(each.options["queue"])  # type: ignore[attr-defined]  # our app
-    return Branch(f"{each.task} {', '.join(canvas.steps_of(each))}  to queue {queue}")
+    return TreeLine(f"{each.task} {', '.join(canvas.steps_of(each))}  to queue {queue}")

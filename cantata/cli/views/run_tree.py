@@ -1,4 +1,4 @@
-"""The tree of a run, line by line: steps that run or failed are shown, the rest is folded where it does not fit."""
+"""Rows of a run's tree: steps that run or failed are kept, others are folded if not all fit."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import dataclass
 
 from cantata.runs.view import VIEW_OVER, RunView, StepProgress, ancestors
 
-UNSEEN = StepProgress()
-KEPT_NEXT = 3  # waiting steps that are kept beside those that work
+NO_PROGRESS = StepProgress()
+MAX_NEXT = 3  # waiting steps that are kept beside the running ones
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the tree: a step, or a count of steps that are folded into one line."""
+    """A row of the tree: a step, or a count of steps that are folded into one row."""
 
     name: str
     depth: int = 0
-    step: StepProgress = UNSEEN
+    step: StepProgress = NO_PROGRESS
     folded: int = 0
 
 
-def rows(view: RunView, *, most: int = 30) -> list[Row]:
-    """Return the tree, line by line: steps under the one that expanded to them, and not more than `most` lines.
+def rows(view: RunView, *, max_rows: int = 30) -> list[Row]:
+    """Return the rows of the tree, at max_rows `max_rows`: steps are under the one that expanded to them.
 
     Those that run or failed are kept, and the next that wait; older finished steps and later waiting ones are folded into a count.
     """
     tree = list(_tree(view.steps))
-    if len(tree) <= most:
+    if len(tree) <= max_rows:
         return tree
-    next_ones = [i for i, row in enumerate(tree) if row.step.state == "waiting"][:KEPT_NEXT]
-    order = sorted(range(len(tree)), key=lambda i: (1 if i in next_ones else _rank(tree[i]), _closeness(tree[i], i)))
-    kept = set(order[: most - 2])
+    next_ones = [i for i, row in enumerate(tree) if row.step.state == "waiting"][:MAX_NEXT]
+    order = sorted(range(len(tree)), key=lambda i: (1 if i in next_ones else _rank(tree[i]), _distance(tree[i], i)))
+    kept = set(order[: max_rows - 2])
     folded = [row for i, row in enumerate(tree) if i not in kept]
     over = sum(row.step.state in VIEW_OVER for row in folded)
     shown = [row for i, row in enumerate(tree) if i in kept]
@@ -41,7 +41,7 @@ def rows(view: RunView, *, most: int = 30) -> list[Row]:
 
 
 def _tree(steps: Mapping[str, StepProgress]) -> Iterator[Row]:
-    """Yield the steps depth first, each under the nearest step that its id begins with."""
+    """Yield the steps depth first, each under the nearest step whose id is a prefix of its own."""
     under: dict[str, list[str]] = {}
     for step_id in steps:
         parent = next((name for name in ancestors(step_id) if name in steps), "")
@@ -54,13 +54,13 @@ def _tree(steps: Mapping[str, StepProgress]) -> Iterator[Row]:
 
 
 def _rank(row: Row) -> int:
-    """Rank a row by how soon it is kept where not all fit: 0 first."""
+    """Return the rank of a row for keeping it if not all fit: 0 first."""
     is_retried = row.step.attempt > 0 and row.step.state in ("waiting", "ready")
     if is_retried or row.step.state in ("running", "waiting_signal") or (row.step.items and row.step.state not in VIEW_OVER):
         return 0
     return {"failed": 1, "expanded": 2, "waiting": 4}.get(row.step.state, 3)
 
 
-def _closeness(row: Row, place: int) -> int:
-    """Prefer the latest of the steps that are over, the next of those that wait."""
-    return place if row.step.state == "waiting" else -place
+def _distance(row: Row, index: int) -> int:
+    """Return a sort key that prefers the next of the waiting steps and the latest of all others."""
+    return index if row.step.state == "waiting" else -index

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
-from cantata.cli.views.live_view import paint
+from cantata.cli.views.live_view import render
 from cantata.cli.views.plain_view import apply_and_describe
 from cantata.cli.views.run_tree import Row, rows
 from cantata.models.events import RunEvent, event_of
@@ -61,7 +61,7 @@ def begun() -> History:
 def painted(view: RunView, now_ms: float = BEGAN) -> str:
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(paint(view, now_ms))
+        console.print(render(view, now_ms))
     return capture.get()
 
 
@@ -222,7 +222,7 @@ def test_grown_steps_stand_under_their_grower() -> None:
 def test_a_tree_that_fits_is_shown_whole() -> None:
     view = RunView("r1", {f"s{i}": StepProgress("done") for i in range(30)})
 
-    assert len(rows(view, most=30)) == 30
+    assert len(rows(view, max_rows=30)) == 30
 
 
 def test_what_works_stays_when_the_rest_is_folded() -> None:
@@ -232,7 +232,7 @@ def test_what_works_stays_when_the_rest_is_folded() -> None:
         | {f"w{i}": StepProgress("waiting") for i in range(500)}
     )
 
-    tree = rows(RunView("r1", steps), most=10)
+    tree = rows(RunView("r1", steps), max_rows=10)
 
     assert len(tree) == 10
     assert (tree[0].folded, tree[-1].folded) == (496, 497)
@@ -240,7 +240,7 @@ def test_what_works_stays_when_the_rest_is_folded() -> None:
 
 
 def test_what_waits_is_shown_in_the_order_in_which_it_comes() -> None:
-    tree = rows(RunView("r1", {f"w{i}": StepProgress("waiting") for i in range(20)}), most=5)
+    tree = rows(RunView("r1", {f"w{i}": StepProgress("waiting") for i in range(20)}), max_rows=5)
 
     assert names(tree) == ["w0", "w1", "w2", "more steps"]
 
