@@ -46,12 +46,12 @@ class RunQueries(RunSubmission):
 
     def list(self, most: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
         """Print runs, newest first, from behind one of them."""
-        wanted = Wanted(statuses=tuple(statuses), kind=kind, text=text)
+        wanted = RunFilter(statuses=tuple(statuses), kind=kind, text=text)
         found = [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), most)]
         if self._as_json:
             click.echo(json.dumps([_summary(run) for run in found], ensure_ascii=False))
         elif not found:
-            print_note("no runs are kept here" if wanted == Wanted() and behind is None else "no such runs are kept here")
+            print_note("no runs are kept here" if wanted == RunFilter() and behind is None else "no such runs are kept here")
         for run in () if self._as_json else found:
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))

@@ -50,13 +50,16 @@ def measure_pages(client: EmbeddedClient, *, runs: int) -> list[Wait]:
 def _lists(ledger: Ledger, redis: Redis, runs: int) -> Iterator[Wait]:
     _accept(ledger, runs)
     firsts = {
-        "first page": Wanted(), "of a tenant": Wanted("tenant-3"), "of a kind": Wanted(kind="chain"),
-        "cancelled": Wanted(statuses=("cancelled",)),
+        "first page": RunFilter(), "of a tenant": RunFilter("tenant-3"), "of a kind": RunFilter(kind="chain"),
+        "cancelled": RunFilter(statuses=("cancelled",)),
     }  # fmt: skip
     for name, wanted in firsts.items():
         yield Wait(f"{runs:,} runs, {name}", [_took_ms(partial(find, ledger, wanted)) for _ in range(TIMES)])
     redis.config_set("slowlog-log-slower-than", SLOW_US)
-    for name, wanted in {"all cancelled": Wanted(statuses=("cancelled",)), "a text that is nowhere": Wanted(text="order zero")}.items():
+    for name, wanted in {
+        "all cancelled": RunFilter(statuses=("cancelled",)),
+        "a text that is nowhere": RunFilter(text="order zero"),
+    }.items():
         redis.slowlog_reset()
         took_ms = _took_ms(partial(_walk, ledger, wanted))
         slowest_us = max((each["duration"] for each in redis.slowlog_get(128)), default=SLOW_US)
@@ -78,10 +81,10 @@ def _accept(ledger: Ledger, runs: int) -> None:
             sys.stderr.write(f"{number:,} runs are taken in\n")
 
 
-def _walk(ledger: Ledger, wanted: Wanted) -> None:
-    page = find(ledger, wanted)
+def _walk(ledger: Ledger, wanted: RunFilter) -> None:
+    page = find_page(ledger, wanted)
     while page.next is not None:
-        page = find(ledger, wanted, before=page.next)
+        page = find_page(ledger, wanted, before=page.next)
 
 
 def _graphs(client: EmbeddedClient) -> Iterator[Wait]:

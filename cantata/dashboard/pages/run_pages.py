@@ -55,7 +55,7 @@ class Pages:
         before: str | None = None, most: int = 50,
     ) -> RunList:  # fmt: skip
         """Runs, newest first, from after the place `before` that an earlier answer gave as `next`."""
-        return listing.find_page(self._ledger, Wanted(tenant, tuple(statuses), kind, text), before=before, most=most)
+        return listing.find_page(self._ledger, RunFilter(tenant, tuple(statuses), kind, text), before=before, most=most)
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """A run's graph as it stands, with the first items of the maps that are opened."""

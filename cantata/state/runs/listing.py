@@ -49,7 +49,7 @@ class RunList(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunFilter:
     """Which runs are listed."""
 
     tenant: str | None = None
@@ -69,18 +69,18 @@ class Wanted:
             raise ConfigError(f"the text to search for has {len(self.text)} characters; {MAX_SEARCH_CHARS} are the most", source="runs")
 
 
-def find(ledger: Ledger, wanted: Wanted, *, before: str | None = None, most: int = 50) -> RunList:
+def find_page(ledger: Ledger, wanted: RunFilter, *, before: str | None = None, most: int = 50) -> RunList:
     """A page of runs, from behind the place that an earlier page gave as `next`. Raises ConfigError for a place that is none."""
     search = _Search(ledger, wanted, None if before is None else _place(before), most)
     search.run()
     return search.page()
 
 
-def every(ledger: Ledger, wanted: Wanted, *, behind: str | None = None) -> Iterator[RunSummary]:
+def iterate(ledger: Ledger, wanted: RunFilter, *, behind: str | None = None) -> Iterator[RunSummary]:
     """Runs, newest first, from behind the one with an id. Raises UnknownRunError if there is no run of that id."""
     before = None if behind is None else _place_of(ledger, behind)
     while True:
-        page = find(ledger, wanted, before=before)
+        page = find_page(ledger, wanted, before=before)
         yield from page.runs
         before = page.next
         if before is None:
@@ -98,7 +98,7 @@ def _place_of(ledger: Ledger, run_id: str) -> str:
 
 
 @dataclass(slots=True)
-class _Front:
+class _ShardCursor:
     """How far a shard was looked through."""
 
     shard: int
@@ -109,12 +109,12 @@ class _Front:
 class _Search:
     """A page in the making. Runs are sure to be the next ones down to the newest place at which a shard still has to go on."""
 
-    def __init__(self, ledger: Ledger, wanted: Wanted, start: Place | None, most: int) -> None:
+    def __init__(self, ledger: Ledger, wanted: RunFilter, start: Place | None, most: int) -> None:
         self._ledger = ledger
         self._wanted = wanted
         self._most = most
         self._start = start
-        self._fronts = [_Front(shard, start) for shard in range(SHARDS)]
+        self._fronts = [_ShardCursor(shard, start) for shard in range(SHARDS)]
         self._found: list[tuple[Place, RunSummary]] = []
         self._looks = self._rounds = 0
         self._origin_ms = start[0] if start else 0
@@ -123,16 +123,16 @@ class _Search:
         """Look until the page is full, all is looked through, or it was enough."""
         fronts = self._fronts
         while fronts and self._looks < MAX_SCANNED and self._rounds < MAX_ROUNDS:
-            self._look(fronts)
+            self._scan(fronts)
             self._rounds += 1
             self._found.sort(key=lambda found: found[0], reverse=True)
-            fronts = self._behind()
+            fronts = self._unfinished()
 
     def page(self) -> RunList:
         """What was found, as far as it is sure."""
         bound = self._bound()
         if bound is not None and self._wanted.tenant is not None:
-            bound = self._told(bound)
+            bound = self._public_bound(bound)
         sure = [found for found in self._found if bound is None or found[0] >= bound]
         if len(sure) > self._most:
             sure = sure[: self._most]
@@ -142,13 +142,13 @@ class _Search:
     def _bound(self) -> Place | None:
         return max((front.place for front in self._fronts if front.is_open and front.place), default=None)
 
-    def _told(self, bound: Place) -> Place:
+    def _public_bound(self, bound: Place) -> Place:
         """The bound as a tenant may know it: without the id of another's run, so before all that was accepted at that moment."""
         moment = bound[0], ANY_RUN
         is_own = any(place == bound for place, _ in self._found)
         return bound if is_own or (self._start is not None and moment >= self._start) else moment
 
-    def _behind(self) -> list[_Front]:
+    def _unfinished(self) -> list[_ShardCursor]:
         """The shards to look on in: those that are not as far as the page goes, or lie behind the others."""
         still = [(front, front.place) for front in self._fronts if front.is_open and front.place]
         if len(self._found) >= self._most:
@@ -159,7 +159,7 @@ class _Search:
         least_ms = min(self._origin_ms - place[0] for _, place in still)
         return [front for front, place in still if self._origin_ms - place[0] <= 2 * least_ms]
 
-    def _look(self, fronts: Sequence[_Front]) -> None:
+    def _scan(self, fronts: Sequence[_ShardCursor]) -> None:
         wanted = self._wanted
         fixed = (
             str(self._most // SHARDS + 2), str(min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts))),
@@ -174,10 +174,10 @@ class _Search:
             front.is_open = not is_end
             front.place = (int(at), run_id) if run_id else front.place
             self._looks += looks
-            self._found += [found for row in rows if wanted_in((found := _row(row, int(now) / 1000))[1], wanted.text)]
+            self._found += [found for row in rows if matches_text((found := _row(row, int(now) / 1000))[1], wanted.text)]
 
 
-def wanted_in(run: RunSummary, text: str) -> bool:
+def matches_text(run: RunSummary, text: str) -> bool:
     """Whether a text is in a run's id, title, session or labels."""
     if not text:
         return True

@@ -155,7 +155,7 @@ def test_a_failed_item_is_told_by_its_number_and_a_run_with_failures_as_one(clie
         assert response.error is not None
         assert response.error.message.startswith("node 'w[3]' failed: ")
         assert (response.error.node_id, response.error.index) == ("w", 3)
-    listed = next(each for each in listing.iterate(client.ledger, Wanted()) if each.run_id == run.run_id)
+    listed = next(each for each in listing.iterate(client.ledger, RunFilter()) if each.run_id == run.run_id)
     assert listed.state == state
     assert [event.failures for event in run.log() if isinstance(event, RunClosed)] == [listed.failures]
 

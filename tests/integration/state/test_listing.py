@@ -34,11 +34,11 @@ def ids(runs: list[RunSummary]) -> list[str]:
     return [run.run_id for run in runs]
 
 
-def pages(ledger: Ledger, wanted: Wanted, most: int) -> list[list[str]]:
+def pages(ledger: Ledger, wanted: RunFilter, most: int) -> list[list[str]]:
     """All pages of a list."""
-    found = [find(ledger, wanted, most=most)]
+    found = [find_page(ledger, wanted, most=most)]
     while found[-1].next is not None:
-        found.append(find(ledger, wanted, before=found[-1].next, most=most))
+        found.append(find_page(ledger, wanted, before=found[-1].next, most=most))
     return [ids(page.runs) for page in found]
 
 
@@ -47,7 +47,7 @@ def test_every_run_is_on_one_page_newest_first(ledger: Ledger) -> None:
     for number, run_id in enumerate(accepted):
         backdate(ledger, run_id, 1000 + number // 7)  # some at the same time
 
-    listed = [run_id for page in pages(ledger, Wanted(), 40) for run_id in page]
+    listed = [run_id for page in pages(ledger, RunFilter(), 40) for run_id in page]
 
     order = sorted(accepted, key=lambda run_id: (1000 + accepted.index(run_id) // 7, run_id), reverse=True)
     assert listed == order
@@ -55,14 +55,14 @@ def test_every_run_is_on_one_page_newest_first(ledger: Ledger) -> None:
 
 def test_runs_that_come_meanwhile_move_nothing(ledger: Ledger) -> None:
     older = {accept(ledger, f"older-{number}") for number in range(60)}
-    first = find(ledger, Wanted(), most=25)
+    first = find_page(ledger, RunFilter(), most=25)
     for number in range(60):
         accept(ledger, f"newer-{number}")
 
     listed = ids(first.runs)
     before = first.next
     while before is not None:
-        page = find(ledger, Wanted(), before=before, most=25)
+        page = find_page(ledger, RunFilter(), before=before, most=25)
         listed += ids(page.runs)
         before = page.next
 
@@ -77,7 +77,7 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
     ledger.cancel(accept(ledger, "ended", tenant="me"))
 
     def found(tenant: str | None = "me", **wanted: object) -> list[str]:
-        return sorted(ids(find(ledger, Wanted(tenant, **wanted)).runs))  # type: ignore[arg-type]  # of several types
+        return sorted(ids(find_page(ledger, RunFilter(tenant, **wanted)).runs))  # type: ignore[arg-type]  # of several types
 
     assert found() == ["chain", "ended", "said"]
     assert found("nobody") == found("") == []
@@ -87,7 +87,7 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
     for text in ("GRÖßE der", "42", "anna b", "SAID", "tenant=me"):
         assert "said" in found(text=text), text
     assert found(text="bestellung größe") == []
-    (run,) = find(ledger, Wanted("me", text="said")).runs
+    (run,) = find_page(ledger, RunFilter("me", text="said")).runs
     assert (run.title, run.session, run.labels, run.count, run.left) == ("Größe der Bestellung 42", "Anna B", {"tenant": "me"}, 1, 1)
     assert run.created_at <= run.now
 
@@ -98,7 +98,7 @@ def test_what_is_rare_is_found_in_bounded_steps(ledger: Ledger, monkeypatch: pyt
     for number in range(600):
         accept(ledger, f"run-{number}", tenant="rare" if number in (3, 300) else "")
 
-    found = pages(ledger, Wanted("rare"), 10)
+    found = pages(ledger, RunFilter("rare"), 10)
 
     assert [run_id for page in found for run_id in page] == ["run-300", "run-3"]
     assert len(found) > 3, "a page may be short, or empty, though more follow"
@@ -113,7 +113,7 @@ def test_a_place_in_the_list_tells_nothing_of_other_tenants(ledger: Ledger, monk
         backdate(ledger, run_id, 1000 + number // 2)  # two at each moment
 
     found, before = [], None
-    while (page := find(ledger, Wanted("me"), before=before, most=3)).next is not None:
+    while (page := find_page(ledger, RunFilter("me"), before=before, most=3)).next is not None:
         found += ids(page.runs)
         before = page.next
         assert "yours" not in before
@@ -129,7 +129,7 @@ def test_a_busy_session_hides_no_others(ledger: Ledger, monkeypatch: pytest.Monk
     numbers = (number for number in range(100_000) if shard_of(f"busy-{number}") == shard)
     busy = [accept(ledger, f"busy-{next(numbers)}", session="busy") for _ in range(150)]
 
-    listed = [run_id for page in pages(ledger, Wanted(), 20) for run_id in page]
+    listed = [run_id for page in pages(ledger, RunFilter(), 20) for run_id in page]
 
     assert len(listed) == 200
     assert set(listed[:150]) == set(busy)
@@ -140,7 +140,7 @@ def test_a_run_that_has_expired_is_passed_by(ledger: Ledger, valkey: Redis) -> N
     accept(ledger, "stays")
     valkey.zadd(f"{shard_key(None, shard_of('gone'))}:runs", {"gone": 1})
 
-    assert pages(ledger, Wanted(), 10) == [["stays"]]
+    assert pages(ledger, RunFilter(), 10) == [["stays"]]
     valkey.zrem(f"{shard_key(None, shard_of('gone'))}:runs", "gone")
 
 
@@ -149,14 +149,14 @@ def test_a_list_goes_on_behind_a_run(ledger: Ledger) -> None:
     for number, run_id in enumerate(accepted):
         backdate(ledger, run_id, 1000 + number)
 
-    assert [run.run_id for run in every(ledger, Wanted(), behind="run-60")] == accepted[59::-1]
+    assert [run.run_id for run in iterate(ledger, RunFilter(), behind="run-60")] == accepted[59::-1]
     with pytest.raises(UnknownRunError):
-        next(every(ledger, Wanted(), behind="nope"))
+        next(iterate(ledger, RunFilter(), behind="nope"))
 
 
 def test_scripts_that_redis_forgot_are_sent_again(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "one")
-    find(ledger, Wanted())
+    find_page(ledger, RunFilter())
     valkey.script_flush()
 
-    assert ids(find(ledger, Wanted()).runs) == ["one"]
+    assert ids(find_page(ledger, RunFilter()).runs) == ["one"]

@@ -56,9 +56,9 @@ def test_a_text_is_found_in_id_title_session_and_labels_in_any_case() -> None:
     )
 
     for text in ("", "0A1", "GRÖSSE", "größe DER", "anna", "tenant=acme", "acme"):
-        assert wanted_in(run, text), text
+        assert matches_text(run, text), text
     for text in ("bestellung größe", "tenant = acme", "otto"):
-        assert not wanted_in(run, text), text
+        assert not matches_text(run, text), text
 
 
 def test_redis_is_asked_for_each_word_as_it_may_be_written() -> None:
@@ -72,7 +72,7 @@ def test_redis_is_asked_for_each_word_as_it_may_be_written() -> None:
 @pytest.mark.parametrize("wanted", [{"statuses": ("done",)}, {"kind": "task"}, {"text": "x" * 201}])
 def test_what_no_run_can_be_is_refused(wanted: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        Wanted(**wanted)  # type: ignore[arg-type]  # the wrong ones, on purpose
+        RunFilter(**wanted)  # type: ignore[arg-type]  # the wrong ones, on purpose
 
 
 @pytest.mark.parametrize("text", ["", "abc", "12", "12.", ".x", "-1.x", "1.a b", "9" * 16 + ".x"])
