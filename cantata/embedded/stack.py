@@ -37,7 +37,7 @@ from cantata.extras import check_extras
 
 READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on a machine with far too much to do
 ANSWER_S = 5.0  # the server of a kept stack may be starting again
-HURRY_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
+FORCED_STOP_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
 KEPT = "a stack with virtual time is for one test run, and is not kept: start it without keep, or without virtual_time"
 
 
@@ -88,7 +88,7 @@ class Stack:
             if keep:
                 stack.keep()
         except BaseException:
-            stack._hang_up()
+            stack._close_link()
             raise
         return stack
 
@@ -133,7 +133,7 @@ class Stack:
             assert self._link.stdin
             self._link.stdin.write(KEEP)
             self._ask(self._link, ANSWER_S)
-            self._hang_up(wait_s=0.0)
+            self._close_link(wait_s=0.0)
 
     def skip(self, seconds: float) -> None:
         """Let so many seconds pass for what this stack's ledger keeps for later, and return when all that became due has happened in it.
@@ -161,7 +161,7 @@ class Stack:
         """End the stack: workers finish what they do within the grace, then the server writes all it knows to the disk."""
         if self._supervisor:
             _end(self.home, self._supervisor, grace_s)
-        self._hang_up()
+        self._close_link()
 
     def processes(self) -> list[StackProcess]:
         """What runs: the supervisor first, then its children."""
@@ -207,7 +207,7 @@ class Stack:
             raise UnavailableError(reply["error"])
         return reply
 
-    def _hang_up(self, wait_s: float = ORPHAN_GRACE_S + HURRY_S) -> None:
+    def _close_link(self, wait_s: float = ORPHAN_GRACE_S + FORCED_STOP_S) -> None:
         """Let go of the lifeline: a stack that is not kept ends. Waits until it did."""
         link, self._link = self._link, None
         if link and link.stdin and link.stdout:
@@ -288,12 +288,12 @@ def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:
 
 
 def _end(home: Home, supervisor: ProcessIdentity, grace_s: float) -> None:
-    for wait_s in (grace_s, HURRY_S):
+    for wait_s in (grace_s, FORCED_STOP_S):
         supervisor.signal(signal.SIGTERM)  # the second one means: at once
         if wait_ended([supervisor], wait_s):
             return
     supervisor.signal(signal.SIGKILL)
-    wait_ended([supervisor], HURRY_S)
+    wait_ended([supervisor], FORCED_STOP_S)
     clear_stale_record(home)
 
 

@@ -125,10 +125,10 @@ def cpu_count() -> int:
 
 
 def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackService]:
-    crew = [("coordinator", "coordinator", COORDINATOR_THREADS)]
-    crew += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
-    crew += [("tools", "tools", tools)] if tools else []
-    for name, queue, concurrency in crew:
+    workers = [("coordinator", "coordinator", COORDINATOR_THREADS)]
+    workers += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
+    workers += [("tools", "tools", tools)] if tools else []
+    for name, queue, concurrency in workers:
         yield StackService(name, (queue,), command(name, (queue,), concurrency))
 
 

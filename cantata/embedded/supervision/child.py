@@ -21,7 +21,7 @@ from cantata.embedded.supervision.prefork import ForkedProcess, start
 from cantata.errors import UnavailableError
 
 FIRST_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
-YOUNG_S = 10.0
+MIN_UPTIME_S = 10.0
 PR_SET_PDEATHSIG = 1
 BOUND = "CANTATA_TOOL_MEMORY_MB"  # what a process shares with the supervisor would count
 
@@ -41,7 +41,7 @@ class Child:
     is_serving: bool = False
     """Whether it has loaded all that it needs; a worker may be ready before."""
     started_s: float = 0.0
-    deaths: int = 0
+    early_exits: int = 0
     """How often in a row it died young."""
     due: float = 0.0
     """When it is to be started again, by the monotonic clock."""
@@ -53,7 +53,7 @@ class Child:
     """Whether another does its work now, and it only finishes its steps."""
     served: dict[str, set[str]] = field(default_factory=dict)
     """Files of user code that its process read: path → digests."""
-    heard: bytes = b""
+    partial_line: bytes = b""
     """The beginning of a line that it is telling."""
 
     def start(self, home: Home, environment: dict[str, str]) -> int | None:
@@ -79,13 +79,13 @@ class Child:
             if announce is not None:
                 os.close(announce)
         self.is_ready, self.is_serving = ready is None, False
-        self.served, self.heard = {}, b""
+        self.served, self.partial_line = {}, b""
         self.started_s = time.time()
         return ready
 
-    def hear(self, told: bytes) -> None:
+    def receive(self, told: bytes) -> None:
         """Take in what its process tells: that it is ready, or which files it read."""
-        *lines, self.heard = (self.heard + told).split(b"\n")
+        *lines, self.partial_line = (self.partial_line + told).split(b"\n")
         for line in lines:
             what, *more = os.fsdecode(line).split("\t")
             if what == READY:
@@ -102,14 +102,14 @@ class Child:
         if self.running:
             self.running.send_signal(FINISH)
 
-    def successor(self) -> Child:
+    def replacement(self) -> Child:
         """Return the child that does this one's work when its code has changed; its process is not started yet."""
         return Child(self.service, self.death_signal, generation=self.generation + 1)
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
 
-    def is_dead(self) -> bool:
+    def has_exited(self) -> bool:
         """It ended, and nobody dealt with that yet."""
         return self.running is not None and self.running.poll() is not None
 
@@ -128,14 +128,14 @@ class Child:
         self.running.kill()  # a fork that has no session of its own yet has started nothing
         return self.running.wait()
 
-    def postpone(self) -> float:
+    def schedule_restart(self) -> float:
         """Set when to start again: at once, or the later the more often it died young. Returns the delay in seconds."""
-        self.deaths = self.deaths + 1 if time.time() - self.started_s < YOUNG_S else 0
-        delay_s = min(MAX_RESTART_DELAY_S, FIRST_DELAY_S * 2 ** (self.deaths - 1)) if self.deaths else 0.0
+        self.early_exits = self.early_exits + 1 if time.time() - self.started_s < MIN_UPTIME_S else 0
+        delay_s = min(MAX_RESTART_DELAY_S, FIRST_DELAY_S * 2 ** (self.early_exits - 1)) if self.early_exits else 0.0
         self.running, self.is_ready, self.due = None, False, time.monotonic() + delay_s
         return delay_s
 
-    def last_words(self, home: Home) -> str:
+    def last_log_line(self, home: Home) -> str:
         """The last line that this process logged."""
         with home.log(self.service.name).open("rb") as log:
             log.seek(self.log_start)

@@ -55,7 +55,7 @@ class CodeWatch:
 
     def __init__(self) -> None:
         self.files: dict[str, WatchedFile] = {}
-        self._moved_s = self._since_s = 0.0
+        self._last_change_s = self._first_change_s = 0.0
 
     def look(self, served: Served, now_s: float) -> bool:
         """Look at the files that are served; true if all are saved, so that they can be judged."""
@@ -68,11 +68,11 @@ class CodeWatch:
         for path in self.files.keys() - served.keys():
             del self.files[path]
         if moved:
-            self._since_s = self._since_s or now_s
-            self._moved_s = now_s
-        if self._since_s and now_s - self._moved_s < SETTLE_S and now_s - self._since_s < MAX_SETTLE_S:
+            self._first_change_s = self._first_change_s or now_s
+            self._last_change_s = now_s
+        if self._first_change_s and now_s - self._last_change_s < SETTLE_S and now_s - self._first_change_s < MAX_SETTLE_S:
             return False
-        self._since_s = 0.0
+        self._first_change_s = 0.0
         for path, file in self.files.items():
             if file.stat is not None and not file.digest:
                 self.files[path] = _read(path, file.stat, served[path])

@@ -34,7 +34,7 @@ from cantata.embedded.supervision.code_watch import POLL_S, CodeWatch, compare
 from cantata.embedded.supervision.prefork import can_fork
 from cantata.errors import UnavailableError
 
-LIFELINE, REPLIES, LOG = 0, 1, 2
+CONTROL, REPLIES, LOG = 0, 1, 2
 
 PING_S = 0.003  # between two looks whether the server answers
 LOCK_S = 2.0  # to wait for a command that clears up in this folder
@@ -82,14 +82,14 @@ class Supervisor:
     def _start(self) -> None:
         self._start_child(self._server)
         while not self._is_stopping() and not valkey.is_responding(self._plan.socket):
-            self._refuse(self._turn(PING_S))
-        self._load()
+            self._fail_on_exit(self._wait_for_events(PING_S))
+        self._preload()
         for child in self._workers:
             if child.running is None and not self._is_stopping():
                 self._start_child(child)
         self._write_record()
         while not self._is_stopping() and not all(child.is_ready for child in self._workers):
-            self._refuse(self._turn(None))
+            self._fail_on_exit(self._wait_for_events(None))
         if self._is_stopping():
             raise UnavailableError("the stack was told to end while it started")
 
@@ -100,11 +100,11 @@ class Supervisor:
                     self._restart(child)
             dues = [child.due - time.monotonic() for child in self._waiting()]
             if any(child.served for child in self._workers):
-                self._look_at_code()
+                self._check_code()
                 dues.append(POLL_S)
-            self._load_models()
-            for child in self._turn(max(0.0, min(dues)) if dues else None):
-                self._bury(child)
+            self._preload_models()
+            for child in self._wait_for_events(max(0.0, min(dues)) if dues else None):
+                self._on_child_exit(child)
 
     def _stop(self) -> None:
         if not self._is_stopping():  # an error
@@ -115,7 +115,7 @@ class Supervisor:
         for child in workers:
             child.ask_to_end()
         while any(child.is_running() for child in workers) and self._grace_left() > 0:
-            self._turn(self._grace_left())
+            self._wait_for_events(self._grace_left())
         for child in workers:
             child.end()
         valkey.shut_down(self._plan.socket)
@@ -129,7 +129,7 @@ class Supervisor:
 
     # Its children
 
-    def _load(self) -> None:
+    def _preload(self) -> None:
         """Import what its workers share; LiteLLM too if several need it, as it takes longer than all else."""
         if not can_fork():
             return
@@ -153,39 +153,39 @@ class Supervisor:
     def _start_child(self, child: Child) -> None:
         ready = child.start(self._home, self._environment)
         if ready is not None:
-            self._selector.register(ready, selectors.EVENT_READ, partial(self._on_ready, child, ready))
+            self._selector.register(ready, selectors.EVENT_READ, partial(self._on_child_report, child, ready))
 
-    def _refuse(self, dead: Iterable[Child]) -> None:
+    def _fail_on_exit(self, dead: Iterable[Child]) -> None:
         """Who dies at the start would die again: say why instead."""
         for child in dead:
             name, status = child.service.name, child.end()
             log = self._home.logs / f"{name}.log"
             raise UnavailableError(
-                f"{name!r} ended at its start with status {status}: {child.last_words(self._home)}; its log is {str(log)!r}"
+                f"{name!r} ended at its start with status {status}: {child.last_log_line(self._home)}; its log is {str(log)!r}"
             )
 
-    def _bury(self, child: Child) -> None:
+    def _on_child_exit(self, child: Child) -> None:
         status, lived_s = child.end(), time.time() - child.started_s
         if child.is_finishing:
             self._finishing.remove(child)
             _log("code_finished", name=child.service.name, generation=child.generation, status=status)
             self._write_record()
             return
-        delay_s = child.postpone()
+        delay_s = child.schedule_restart()
         _log("child_died", name=child.service.name, status=status, lived_s=round(lived_s, 1), restart_in_s=delay_s)
 
     def _restart(self, child: Child) -> None:
         try:
             self._start_child(child)
         except UnavailableError as error:
-            _log("child_not_started", name=child.service.name, error=str(error), restart_in_s=child.postpone())
+            _log("child_not_started", name=child.service.name, error=str(error), restart_in_s=child.schedule_restart())
             return
         _log("child_started", name=child.service.name, pid=child.describe().pid)
         self._write_record()
 
     # The code that they serve
 
-    def _look_at_code(self) -> None:
+    def _check_code(self) -> None:
         """Replace processes whose code has changed. While a changed file cannot be imported, they go on with what they read."""
         served: dict[str, set[str]] = {}
         for child in self._workers:
@@ -193,13 +193,13 @@ class Supervisor:
                 served.setdefault(path, set()).update(digests)
         if not self._code.look(served, time.monotonic()):
             return
-        faults = [fault for child in list(self._workers) if child.served and (fault := self._serve_newest(child))]
+        faults = [fault for child in list(self._workers) if child.served and (fault := self._replace_if_changed(child))]
         if (fault := faults[0] if faults else "") != self._code_fault:
             self._code_fault = fault
             _log("code_not_served", fault=fault) if fault else _log("code_served_again")
             self._write_record()
 
-    def _serve_newest(self, child: Child) -> str:
+    def _replace_if_changed(self, child: Child) -> str:
         """Have another process do a child's work if its code has changed. Returns why that cannot be."""
         verdict, name = compare(child.served, self._code.files), child.service.name
         if not (verdict.changed and child.is_running()):
@@ -207,16 +207,16 @@ class Supervisor:
         if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
             what = f"{verdict.changed[0]} is served when one of the {MAX_FINISHING} older processes of {name!r} ends"
             return f"{what}: wait, or cancel their runs"
-        successor = child.successor()
-        self._workers[self._workers.index(child)] = successor
+        replacement = child.replacement()
+        self._workers[self._workers.index(child)] = replacement
         self._finishing.append(child)
         child.finish()
-        _log("code_changed", name=name, generation=successor.generation, files=", ".join(verdict.changed[:5]))
-        self._restart(successor)
+        _log("code_changed", name=name, generation=replacement.generation, files=", ".join(verdict.changed[:5]))
+        self._restart(replacement)
         self._write_record()
         return ""
 
-    def _load_models(self) -> None:
+    def _preload_models(self) -> None:
         """Import LiteLLM once all serve: from then on a process for agents that is started again need not."""
         has_agents = any("agents" in child.service.queues for child in self._workers)
         if not (self._is_kept and has_agents and self._loading is None and can_fork()):
@@ -236,30 +236,30 @@ class Supervisor:
             signal.signal(number, self._on_stop_signal)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         self._selector.register(wake, selectors.EVENT_READ, partial(os.read, wake, 512))
-        self._selector.register(LIFELINE, selectors.EVENT_READ, self._on_lifeline)
+        self._selector.register(CONTROL, selectors.EVENT_READ, self._on_control)
 
-    def _turn(self, timeout_s: float | None) -> list[Child]:
+    def _wait_for_events(self, timeout_s: float | None) -> list[Child]:
         """Wait for something to happen and note it. Returns the children that died."""
         for key, _ in self._selector.select(timeout_s):
             key.data()
-        return [child for child in self._children() if child.is_dead()]
+        return [child for child in self._children() if child.has_exited()]
 
     def _on_stop_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._ask_stop(0.0 if self._is_stopping() else STOP_LIMIT_S)
 
-    def _on_lifeline(self) -> None:
-        if os.read(LIFELINE, 1) == KEEP:
+    def _on_control(self) -> None:
+        if os.read(CONTROL, 1) == KEEP:
             self._is_kept = True
             self._write_record()
             _reply("kept")
             return
-        self._selector.unregister(LIFELINE)
+        self._selector.unregister(CONTROL)
         if not self._is_kept:
             self._ask_stop(ORPHAN_GRACE_S)
 
-    def _on_ready(self, child: Child, ready: int) -> None:
+    def _on_child_report(self, child: Child, ready: int) -> None:
         if told := os.read(ready, 65_536):
-            child.hear(told)
+            child.receive(told)
             return
         self._selector.unregister(ready)
         os.close(ready)
@@ -292,7 +292,7 @@ class Supervisor:
 
 def main() -> None:
     """Read a plan from standard input and be its stack, as nobody's child."""
-    plan = StackPlan.from_json(_read_line(LIFELINE))
+    plan = StackPlan.from_json(_read_line(CONTROL))
     if os.fork():
         os._exit(0)  # the command waits for this one only: it need not reap the stack, and may leave before it
     try:
