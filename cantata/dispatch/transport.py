@@ -22,13 +22,13 @@ from cantata.state.redis.connection import master_connection, sentinel_pool
 
 FIRST = "first"  # header of a message that goes before all that waits in its queue with its priority
 
-NOT_READ = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What reading an item of a queue raises, as kombu makes objects of what is there, where it is no message."""
 
 log = structlog.get_logger(__name__)
 
 
-class Received(virtual.QoS):
+class UnackedMessages(virtual.QoS):
     """The messages that were received and are not done yet. Those that cannot be put back the ledger's sweep sends again."""
 
     def restore_unacked(self) -> list[Any]:  # type: ignore[override]  # the stubs have no errors there
@@ -46,11 +46,11 @@ def envelope(item: bytes, queue: str, channel: Any) -> Any:
     """Return the message in an item of a queue; around what is none, one whose content type nobody accepts."""
     try:
         found = loads(bytes_to_str(item))
-        if _is_whole(channel.Message(found, channel=channel)):
+        if _has_required_fields(channel.Message(found, channel=channel)):
             if found.get("redelivered"):  # kombu writes it here, and Celery looks for it there
                 found["properties"]["delivery_info"]["redelivered"] = True
             return found
-    except NOT_READ:  # not passed on: with kombu it ends the worker
+    except DECODING_ERRORS:  # not passed on: with kombu it ends the worker
         pass
     log.warning("message_undecodable", queue=queue, bytes=len(item))
     properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
@@ -58,7 +58,7 @@ def envelope(item: bytes, queue: str, channel: Any) -> Any:
     return {"body": body, "content-type": "application/x-unknown", "content-encoding": "binary", "headers": {}, "properties": properties}
 
 
-def _is_whole(message: Any) -> bool:
+def _has_required_fields(message: Any) -> bool:
     """Whether a message has what kombu and Celery look at before they look for its task."""
     headers = message.headers
     names = [
@@ -79,11 +79,11 @@ class Channel(redis.Channel):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.QoS = Received  # type: ignore[assignment]  # as above
+        self.QoS = UnackedMessages  # type: ignore[assignment]  # as above
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         params = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]  # not in the stubs
-        return {**params, "connection_class": patient(params["connection_class"])}
+        return {**params, "connection_class": reconnecting(params["connection_class"])}
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         return super()._create_client(asynchronous=True) if asynchronous else self._kept_client  # type: ignore[misc]  # not in the stubs

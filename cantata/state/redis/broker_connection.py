@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from cantata.state.redis.redis_errors import is_transient
 
 
-class _Patient:
+class _TransientAsLost:
     """Counts as lost when it is refused something for a while: the disk or the memory of Redis is full, another is to be the master.
 
     A consumer of Celery's comes again when its connection is lost, and ends its whole process for any other error.
@@ -25,6 +25,6 @@ class _Patient:
             raise
 
 
-def patient(connection: type[Any]) -> type[Any]:
+def reconnecting(connection: type[Any]) -> type[Any]:
     """Connections like these, which count as lost when they are refused something for a while."""
-    return type(f"Patient{connection.__name__}", (_Patient, connection), {})
+    return type(f"Reconnecting{connection.__name__}", (_TransientAsLost, connection), {})

@@ -30,7 +30,7 @@ FOR_A_WHILE = [FULL_DISK, OutOfMemoryError("command not allowed"), ReadOnlyError
 @pytest.mark.parametrize("error", FOR_A_WHILE, ids=str)
 def test_what_is_refused_for_a_while_counts_as_a_lost_connection_and_keeps_its_reason(error: ResponseError) -> None:
     with pytest.raises(RedisConnectionError) as found:
-        patient(Refused)(error).read_response()
+        reconnecting(Refused)(error).read_response()
 
     assert reason(found.value) == reason(error)
 
@@ -38,7 +38,7 @@ def test_what_is_refused_for_a_while_counts_as_a_lost_connection_and_keeps_its_r
 @pytest.mark.parametrize("error", [ResponseError("WRONGTYPE"), NoPermissionError("no permissions to run the 'keys' command")], ids=str)
 def test_what_is_refused_for_good_stays_what_it_is(error: ResponseError) -> None:
     with pytest.raises(type(error)) as found:
-        patient(Refused)(error).read_response()
+        reconnecting(Refused)(error).read_response()
 
     assert found.value is error
 
