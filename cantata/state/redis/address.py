@@ -16,7 +16,7 @@ from cantata.settings import PLACEHOLDERS
 SENTINEL_PORT = 26379
 REDIS_PORT = 6379
 FORMS = "redis://, rediss:// (with TLS), unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
-OF_POOLS = ("max_connections", "timeout", "connection_class", "path")
+POOL_OPTIONS = ("max_connections", "timeout", "connection_class", "path")
 
 Place = tuple[str, int]
 """Host and port."""
@@ -135,7 +135,7 @@ def _options(url: str, *besides: str) -> dict[str, Any]:
     kind = SSLConnection if url.startswith("rediss://") else Connection
     for name in ("host", "port"):
         options.pop(name, None)
-    known = {name: value for name, value in options.items() if name not in (*besides, *OF_POOLS)}
+    known = {name: value for name, value in options.items() if name not in (*besides, *POOL_OPTIONS)}
     try:
         kind(**known)
     except (TypeError, RedisError) as error:

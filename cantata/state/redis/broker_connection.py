@@ -20,7 +20,7 @@ class _TransientAsLost:
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]  # of a connection
         except ResponseError as error:
-            if passes(error):
+            if is_transient(error):
                 raise RedisConnectionError(str(error)) from error
             raise
 

@@ -23,9 +23,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
-AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterError, TryAgainError, AskError)
+UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterError, TryAgainError, AskError)
 """Raised while Redis is not there or takes no writes, a refused password among them: it may be right again in a moment."""
-PASSING = ("OOM", "LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED")
+TRANSIENT_PREFIXES = ("OOM", "LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED")
 
 WRONG_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
@@ -37,7 +37,7 @@ class Unconfirmed(RedisConnectionError):
     """Redis took something, but too few replicas have it yet."""
 
 
-OF_CLASSES: dict[type[Exception], str] = {
+MESSAGES_BY_CLASS: dict[type[Exception], str] = {
     MasterNotFoundError: "{redis} has no master that a Sentinel that answers knows to be up ({text}); look at what they say",
     Unconfirmed: "{redis} took it, but {text} (CANTATA_WAIT_REPLICAS); start replicas, or ask again with the same idempotency key",
     AuthenticationError: "{redis} refuses the user or the password; set them in REDIS_URL",
@@ -48,22 +48,22 @@ OF_CLASSES: dict[type[Exception], str] = {
     OutOfMemoryError: FULL,
     ReadOnlyError: "Redis has become a read-only replica; name its master in REDIS_URL",
 }
-CLIENTS_CERTIFICATE = "; if it asks for a client's certificate, name one with ?ssl_certfile= and &ssl_keyfile="
-OF_CODES = {
+CLIENT_CERTIFICATE_HINT = "; if it asks for a client's certificate, name one with ?ssl_certfile= and &ssl_keyfile="
+MESSAGES_BY_CODE = {
     "OOM": FULL,
     "MISCONF": "Redis cannot write to its disk and refuses writes; free the disk it writes to",
     "NOREPLICAS": "{redis} has fewer replicas than its min-replicas-to-write asks for, and refuses writes; start them",
 }
 CODE = re.compile(r"(?:^|: ?-?)([A-Z]{2,}) ")  # before its words; Redis says before it in which script, redis-py in which command of many
-OF_TEXTS = {
+MESSAGES_BY_TEXT = {
     "DB index is out of range": "{redis} has no database of this number; name another in REDIS_URL, or raise its setting 'databases'",
     "cluster support disabled": "{redis} is no Redis Cluster; name it with redis:// in REDIS_URL",
 }
 
 
-def passes(error: RedisError) -> bool:
+def is_transient(error: RedisError) -> bool:
     """Whether what Redis refused now it may do soon."""
-    return isinstance(error, AWAY) or str(error).startswith(PASSING)
+    return isinstance(error, UNAVAILABLE) or str(error).startswith(TRANSIENT_PREFIXES)
 
 
 def reason(failure: BaseException, place: str = "") -> str:
@@ -72,14 +72,14 @@ def reason(failure: BaseException, place: str = "") -> str:
     for error in _chain(failure):
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # those break off
             return _of_tls(error, redis)
-        for kind, sentence in OF_CLASSES.items():
+        for kind, sentence in MESSAGES_BY_CLASS.items():
             if isinstance(error, kind):
                 return sentence.format(redis=redis, place=place or "REDIS_URL", text=_short(error))
         if (found := _of_text(str(error))) is not None:
             return found.format(redis=redis)
     if place.startswith("rediss") and any(isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)):
         return f"{redis} cannot be asked, since a file for TLS cannot be read; mend ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
-    hint = CLIENTS_CERTIFICATE if place.startswith("rediss") and "closed" in str(failure) else ""
+    hint = CLIENT_CERTIFICATE_HINT if place.startswith("rediss") and "closed" in str(failure) else ""
     return f"{redis} cannot be reached ({_short(failure)}); start it or mend REDIS_URL{hint}"
 
 
@@ -94,8 +94,8 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
 
 def _of_text(text: str) -> str | None:
     """The sentence for what Redis said; None if it is nothing we know."""
-    codes = (OF_CODES[code] for code in CODE.findall(text) if code in OF_CODES)
-    return next(codes, None) or next((sentence for part, sentence in OF_TEXTS.items() if part in text), None)
+    codes = (MESSAGES_BY_CODE[code] for code in CODE.findall(text) if code in MESSAGES_BY_CODE)
+    return next(codes, None) or next((sentence for part, sentence in MESSAGES_BY_TEXT.items() if part in text), None)
 
 
 def _short(error: BaseException) -> str:

@@ -81,7 +81,7 @@ def _with_retries(call: Callable[[], Reply]) -> Reply:
         try:
             return call()
         except RedisError as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise
             if time.monotonic() - since > PATIENCE_S:
                 raise UnavailableError(f"{reason(error)}; the run goes on without you") from error

@@ -30,7 +30,7 @@ from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import RUN_PARTS, SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
 from cantata.state.redis.lua_scripts import Scripts
 from cantata.state.redis.pieces import LARGE_PIECE, PIECE, fields, scan
-from cantata.state.redis.redis_errors import Unconfirmed, passes, reason
+from cantata.state.redis.redis_errors import Unconfirmed, is_transient, reason
 from cantata.state.runs.encoding import (
     fragment_text,
     own_spec_of,
@@ -253,7 +253,7 @@ class Ledger:
             try:  # nobody is waited for here: the other nodes' leases run meanwhile
                 lost.update(lease for leases in self._call_all_once("renew", calls) for lease in leases)
             except RedisError as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise
                 failure = error
         if failure is not None:
@@ -571,7 +571,7 @@ class Ledger:
             try:
                 return call()
             except RedisError as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise
                 failure = error
             if time.monotonic() + pause_s > give_up:
