@@ -44,8 +44,8 @@ SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process
 SWEEP_LOCK_MS = 2000
 MAX_NODES = 64  # each shard may lie on its own
 NODE_S = 1.0  # until a node that does not answer is left behind
-GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
-SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
+RENEWAL_GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
+CLOCK_SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
 SENT_AT_ONCE = 500  # lost messages: between looking whether each is still wanted and sending them, no more than a moment shall pass
 DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
 
@@ -129,13 +129,13 @@ class Sweeper(threading.Thread):
         try:
             if not self._holds_lock(self._nodes[node], shards):
                 return False
-            self._expire_leases_of_the_dead(self._nodes[node], shards)
+            self._expire_dead_leases(self._nodes[node], shards)
             return time.monotonic() >= self._nodes[node].sweeps_from and sweep_once(self._app, self._ledger, shards)
         except (CantataError, RedisFailure, OSError) as error:
             outages.warn(log, "sweep_failed", error, **({"node": node} if node else {}))
             return False
 
-    def _expire_leases_of_the_dead(self, node: _Node, shards: Sequence[int]) -> None:
+    def _expire_dead_leases(self, node: _Node, shards: Sequence[int]) -> None:
         """A killed process is known by its connection: the kernel closes it at once, long before its leases run out.
 
         A process that lives makes a cut connection again when it next renews, so it must be gone for longer than that; a Redis that has
@@ -160,7 +160,7 @@ class Sweeper(threading.Thread):
         redis = self._ledger.redis
         lock = f"{shard_key(redis, shards[0])}:{SWEEP_LOCK}"
         if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
-            node.sweeps_from = time.monotonic() + (GRACE_S if self._ledger.leases(shards) else 0.0)
+            node.sweeps_from = time.monotonic() + (RENEWAL_GRACE_S if self._ledger.leases(shards) else 0.0)
             return True
         if redis.get(lock) != self._owner:
             return False
@@ -197,14 +197,14 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
         if swept.fault:
             log.error("shard_sweep_failed", error=swept.fault)
     send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
-    is_asked = _call_for_permits(app, ledger, found, since, always=0 in shards)
+    is_asked = _sweep_permits(app, ledger, found, since, always=0 in shards)
     for run_id in (run_id for swept in found for run_id in swept.ended):
-        _tell_of_end(ledger, run_id)
+        _log_end(ledger, run_id)
     _send_lost(app, ledger, [step for swept in found for step in swept.overdue])
     return is_asked and not any(swept.fault for swept in found)
 
 
-def _call_for_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float, *, always: bool) -> bool:
+def _sweep_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float, *, always: bool) -> bool:
     """Send the steps that wait for limits and may go now; False if the limits cannot be asked, which stops nothing else.
 
     Of several sweepers, that of the first shard does it always.
@@ -219,7 +219,7 @@ def _call_for_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: f
     return True
 
 
-def _tell_of_end(ledger: Ledger, run_id: str) -> None:
+def _log_end(ledger: Ledger, run_id: str) -> None:
     """Tell of a run that a sweep ended: no step of it will."""
     with suppress(CantataError):  # it may be gone by now
         log.info("run_ended", run=run_id, status=ledger.status(run_id))
@@ -254,7 +254,7 @@ def is_lost(step: Overdue, head_sent_at: float | None) -> bool:
     A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or held by a busy worker, and then a
     second one does no harm).
     """
-    return head_sent_at is None or head_sent_at > step.sent_at + SPREAD_S
+    return head_sent_at is None or head_sent_at > step.sent_at + CLOCK_SPREAD_S
 
 
 def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:

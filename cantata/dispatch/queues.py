@@ -15,14 +15,14 @@ from cantata.state.fleet.load import Waiting
 from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisRefusal
 
-UNTOLD = -inf  # as old as any
+UNKNOWN_TIME = -inf  # as old as any
 WAITING_S = 3  # to reach the broker, for those who only ask what waits there
 
 
 def heads_sent_at(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
     """When the message to be consumed next of each queue and priority was sent; None if there is none.
 
-    Of one that does not tell, as it is foreign or was sent before all others, it is `UNTOLD`. Raises UnavailableError.
+    Of one that does not tell, as it is foreign or was sent before all others, it is `UNKNOWN_TIME`. Raises UnavailableError.
     """
     wanted = {(queue, priority): app.broker_queue(queue) for queue, priority in queues}
     with app.connection_for_read() as connection:
@@ -102,7 +102,7 @@ def _waiting(connection: Connection, queue: str) -> int:
 
 
 def _age_s(raw: bytes | None) -> float | None:
-    if raw is None or (sent_at := _sent_at(raw)) == UNTOLD:
+    if raw is None or (sent_at := _sent_at(raw)) == UNKNOWN_TIME:
         return None
     return max(0.0, clock.now() - sent_at)
 
@@ -112,8 +112,8 @@ def _sent_at(raw: object) -> float:
     try:
         return _number(json.loads(cast(bytes, raw))["headers"]["sent_at"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return UNTOLD
+        return UNKNOWN_TIME
 
 
 def _number(sent_at: object) -> float:
-    return float(sent_at) if isinstance(sent_at, int | float) else UNTOLD
+    return float(sent_at) if isinstance(sent_at, int | float) else UNKNOWN_TIME

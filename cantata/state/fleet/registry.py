@@ -84,10 +84,10 @@ def warnings_for(redis: Redis, queues: Iterable[str], version: str) -> list[str]
     fleet = workers(redis)
     served = {queue for worker in fleet for queue in worker.queues}
     told = [unserved(queue) for queue in queues if queue not in served]
-    return told + oddities(fleet, version)
+    return told + fleet_warnings(fleet, version)
 
 
-def oddities(fleet: Iterable[Worker], version: str) -> list[str]:
+def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
     """Odd clocks, and workers older than this version: what is to be said of those who work."""
     told = []
     for worker in fleet:

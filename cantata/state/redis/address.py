@@ -18,7 +18,7 @@ REDIS_PORT = 6379
 FORMS = "redis://, rediss:// (with TLS), unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
 POOL_OPTIONS = ("max_connections", "timeout", "connection_class", "path")
 
-Place = tuple[str, int]
+HostPort = tuple[str, int]
 """Host and port."""
 
 
@@ -27,7 +27,7 @@ class Address:
     """Where runs are kept, and how to reach it."""
 
     kind: Literal["server", "sentinel", "cluster"]
-    places: tuple[Place, ...] = ()
+    places: tuple[HostPort, ...] = ()
     """The Sentinels, or nodes of the cluster; none of a single server."""
     master: str = ""
     """What the Sentinels call the master."""
@@ -150,11 +150,11 @@ def _number(text: str) -> int:
     return int(text or 0)
 
 
-def _places(hosts: str, port: int) -> tuple[Place, ...]:
+def _places(hosts: str, port: int) -> tuple[HostPort, ...]:
     return tuple(_place(host, port) for host in hosts.split(","))
 
 
-def _place(text: str, port: int) -> Place:
+def _place(text: str, port: int) -> HostPort:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
         raise ValueError("it names no host")

@@ -9,7 +9,7 @@ from redis import Redis
 _ahead_s = 0.0  # how far Redis's clock is ahead of this machine's
 
 
-def learn(redis: Redis) -> float:
+def synchronize(redis: Redis) -> float:
     """Ask Redis for the time; answers it in seconds, and reckons by it from now on."""
     global _ahead_s
     since = time.time()

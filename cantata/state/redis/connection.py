@@ -22,7 +22,7 @@ from cantata.state.redis.cluster import Cluster, redis_error
 from cantata.state.redis.redis_errors import reason
 
 __all__ = [
-    "Redis", "RedisFailure", "RedisRefusal", "Trust", "check", "connect", "master_connection", "reason", "redis_url", "sentinel_options",
+    "Redis", "RedisFailure", "RedisRefusal", "CheckResult", "check", "connect", "master_connection", "reason", "redis_url", "sentinel_options",
     "sentinel_pool", "shown", "without_password",
 ]  # fmt: skip
 
@@ -127,13 +127,13 @@ def _never_again() -> Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class CheckResult:
     """What is known of a Redis before runs are given to it."""
 
     warnings: tuple[str, ...] = ()
 
 
-def check(client: Redis, *, url: str = "") -> Trust:
+def check(client: Redis, *, url: str = "") -> CheckResult:
     """Ask a Redis, or each node of a cluster that takes writes, whether it keeps what it is told.
 
     Raises UnavailableError if it cannot be reached, is a replica, is too old, or may evict keys of runs under way.
@@ -145,11 +145,11 @@ def check(client: Redis, *, url: str = "") -> Trust:
         raise UnavailableError(reason(error, place)) from error
     warnings: list[str] = []
     for node, info in told.items():
-        warnings += _worries(info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster))
-    return Trust(tuple(warnings))
+        warnings += _server_warnings(info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster))
+    return CheckResult(tuple(warnings))
 
 
-def _worries(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str]:
+def _server_warnings(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str]:
     """What is to be said of a server that can be used. Raises UnavailableError of one that cannot."""
     if int(str(info["redis_version"]).split(".")[0]) < OLDEST_REDIS:
         raise UnavailableError(f"{redis} is version {info['redis_version']}; {OLDEST_REDIS}.0 or newer is needed")
@@ -162,9 +162,9 @@ def _worries(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str
         raise UnavailableError(
             f"{redis} evicts any key when full (maxmemory-policy {policy}), so runs would be lost; set maxmemory-policy noeviction"
         )
-    worries = []
+    warnings = []
     if policy != "noeviction" and int(info.get("maxmemory", 0)):
-        worries.append(f"{redis} evicts finished runs when full (maxmemory-policy {policy}); set maxmemory-policy noeviction")
+        warnings.append(f"{redis} evicts finished runs when full (maxmemory-policy {policy}); set maxmemory-policy noeviction")
     if not int(info.get("aof_enabled", 0)):
-        worries.append(f"{redis} writes no AOF: runs under way are lost if it restarts; set appendonly yes")
-    return worries
+        warnings.append(f"{redis} writes no AOF: runs under way are lost if it restarts; set appendonly yes")
+    return warnings

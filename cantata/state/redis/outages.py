@@ -12,16 +12,16 @@ from cantata.state.redis.redis_errors import reason
 EVERY_S = 5.0
 MAX_REMEMBERED = 100
 
-_told_at: dict[tuple[str, str], float] = {}
+_warned_at: dict[tuple[str, str], float] = {}
 
 
-def tell(log: Any, event: str, failure: Exception, **fields: object) -> None:
+def warn(log: Any, event: str, failure: Exception, **fields: object) -> None:
     """Warn, unless this process said the same a moment ago."""
     error = reason(failure) if isinstance(failure, RedisError) else str(failure)
     now = time.monotonic()
-    if now - _told_at.get((event, error), -EVERY_S) < EVERY_S:
+    if now - _warned_at.get((event, error), -EVERY_S) < EVERY_S:
         return
-    if len(_told_at) >= MAX_REMEMBERED:
-        _told_at.clear()
-    _told_at[event, error] = now
+    if len(_warned_at) >= MAX_REMEMBERED:
+        _warned_at.clear()
+    _warned_at[event, error] = now
     log.warning(event, error=error, **fields)
