@@ -38,7 +38,7 @@ from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Place, RunRecord
+from cantata.state.runs.records import SessionSettings, RunRecord
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 
@@ -313,11 +313,11 @@ class Client:
         """The quotas of tenants."""
         return Quotas(self.ledger)
 
-    def _place(self, session: str | None, tenant: str) -> Place | None:
+    def _place(self, session: str | None, tenant: str) -> SessionSettings | None:
         if session is None:
             return None
         kept = self.definitions.sessions
-        return Place(conversations.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
+        return SessionSettings(conversations.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
 
     @cached_property
     def _definitions_text(self) -> str:
@@ -360,7 +360,7 @@ def run_id_of(idempotency_key: str) -> str:
     return _run_id(idempotency_key, None)
 
 
-def _run_id(idempotency_key: str | None, place: Place | None) -> str:
+def _run_id(idempotency_key: str | None, place: SessionSettings | None) -> str:
     """Return the run id of a key; without one, a random id that sorts by time. The runs of a session are in its shard."""
     if place is None:
         return _new_id() if idempotency_key is None else _id_of_key(idempotency_key)

@@ -24,7 +24,7 @@ from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun, Place
+from cantata.state.runs.records import Begun, SessionSettings
 from cantata.state.sessions import conversations
 from tests.faults import limits
 from tests.faults.fault_tools import REMEMBERED
@@ -488,7 +488,7 @@ class Talk:
     def __init__(self, redis: Redis, journal: Journal) -> None:
         self.redis = redis
         self.journal = journal
-        place = Place(conversations.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
+        place = SessionSettings(conversations.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
         shard = conversations.shard_of_session(place.name)
         self.ids = list(islice((name for number in count() if shard_of(name := f"turn{number}") == shard), 3))
         plays = [Play(Ledger(redis), run_id, text=f"text {run_id}", session=place) for run_id in self.ids]

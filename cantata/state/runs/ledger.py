@@ -101,7 +101,7 @@ class Ledger:
 
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
-        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S, session: Place | None = None,
+        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S, session: SessionSettings | None = None,
         timeout_by: str = "",
     ) -> Accepted:  # fmt: skip
         """Take a run in; its first step waits on `queue`. Told again with the same id it changes nothing.

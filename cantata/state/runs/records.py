@@ -39,7 +39,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionSettings:
     """The conversation that a turn belongs to, and how it is kept."""
 
     name: str

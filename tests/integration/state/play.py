@@ -11,7 +11,7 @@ from cantata.models.wire import RunStatus
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.runs.encoding import to_json
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ahead, Begun, Committed, Place, StepRecord, Swept
+from cantata.state.runs.records import Ahead, Begun, Committed, SessionSettings, StepRecord, Swept
 
 
 def work(step_id: str, **spec: object) -> Step:
@@ -47,7 +47,7 @@ class Play:
         max_steps: int = 100_000,
         retention_s: float = 60,
         text: str | None = None,
-        session: Place | None = None,
+        session: SessionSettings | None = None,
         definitions: str = "{}",
     ) -> None:
         self.ledger = ledger

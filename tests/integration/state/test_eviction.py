@@ -14,7 +14,7 @@ from cantata.state.forks import fork_store
 from cantata.state.redis.connection import check
 from cantata.state.redis.keys import definitions_key, shard_of
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Place
+from cantata.state.runs.records import SessionSettings
 from tests.integration.state.play import Play, row, work
 
 CHAT = Place(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)

@@ -10,7 +10,7 @@ from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.runs import listing
 from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.listing import RunFilter, find_page, iterate
-from cantata.state.runs.records import Place
+from cantata.state.runs.records import SessionSettings
 from cantata.state.runs.summaries import RunSummary
 from cantata.state.sessions.conversations import scoped, shard_of_session
 

@@ -11,7 +11,7 @@ import pytest
 from cantata.models.values import JsonValue
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Place
+from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 from tests.integration.state.play import Play, sent, wait, work
@@ -19,7 +19,7 @@ from tests.waiting import until
 
 
 def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> Place:
-    return Place(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
+    return SessionSettings(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
 
 
 def turns(ledger: Ledger, texts: list[str], where: Place | None = None) -> list[Play]:

@@ -18,7 +18,7 @@ from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.connection import connect
 from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Place
+from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions.conversations import Sessions
 from tests.integration.state.limits_stage import MODEL, holder, on_model
 from tests.integration.state.play import Play, failed, row, sent, wait, work
@@ -135,7 +135,7 @@ def test_runs_and_their_definitions_go_with_their_retention(ledger: Ledger) -> N
 
 
 def test_a_conversation_goes_with_its_retention(ledger: Ledger) -> None:
-    place = Place(name="ann/chat", keep_s=DAY_S, max_entries=100, max_waiting=10)
+    place = SessionSettings(name="ann/chat", keep_s=DAY_S, max_entries=100, max_waiting=10)
     run_id = next(f"turn-{n}" for n in range(10_000) if shard_of(f"turn-{n}") == shard_of(place.name))
     play = Play(ledger, run_id, timeout_s=DAY_S, text="hello", session=place)
     bring_nearer(ledger.redis, HOUR_S / 2)  # an open turn keeps it
