@@ -35,7 +35,7 @@ _STATUSES = frozenset(get_args(RunStatus))
 _KINDS = ("turn", "chain")
 _PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
 
-Place = tuple[int, str]
+Position = tuple[int, str]
 """When a run was accepted (ms), and its id: the order of the list, which begins with the greatest."""
 
 _scripts = Scripts("reading")
@@ -109,13 +109,13 @@ class _ShardCursor:
 class _Search:
     """A page in the making. Runs are sure to be the next ones down to the newest place at which a shard still has to go on."""
 
-    def __init__(self, ledger: Ledger, wanted: RunFilter, start: Place | None, most: int) -> None:
+    def __init__(self, ledger: Ledger, wanted: RunFilter, start: Position | None, most: int) -> None:
         self._ledger = ledger
         self._wanted = wanted
         self._most = most
         self._start = start
         self._fronts = [_ShardCursor(shard, start) for shard in range(SHARDS)]
-        self._found: list[tuple[Place, RunSummary]] = []
+        self._found: list[tuple[Position, RunSummary]] = []
         self._looks = self._rounds = 0
         self._origin_ms = start[0] if start else 0
 
@@ -142,7 +142,7 @@ class _Search:
     def _bound(self) -> SessionSettings | None:
         return max((front.place for front in self._fronts if front.is_open and front.place), default=None)
 
-    def _public_bound(self, bound: Place) -> Place:
+    def _public_bound(self, bound: Position) -> Position:
         """The bound as a tenant may know it: without the id of another's run, so before all that was accepted at that moment."""
         moment = bound[0], ANY_RUN
         is_own = any(place == bound for place, _ in self._found)
@@ -206,20 +206,20 @@ def _start(place: SessionSettings | None) -> tuple[str, str]:
     return ("", "") if place is None else (str(place[0]), place[1])
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> Position:
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ConfigError(f"{text!r} is no place in the list of runs; `next` of an earlier page is one", source="before")
     return int(match[1]), match[2]
 
 
-def _text_of(place: Place) -> str:
+def _text_of(place: Position) -> str:
     return f"{place[0]}.{place[1]}"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------------
 
 
-def _row(row: Sequence[str | None], now: float) -> tuple[Place, RunSummary]:
+def _row(row: Sequence[str | None], now: float) -> tuple[Position, RunSummary]:
     run_id, at, request, *values = row
     return (int(at or 0), str(run_id)), summary_of(str(run_id), request or "", values, now)
