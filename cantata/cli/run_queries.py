@@ -1,4 +1,4 @@
-"""Reads runs that were submitted before, ends them, and gives them signals."""
+"""RunQueries: reads runs that were submitted before, cancels them, and sends them signals."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from rich.console import Console
 from cantata import text_format
 from cantata.cli.commands import logs as log_lines
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
-from cantata.cli.submission import RunSubmission, has_succeeded, print_note, result_of
+from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
-from cantata.runs.results import describe_request
+from cantata.runs.results import describe_request, duration_ms
 from cantata.state.fleet import code_versions
 from cantata.state.runs import event_log, listing, log_store
 from cantata.state.runs.listing import RunFilter
 from cantata.state.runs.records import RunRecord, StepRecord
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
-MOST_ROWS = 1000  # of a tree that is painted once
+MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # where no terminal says how wide it is
 SIGNALS = {
-    "taken": (0, "step {step!r} has taken it and goes on"),
-    "kept": (0, "kept for step {step!r}, which does not wait for it yet"),
+    "taken": (0, "step {step!r} took the value and goes on"),
+    "kept": (0, "kept for step {step!r}, which does not wait yet"),
     "over": (FAILED, "step {step!r} has its value already"),
     "closed": (FAILED, "the run is over"),
-    "unclear": (INVALID, "step {step!r} may be any of several of this run; say which"),
-    "full": (FAILED, "the run keeps as many signals for steps that do not wait yet as it may; send it when {step!r} waits"),
+    "unclear": (INVALID, "{step!r} matches several steps of this run; use a full id"),
+    "full": (FAILED, "the run keeps no more early signals; send it when {step!r} waits"),
     "unknown": (INVALID, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
 }
-"""What the ledger answers to a signal → the exit status, and what to say."""
+"""Answer of the ledger to a signal → exit status and message."""
 
 
 class RunQueries(RunSubmission):
-    """Where runs are found again."""
+    """Queries about earlier runs."""
 
-    def list(self, most: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
-        """Print runs, newest first, from behind one of them."""
+    def list(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
+        """Print at most `limit` runs, the newest first, from after the run `behind`."""
         wanted = RunFilter(statuses=tuple(statuses), kind=kind, text=text)
-        found = [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), most)]
+        found = [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), limit)]
         if self._as_json:
-            click.echo(json.dumps([_summary(run) for run in found], ensure_ascii=False))
+            click.echo(json.dumps([_summary_json(run) for run in found], ensure_ascii=False))
         elif not found:
             print_note("no runs are kept here" if wanted == RunFilter() and behind is None else "no such runs are kept here")
         for run in () if self._as_json else found:
@@ -62,34 +62,36 @@ class RunQueries(RunSubmission):
         return 0
 
     def show(self, run_id: str) -> int:
-        """Print a run with its steps, as it stands now."""
+        """Print a run with its steps, as they are now."""
         run = self.client.run(run_id)
         record = run.record()
         if self._as_json:
-            steps = [_step(step) for step in record.steps.values()]
-            shown = {**_listed(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
-            click.echo(json.dumps({**shown, "result": result_of(run).model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
+            steps = [_step_json(step) for step in record.steps.values()]
+            shown = {**_record_json(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
+            click.echo(json.dumps({**shown, "result": run.so_far().model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
             return 0
         view, _ = self.planned_view(run)
         while batch := event_log.read(self.client.redis, run_id, after=view.seq):
             view = view.apply(*batch)
-        ended = view.without_usage(MOST_ROWS)
+        ended = view.without_usage(MAX_ROWS)
         if ended:
             view = view.with_usage(self.step_infos(run_id, ended))
-        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(live_view.paint(view, record.now_ms, most=MOST_ROWS))
+        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(
+            live_view.render(view, record.now_ms, max_rows=MAX_ROWS)
+        )
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
-            print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", whose unfinished steps it does"))
+            print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps"))
         if mixed := code_versions.describe_mixed(record.code):
-            print_note(f"its steps ran with different versions of the code: {mixed}")
+            print_note(f"steps ran with different versions of the code: {mixed}")
         if record.error:
             print_note(f"error: {text_format.clean(record.error.message)} ({record.error.code})")
         if record.status in RUN_OVER:
-            print_note(f"its answer: submit runs result {run_id}")
+            print_note(f"for its result: submit runs result {run_id}")
         return 0
 
     def follow(self, run_id: str, since: int | None) -> int:
-        """Show what happens in a run until it is over; the exit status is the run's."""
+        """Show a run until it is over, and return its exit status."""
         run = self.client.run(run_id)
         if not self._as_json:
             return self.watch(run, since=since)
@@ -99,10 +101,10 @@ class RunQueries(RunSubmission):
         except KeyboardInterrupt:
             self._print_detached(run_id, "interrupted")
             return INTERRUPTED
-        return 0 if has_succeeded(result_of(run)) else FAILED
+        return 0 if has_succeeded(run.so_far()) else FAILED
 
     def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
-        """Print what was logged for a run."""
+        """Print the log lines of a run."""
         self.client.run(run_id)
         kept = log_store.Logs(self.client.redis, run_id)
         lines = found = 0
@@ -111,21 +113,19 @@ class RunQueries(RunSubmission):
                 lines += 1
                 if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
                     found += 1
-                    click.echo(log_lines.as_text(line) if self._as_json else log_lines.shown(line))
+                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else log_lines.format_line(line))
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():
-            print_note(f"{dropped} older lines are not kept any more")
+            print_note(f"{dropped} older lines were dropped")
         elif lines and not found:
-            print_note(
-                f"none of the {lines} lines kept of run {run_id} is of this step and level; without --step and --level all are shown"
-            )
+            print_note(f"none of the {lines} log lines of run {run_id} is of this step and level; omit --step and --level to see all")
         elif not lines:
-            print_note(f"no line was kept of run {run_id}; `submit runs follow {run_id}` tells what happened in it")
+            print_note(f"run {run_id} has no log lines; `submit runs follow {run_id}` shows its events")
         return 0
 
     def result(self, run_id: str, timeout_s: float | None) -> int:
-        """Print a run's answer when it is over, or how far it is after `timeout_s`."""
+        """Print the result of a run when it is over, or its result so far after `timeout_s`."""
         run = self.client.run(run_id)
         try:
             return self.print_result(run, timeout_s)
@@ -134,38 +134,38 @@ class RunQueries(RunSubmission):
             return INTERRUPTED
 
     def cancel(self, run_id: str) -> int:
-        """End a run."""
+        """Cancel a run."""
         status = self.client.run(run_id).cancel()
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "status": status}))
         else:
-            print_note(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} had ended before: {status}")
+            print_note(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} was over already: {status}")
         return 0 if status == "cancelled" else FAILED
 
     def fork(self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
-        """Do a run anew from a step on; without one, what it left unfinished."""
+        """Run a closed run again from a step on, as a new run; without a step, its unfinished part."""
         if from_step is None:
             return self.client.retry(run_id)
         return self.client.fork(run_id, from_step, changes=changes)
 
     def signal(self, run_id: str, step: str, value: JsonValue) -> int:
-        """Give a waiting step its value."""
+        """Send a waiting step its value."""
         run = self.client.run(run_id)
-        word = run.signal(step, value)
-        exit_status, said = SIGNALS[word]
-        if word == "kept" and run.record().answering(step) is None:
-            said += "; so far the run has no such step{nearest}"
-        elif word == "unclear":
-            said += f": {', '.join(repr(each) for each in run.record().steps if each.endswith(f'/{step}'))}"
+        answer = run.signal(step, value)
+        exit_status, message = SIGNALS[answer]
+        if answer == "kept" and run.record().answering(step) is None:
+            message += "; so far the run has no such step{nearest}"
+        elif answer == "unclear":
+            message += f": {', '.join(repr(each) for each in run.record().steps if each.endswith(f'/{step}'))}"
         if self._as_json:
-            click.echo(json.dumps({"run_id": run_id, "step": step, "signal": word}))
+            click.echo(json.dumps({"run_id": run_id, "step": step, "signal": answer}))
         else:
-            near = run.nearest_step(step) if word in ("unknown", "kept") else None
-            print_note(said.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
+            near = run.nearest_step(step) if answer in ("unknown", "kept") else None
+            print_note(message.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
         return exit_status
 
 
-def _summary(run: RunSummary) -> dict[str, JsonValue]:
+def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
     created_at_ms = round(run.created_at * 1000)
     return {
         "run_id": run.run_id,
@@ -181,7 +181,7 @@ def _summary(run: RunSummary) -> dict[str, JsonValue]:
     }
 
 
-def _listed(record: RunRecord) -> dict[str, JsonValue]:
+def _record_json(record: RunRecord) -> dict[str, JsonValue]:
     return {
         "run_id": record.run_id,
         "status": record.status,
@@ -190,14 +190,14 @@ def _listed(record: RunRecord) -> dict[str, JsonValue]:
         "kind": record.kind,
         "asked": describe_request(record),
         "created_at_ms": record.created_at_ms,
-        "duration_ms": _took_ms(record),
+        "duration_ms": duration_ms(record),
         "usage": record.usage.model_dump(),
         "labels": dict(record.labels),
         "code": [*record.code],
     }
 
 
-def _step(step: StepRecord) -> dict[str, JsonValue]:
+def _step_json(step: StepRecord) -> dict[str, JsonValue]:
     return {
         **step.info,
         "step": step.step_id,
@@ -210,7 +210,3 @@ def _step(step: StepRecord) -> dict[str, JsonValue]:
         "crashes": step.crashes,
         "output": step.output,
     }
-
-
-def _took_ms(record: RunRecord) -> int:
-    return (record.closed_at_ms or record.now_ms) - record.created_at_ms

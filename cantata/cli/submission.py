@@ -1,4 +1,4 @@
-"""Submits runs, attends them to their end, and shows how they ended; on Ctrl-C it lets them go on."""
+"""RunSubmission: submits runs, shows them until they are over, and prints their results; runs go on after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED
-from cantata.cli.requests import definitions_of, request_of
+from cantata.cli.requests import load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, TurnRun
@@ -23,8 +23,8 @@ from cantata.coordinator.sweeper import definitions_from, start
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
-from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.models.wire import ChainError, ChainResponse, RunResult, TurnRequest
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainResponse, RunResult, TurnRequest
 from cantata.observability.logs import configure_logs
 from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
@@ -34,7 +34,7 @@ REFRESH_S = 0.1
 
 
 class RunSubmission:
-    """Where a command meets its runs."""
+    """Submits and follows the runs of one command."""
 
     def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
         configure_logs()
@@ -45,14 +45,14 @@ class RunSubmission:
 
     @cached_property
     def definitions(self) -> Definitions:
-        """What runs may name; known before there is a service."""
-        return self._config if isinstance(self._config, Definitions) else definitions_of(self._config)
+        """The definitions that runs may name; they need no service."""
+        return self._config if isinstance(self._config, Definitions) else load_definitions(self._config)
 
     @cached_property
     def client(self) -> Client:
-        """The client, once the service is there."""
+        """The client; the first use waits for the service."""
         if self._stack:
-            print_note(f"no REDIS_URL and no stack of `submit up` here: starting one in {self._stack.home.path} for this command")
+            print_note(f"neither REDIS_URL nor a stack of `submit up` here: starting one in {self._stack.home.path} for this command")
             self._stack.wait_ready()
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
         client = Client(self._stack.url if self._stack else self._url, config=known)
@@ -60,10 +60,8 @@ class RunSubmission:
             print_note(f"warning: {warning}")
         return client
 
-    # --- submitting ---------------------------------------------------------------------------------------------------------
-
-    def check(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
-        """Raise ConfigError for the faults of a turn, before anything is waited for."""
+    def check_turn(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
+        """Raise ConfigError for the faults of a turn, without a service."""
         faults = turn_plan.check(TurnRequest(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
         if faults:
             raise ConfigError(faults, source="turn")
@@ -72,9 +70,9 @@ class RunSubmission:
         self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None, session: str | None = None,
         send_history: bool = False, timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
-        """Submit a turn. Its faults are told before anything is waited for."""
-        self.check(text, team=team, agent=agent, workflow=workflow)
-        self.warn_of_unserved_queues()
+        """Submit a turn. Raises ConfigError before it waits for the service."""
+        self.check_turn(text, team=team, agent=agent, workflow=workflow)
+        self.print_fleet_warnings()
         return self.client.submit_turn(
             text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
         )
@@ -82,21 +80,19 @@ class RunSubmission:
     def submit_chain(
         self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
-        """Submit the chain request that FILE means. Its faults are told before anything is waited for."""
-        request = request_of(file, self.definitions, given=given, timeout_s=timeout_s)
-        self.warn_of_unserved_queues()
+        """Submit the chain request that `file` names. Raises ConfigError before it waits for the service."""
+        request = load_checked_request(file, self.definitions, given=given, timeout_s=timeout_s)
+        self.print_fleet_warnings()
         return self.client.submit_checked(request, labels=labels)
 
     def detach(self, run: TurnRun | ChainRun) -> int:
-        """Leave a run to itself; print its id."""
+        """Print the id of a run, which goes on, and return exit status 0."""
         click.echo(json.dumps({"run_id": run.run_id}) if self._as_json else run.run_id)
         self._print_detached(run.run_id, "accepted")
         return 0
 
-    # --- attending ----------------------------------------------------------------------------------------------------------
-
     def watch(self, run: TurnRun | ChainRun, *, events: bool = False, since: int | None = None) -> int:
-        """Show a run until it is over, and its answer then; the exit status. Ctrl-C leaves the run to itself."""
+        """Show a run until it is over, print its result, and return the exit status. The run goes on after Ctrl-C."""
         try:
             if events and isinstance(run, ChainRun) and run.request.streaming:
                 for event in run.events(since):
@@ -109,12 +105,12 @@ class RunSubmission:
             return INTERRUPTED
 
     def print_result(self, run: TurnRun | ChainRun, timeout_s: float | None = None) -> int:
-        """Print how a run ended, or after `timeout_s` how far it is; the exit status."""
+        """Print the result of a run, or after `timeout_s` its result so far, and return the exit status."""
         try:
             result: RunResult | ChainResponse = run.result(timeout_s)
         except TimeoutError as error:
             print_note(str(error))
-            result = result_of(run)
+            result = run.so_far()
         if self._as_json:
             click.echo(result.model_dump_json())
         else:
@@ -122,7 +118,7 @@ class RunSubmission:
         return 0 if has_succeeded(result) else FAILED
 
     def planned_view(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
-        """A run as planned, with nothing that happened since; and how far Redis's clock is ahead of ours, in milliseconds."""
+        """Return the view of a run before its first event, and the milliseconds that Redis's clock is ahead of ours."""
         record = run.record()
         definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
         fragment = start(record.kind, json.loads(record.request), definitions).fragment
@@ -130,10 +126,8 @@ class RunSubmission:
         return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 
     def step_infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
-        """How steps ended."""
+        """Return what the ledger recorded of the ends of steps."""
         return dict(zip(steps, self.client.ledger.infos(run_id, steps), strict=True))
-
-    # ------------------------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         return self
@@ -142,9 +136,9 @@ class RunSubmission:
         if "client" in self.__dict__:
             self.client.close()
 
-    def warn_of_unserved_queues(self) -> None:
-        """Tell of queues that no worker serves, if the workers are not our own."""
-        if self._stack is None:  # the workers of our own are there, but may not have said so yet
+    def print_fleet_warnings(self) -> None:
+        """Print warnings about the fleet, such as a queue without a worker, if it is not a stack of our own."""
+        if self._stack is None:  # workers of our own stack may not have registered yet
             for message in self.client.fleet_warnings():
                 print_note(f"warning: {message}")
 
@@ -158,37 +152,32 @@ class RunSubmission:
                 ahead_ms=ahead_ms,
             )
             return
-        view = RunView(run.run_id)  # lines say what happened; what is planned only a terminal shows
+        view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
         for event in run.log(since):
             view, line = plain_view.apply_and_describe(view, event)
             if line:
                 print_note(line)
 
-    def _print_detached(self, run_id: str, said: str) -> None:
+    def _print_detached(self, run_id: str, reason: str) -> None:
         where = ""
         if self._stack:
             self._stack.keep()
-            where = "; the stack of this command stays up for it, until `submit down`"
-        print_note(f"{said}: the run goes on{where}; follow it with: submit runs follow {run_id}")
+            where = "; the stack of this command keeps running until `submit down`"
+        print_note(f"{reason}: the run goes on{where}; follow it with: submit runs follow {run_id}")
 
 
 def print_note(line: str) -> None:
-    """Say something to the person at the terminal; never a result."""
+    """Print a line for people, on standard error; never a result."""
     click.echo(line, err=True)
 
 
 def is_terminal() -> bool:
-    """Whether a person watches, on a terminal that can be painted on."""
+    """Return whether standard error is a terminal that supports cursor movement."""
     return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
 
 
-def result_of(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
-    """How a run ended, or how far it is, without waiting."""
-    return run.so_far()
-
-
 def has_succeeded(result: RunResult | ChainResponse) -> bool:
-    """Whether all went well."""
+    """Return whether a run succeeded, without failures of nodes."""
     return result.success if isinstance(result, ChainResponse) else result.status == "succeeded"
 
 
@@ -197,15 +186,13 @@ def _show(result: RunResult | ChainResponse) -> None:
     if answer is not None:
         click.echo(text_format.clean(answer_text(answer)))
     if result.error:
-        print_note(f"error: {_why(result.error)}")
+        print_note(f"error: {text_format.clean(result.error.message)} ({result.error.code})")
     if isinstance(result, ChainResponse) and result.failed:
         print_note(f"failed: {', '.join(result.failed)}")
-    print_note(_footer(result.run_id, text_format.state_label(result.state), result.duration_ms, result.usage))
-
-
-def _why(error: ErrorInfo | ChainError) -> str:
-    return f"{text_format.clean(error.message)} ({error.code})"
-
-
-def _footer(run_id: str, state: str, duration_ms: int, usage: Usage) -> str:
-    return " · ".join(part for part in (f"run {run_id}", state, text_format.duration(duration_ms), text_format.usage(usage)) if part)
+    parts = (
+        f"run {result.run_id}",
+        text_format.state_label(result.state),
+        text_format.duration(result.duration_ms),
+        text_format.usage(result.usage),
+    )
+    print_note(" · ".join(filter(None, parts)))

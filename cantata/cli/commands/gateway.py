@@ -1,4 +1,4 @@
-"""`submit gateway`: serves turns, chains, sessions and memory over HTTP and WebSockets."""
+"""`submit gateway`: turns, chains, sessions and memory over HTTP and WebSockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cantata import embedded
-from cantata.cli.options import as_json, configured, metrics_port
+from cantata.cli.options import config_option, json_option, metrics_port_option
 from cantata.client.client import Client
 from cantata.errors import CantataError
 from cantata.gateway import access, serve
@@ -19,21 +19,33 @@ from cantata.observability.metrics.scrape_address import scrape_address
 from cantata.settings import settings
 
 TOKENS, TOKENS_FILE = "CANTATA_GATEWAY_TOKENS", "CANTATA_GATEWAY_TOKENS_FILE"
-PACE = click.FloatRange(0.001, 1e6)
+REQUEST_RATE = click.FloatRange(0.001, 1e6)
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen; elsewhere only with tokens.")
-@click.option("--port", type=click.IntRange(0, 65535), default=embedded.GATEWAY_PORT, show_default=True, help="0 for any that is free.")
-@click.option("--url-prefix", default="", metavar="PATH", help="What stands before every path, behind a proxy.")
 @click.option(
-    "--tokens-file", metavar="FILE", help=f"JSON or YAML: token → tenant or rights; else {TOKENS_FILE}, else what {TOKENS} holds."
+    "--host", default="127.0.0.1", show_default=True, metavar="NAME", help="The address to listen at; others than this only with tokens."
 )
-@click.option("--rate", type=PACE, default=PER_S, show_default=True, help="Requests a second of one tenant.")
-@click.option("--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="Size of one request or message.")
-@metrics_port
-@configured
-@as_json
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=embedded.GATEWAY_PORT,
+    show_default=True,
+    help="The port to listen at; 0 for any free one.",
+)
+@click.option("--url-prefix", default="", metavar="PATH", help="The prefix of every path, behind a proxy.")
+@click.option(
+    "--tokens-file",
+    metavar="FILE",
+    help=f"JSON or YAML: token → tenant or rights; default: the file {TOKENS_FILE}, else the text {TOKENS}.",
+)
+@click.option("--rate", type=REQUEST_RATE, default=PER_S, show_default=True, help="Requests a second for each tenant.")
+@click.option(
+    "--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="The largest size of a request or message."
+)
+@metrics_port_option
+@config_option
+@json_option
 def gateway(
     host: str, port: int, url_prefix: str, tokens_file: str | None, rate: float, max_bytes: int, metrics_port: int | None,
     config: str | None, as_json: bool,
@@ -43,23 +55,22 @@ def gateway(
     tokens = _tokens(tokens_file)
     serve.check_address(host, has_tokens=tokens is not None, is_published_on_loopback=settings().published_on_loopback)
     with Client(config=config) as client:
-        client.definitions  # noqa: B018  # a fault in it is told now, not to the first who asks
+        client.definitions  # noqa: B018  # so that a fault in it stops the start, not the first request
         for warning in client.warnings:
             click.echo(f"warning: {warning}", err=True)
         with serve.bind(host, port) as listening:
             url = serve.address_of(listening)
-
             app = create_app(
                 client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
             )
             shown = scrape_address(metrics_port)
-            told = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
+            addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
 
-            def ready() -> None:
-                click.echo(json.dumps(told) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
+            def announce() -> None:
+                click.echo(json.dumps(addresses) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
                 embedded.announce_ready()
 
-            server = serve.Server(app, ready=ready, most_bytes=max_bytes)
+            server = serve.Server(app, ready=announce, most_bytes=max_bytes)
             server.run(sockets=[listening])
     if not server.started:
         raise CantataError("the gateway did not start")

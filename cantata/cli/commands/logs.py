@@ -1,4 +1,4 @@
-"""`submit logs`: what was logged for a run, on all machines."""
+"""`submit logs`: the log lines of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from cantata import text_format
 from cantata.cli.connect import open_queries
-from cantata.cli.options import as_json
+from cantata.cli.options import json_option
 from cantata.models.values import JsonValue
 from cantata.observability.logs.lines import LogLine
 
@@ -19,30 +19,25 @@ MOST_SHOWN = 400  # characters of one value on a terminal; --json has it as it w
 
 @click.command()
 @click.argument("run_id", metavar="ID")
-@click.option("--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--follow", is_flag=True, help="Also print lines to come, until the run is over.")
 @click.option("--step", metavar="STEP", help="Only the lines of this step, and of those that it grew.")
 @click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), help="Only lines of this level or above.")
-@as_json
+@json_option
 def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
-    """Show what workers and tools logged for a run, on all machines. With --json: one line of JSON for each."""
+    """Show the log lines of a run, from workers and tools on all machines. With --json: one line of JSON for each."""
     with open_queries(workers=follow, as_json=as_json) as queries:
         return queries.logs(run_id, follow=follow, step=step, level=level)
 
 
-def shown(line: LogLine) -> str:
-    """A line as a person reads it."""
+def format_line(line: LogLine) -> str:
+    """Return a log line as text for people."""
     at = datetime.fromtimestamp(line.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
     of = f"{line.step}#{line.attempt}" if line.step and line.attempt else line.step or "-"
-    said = text_format.clean(line.event) if line.logger else text_format.line(line.event, MOST_SHOWN)
+    event = text_format.clean(line.event) if line.logger else text_format.line(line.event, MOST_SHOWN)
     rest = [f"{name}={_value(value)}" for name, value in line.fields.items() if name != "exception"]
-    head = " ".join([at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), said, *rest])
+    head = " ".join([at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), event, *rest])
     trace = line.fields.get("exception")
     return head + ("" if trace is None else "\n" + "\n".join(f"    {each}" for each in text_format.clean(str(trace)).rstrip().splitlines()))
-
-
-def as_text(line: LogLine) -> str:
-    """A line as a program reads it."""
-    return line.model_dump_json(exclude_none=True)
 
 
 def _value(value: JsonValue) -> str:
