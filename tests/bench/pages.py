@@ -54,7 +54,7 @@ def _lists(ledger: Ledger, redis: Redis, runs: int) -> Iterator[Wait]:
         "cancelled": RunFilter(statuses=("cancelled",)),
     }  # fmt: skip
     for name, wanted in firsts.items():
-        yield Wait(f"{runs:,} runs, {name}", [_took_ms(partial(find, ledger, wanted)) for _ in range(TIMES)])
+        yield Wait(f"{runs:,} runs, {name}", [_took_ms(partial(find_page, ledger, wanted)) for _ in range(TIMES)])
     redis.config_set("slowlog-log-slower-than", SLOW_US)
     for name, wanted in {
         "all cancelled": RunFilter(statuses=("cancelled",)),

@@ -6,12 +6,12 @@ from collections import Counter
 
 from cantata.client.client import _run_id, run_id_of
 from cantata.state.redis.keys import shard_of
-from cantata.state.runs.records import Place
+from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions import conversations
 
 
-def place(name: str, *, tenant: str = "") -> Place:
-    return Place(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
+def place(name: str, *, tenant: str = "") -> SessionSettings:
+    return SessionSettings(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
 
 
 def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:

@@ -102,7 +102,7 @@ class _ShardCursor:
     """How far a shard was looked through."""
 
     shard: int
-    place: SessionSettings | None
+    place: Position | None
     is_open: bool = True
 
 
@@ -139,7 +139,7 @@ class _Search:
             bound = sure[-1][0]
         return RunList(runs=[run for _, run in sure], next=None if bound is None else _text_of(bound))
 
-    def _bound(self) -> SessionSettings | None:
+    def _bound(self) -> Position | None:
         return max((front.place for front in self._fronts if front.is_open and front.place), default=None)
 
     def _public_bound(self, bound: Position) -> Position:
@@ -202,7 +202,7 @@ def _lower(text: str) -> str:
     return "".join(char.lower() if char.isascii() else char for char in text)
 
 
-def _start(place: SessionSettings | None) -> tuple[str, str]:
+def _start(place: Position | None) -> tuple[str, str]:
     return ("", "") if place is None else (str(place[0]), place[1])
 
 

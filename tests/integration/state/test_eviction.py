@@ -17,7 +17,7 @@ from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.records import SessionSettings
 from tests.integration.state.play import Play, row, work
 
-CHAT = Place(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)
+CHAT = SessionSettings(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)
 
 
 def expiring(redis: Redis) -> list[str]:

@@ -16,7 +16,7 @@ from cantata.state.sessions.conversations import scoped, shard_of_session
 
 
 def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:
-    place = None if session is None else Place(scoped(tenant, session), 60, 100, 1000)
+    place = None if session is None else SessionSettings(scoped(tenant, session), 60, 100, 1000)
     ledger.accept(
         run_id, kind=kind, request=f'{{"text":"{text}"}}', definitions="{}", timeout_s=60, max_attempts=3, max_steps=9,
         labels={"tenant": tenant} if tenant else {}, session=place,

@@ -18,11 +18,11 @@ from tests.integration.state.play import Play, sent, wait, work
 from tests.waiting import until
 
 
-def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> Place:
+def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> SessionSettings:
     return SessionSettings(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
 
 
-def turns(ledger: Ledger, texts: list[str], where: Place | None = None) -> list[Play]:
+def turns(ledger: Ledger, texts: list[str], where: SessionSettings | None = None) -> list[Play]:
     """Turns of one session, taken in one after the other."""
     where = where or place()
     shard = conversations.shard_of_session(where.name)
