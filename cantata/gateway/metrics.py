@@ -30,7 +30,7 @@ from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME
 from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse
-from cantata.observability.metrics.registries import page_of, registry
+from cantata.observability.metrics.registries import make_handler, registry
 from cantata.observability.metrics.scrape_address import ScrapeAddress
 from cantata.state.fleet import load
 from cantata.state.fleet.load import FleetLoad, QueueLoad
@@ -70,7 +70,7 @@ class Watch:
         self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
         self._gathering: BackgroundCall[Found] | None = None
         self._sizes = Sizes()
-        self.page: ScrapeHandler = page_of(registry(__version__, _Fleet(self)))
+        self.page: ScrapeHandler = make_handler(registry(__version__, _Fleet(self)))
 
     def standing(self, named: Iterable[str] = ()) -> Found:
         """How the fleet stands. Raises UnavailableError, after seconds at most."""

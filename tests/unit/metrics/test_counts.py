@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from cantata.models.values import Usage
 from cantata.observability import metrics
-from cantata.observability.metrics.counts import GONE, MAX_VALUES, OTHER, Counts, files, fold
+from cantata.observability.metrics.counts import ENDED, MAX_VALUES, OTHER, Counts, files, fold
 from cantata.observability.metrics.families import FAMILIES
-from cantata.observability.metrics.registries import page_of, registry
-from cantata.observability.metrics.worker_metrics import _Counted
+from cantata.observability.metrics.registries import make_handler, registry
+from cantata.observability.metrics.worker_metrics import _MergedCounts
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def counts(tmp_path: Path) -> Iterator[Counts]:
 
 def shown(folder: Path) -> Callable[..., float | None]:
     registry = CollectorRegistry()
-    registry.register(_Counted(folder))
+    registry.register(_MergedCounts(folder))
     return lambda name, **labels: registry.get_sample_value(name, labels)
 
 
@@ -105,7 +105,7 @@ def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: 
     metrics.record_limit_wait("m", "rpm", 2.5)
     metrics.record_budget_refusal("run")
 
-    found = {(metric.name, metric.type) for metric in _Counted(tmp_path).collect()}
+    found = {(metric.name, metric.type) for metric in _MergedCounts(tmp_path).collect()}
     assert found == {(family.name.removesuffix("_total"), family.kind) for family in FAMILIES if family.source == "worker"}
 
 
@@ -144,7 +144,7 @@ def test_what_killed_processes_counted_stays_and_their_files_go(counts: Counts, 
         assert value("cantata_steps_total", kind="tool.call", status="done") == 7
         assert value("cantata_queue_wait_seconds_count", queue="tools") == 2
         assert value("cantata_queue_wait_seconds_sum", queue="tools") == pytest.approx(0.6)
-    assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {GONE, str(os.getpid())}
+    assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {ENDED, str(os.getpid())}
 
 
 def test_a_process_goes_on_with_what_a_dead_one_of_its_id_had_counted(counts: Counts, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_process_killed_before_it_counted_disturbs_nobody(counts: Counts, tmp_
     (tmp_path / f"counter_{2**22 + 1}.db").write_bytes(bytes(2**16))  # made, and nothing written to it yet
 
     assert shown(tmp_path)("cantata_steps_total", kind="tool.call", status="done") == 1
-    assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {GONE, str(os.getpid())}
+    assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {ENDED, str(os.getpid())}
 
 
 def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_clock_that_was_set_back_takes_nothing_from_a_sum(counts: Counts, tmp_
 def test_a_label_that_is_no_text_is_shown_as_well_as_can_be(counts: Counts, tmp_path: Path) -> None:
     counts.add("cantata_model_cost_usd_total", ("half\ud800",), 1.0)
 
-    assert b'model="half?"' in page_of(registry("1", _Counted(tmp_path)))("", "").body
+    assert b'model="half?"' in make_handler(registry("1", _MergedCounts(tmp_path)))("", "").body
 
 
 def test_a_file_that_is_just_being_made_disturbs_nobody(counts: Counts, tmp_path: Path) -> None:
