@@ -1,4 +1,4 @@
-"""All metrics: what they are called, what tells their series apart, and what they say. The page of metrics is written from this."""
+"""All metrics: name, labels and help text. docs/metrics.md is generated from this."""
 
 from __future__ import annotations
 
@@ -22,42 +22,40 @@ class Family:
     labels: tuple[str, ...]
     help: str
     source: Source
-    """Who shows it: workers of what they did themselves, the gateway of the whole fleet."""
+    """The process that exports it: each worker its own counts, the gateway those of the whole fleet."""
     buckets: tuple[float, ...] = ()
 
 
 FAMILIES: Sequence[Family] = (
-    Family("cantata_steps_total", "counter", ("kind", "status"), "Attempts of steps that ended, by how.", "worker"),
-    Family("cantata_step_duration_seconds", "histogram", ("kind",), "How long an attempt of a step took.", "worker", STEP_S),
-    Family("cantata_queue_wait_seconds", "histogram", ("queue",), "How long a step waited, sent and not begun.", "worker", WAIT_S),
-    Family("cantata_model_calls_total", "counter", ("model", "outcome"), "Requests to models, by how they ended.", "worker"),
-    Family("cantata_model_call_duration_seconds", "histogram", ("model",), "How long a request to a model took.", "worker", CALL_S),
-    Family("cantata_model_tokens_total", "counter", ("model", "direction"), "Tokens of requests (input) and replies (output).", "worker"),
-    Family("cantata_model_cost_usd_total", "counter", ("model",), "US dollars that replies cost, where the price is known.", "worker"),
-    Family("cantata_limit_waits_total", "counter", ("model", "reason"), "Model calls put off since shared limits had no room.", "worker"),
-    Family(
-        "cantata_limit_wait_seconds_total", "counter", ("model", "reason"), "Estimated seconds that such calls were put off by.", "worker"
-    ),
-    Family("cantata_budget_refusals_total", "counter", ("budget",), "Model calls not made since a budget was spent.", "worker"),
-    Family("cantata_build_info", "gauge", ("version",), "1; its label says which version runs.", "both"),
-    Family("cantata_redis_up", "gauge", (), "1 if Redis and the broker answered; 0: what follows is missing.", "gateway"),
-    Family("cantata_runs_accepted_total", "counter", (), "Runs taken in, forks too.", "gateway"),
-    Family("cantata_runs_closed_total", "counter", ("status",), "Runs that ended, by how.", "gateway"),
-    Family("cantata_runs_open", "gauge", (), "Runs that are not over.", "gateway"),
-    Family("cantata_runs_kept", "gauge", (), "Runs in Redis, over or not.", "gateway"),
-    Family("cantata_steps_ready", "gauge", (), "Steps sent and not begun, in all queues, as the ledger has it.", "gateway"),
-    Family("cantata_leases_lost_total", "counter", (), "Leases that ran out: a worker died, froze or lost Redis.", "gateway"),
-    Family("cantata_steps_recovered_total", "counter", (), "Steps sent again since their lease was lost.", "gateway"),
-    Family("cantata_queue_ready", "gauge", ("queue",), "Messages waiting in a queue: a step each, or a batch of cheap ones.", "gateway"),
-    Family("cantata_queue_leased", "gauge", ("queue",), "Steps of a queue that workers are doing.", "gateway"),
-    Family("cantata_queue_slots", "gauge", ("queue",), "Steps of a queue that its workers can do at once.", "gateway"),
+    Family("cantata_steps_total", "counter", ("kind", "status"), "Ended attempts of steps, by kind and outcome.", "worker"),
+    Family("cantata_step_duration_seconds", "histogram", ("kind",), "Duration of attempts of steps.", "worker", STEP_S),
+    Family("cantata_queue_wait_seconds", "histogram", ("queue",), "Time from dispatch to start of a step.", "worker", WAIT_S),
+    Family("cantata_model_calls_total", "counter", ("model", "outcome"), "Model calls, by outcome.", "worker"),
+    Family("cantata_model_call_duration_seconds", "histogram", ("model",), "Duration of model calls.", "worker", CALL_S),
+    Family("cantata_model_tokens_total", "counter", ("model", "direction"), "Tokens of model calls: input and output.", "worker"),
+    Family("cantata_model_cost_usd_total", "counter", ("model",), "Cost of model calls in US dollars, where the price is known.", "worker"),
+    Family("cantata_limit_waits_total", "counter", ("model", "reason"), "Model calls deferred by shared limits.", "worker"),
+    Family("cantata_limit_wait_seconds_total", "counter", ("model", "reason"), "Estimated seconds by which calls were deferred.", "worker"),
+    Family("cantata_budget_refusals_total", "counter", ("budget",), "Model calls refused because a budget was spent.", "worker"),
+    Family("cantata_build_info", "gauge", ("version",), "Always 1; the label is the version.", "both"),
+    Family("cantata_redis_up", "gauge", (), "1 if Redis and the broker answered; if 0, the metrics below are missing.", "gateway"),
+    Family("cantata_runs_accepted_total", "counter", (), "Accepted runs, including forks.", "gateway"),
+    Family("cantata_runs_closed_total", "counter", ("status",), "Closed runs, by status.", "gateway"),
+    Family("cantata_runs_open", "gauge", (), "Runs that are not closed.", "gateway"),
+    Family("cantata_runs_kept", "gauge", (), "Runs stored in Redis, open or closed.", "gateway"),
+    Family("cantata_steps_ready", "gauge", (), "Steps dispatched and not started, in all queues, by the ledger.", "gateway"),
+    Family("cantata_leases_lost_total", "counter", (), "Expired leases: a worker died, froze or lost Redis.", "gateway"),
+    Family("cantata_steps_recovered_total", "counter", (), "Steps dispatched again after their lease expired.", "gateway"),
+    Family("cantata_queue_ready", "gauge", ("queue",), "Messages waiting in a queue: one step each, or a batch of cheap ones.", "gateway"),
+    Family("cantata_queue_leased", "gauge", ("queue",), "Leased steps of a queue.", "gateway"),
+    Family("cantata_queue_slots", "gauge", ("queue",), "Concurrency of the workers of a queue.", "gateway"),
     Family("cantata_queue_workers", "gauge", ("queue",), "Worker processes that serve a queue.", "gateway"),
-    Family("cantata_queue_oldest_wait_seconds", "gauge", ("queue",), "Age of the message that waits longest; 0 if none waits.", "gateway"),
-    Family("cantata_dead_letters", "gauge", (), "Messages kept that came in our queues and were no steps.", "gateway"),
-    Family("cantata_sweep_age_seconds", "gauge", (), "How long ago the last sweep for lost work ended.", "gateway"),
-    Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses, for all that it holds.", "gateway"),
-    Family("cantata_redis_memory_limit_bytes", "gauge", (), "Its maxmemory; 0 if it has none.", "gateway"),
-    Family("cantata_redis_memory_own_estimate_bytes", "gauge", (), "About how much of it kept runs and sessions take.", "gateway"),
+    Family("cantata_queue_oldest_wait_seconds", "gauge", ("queue",), "Age of the oldest waiting message; 0 if there is none.", "gateway"),
+    Family("cantata_dead_letters", "gauge", (), "Stored messages from the queues that were not steps.", "gateway"),
+    Family("cantata_sweep_age_seconds", "gauge", (), "Time since the last sweep ended.", "gateway"),
+    Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses in total.", "gateway"),
+    Family("cantata_redis_memory_limit_bytes", "gauge", (), "maxmemory of Redis; 0 if it is not set.", "gateway"),
+    Family("cantata_redis_memory_own_estimate_bytes", "gauge", (), "Estimated memory of stored runs and sessions.", "gateway"),
 )
 
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -1,4 +1,4 @@
-"""A small HTTP server for those who scrape, in threads of its own."""
+"""A small HTTP server for metrics, in threads of its own."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cantata.observability.metrics.scrape_address import PORT, ScrapeAddress
 
 log = structlog.get_logger(__name__)
 
-CLIENT_S = 10.0  # for one that asks and then does not read
-PATIENCE_S = 5.0  # for a port that the children of a killed worker still hold
+CLIENT_TIMEOUT_S = 10.0  # for a client that does not read
+BIND_TIMEOUT_S = 5.0  # for a port that the children of a killed worker still have open
 RETRY_S = 0.1
-POLL_S = 0.2  # how long it may take to end
-WILD = frozenset({"0.0.0.0", "::"})
+POLL_S = 0.2  # the longest time to stop
+WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
 class ScrapeResponse(NamedTuple):
-    """What is answered."""
+    """Response to a scrape."""
 
     status: int
     content_type: str
@@ -34,17 +34,17 @@ class ScrapeResponse(NamedTuple):
 
 
 ScrapeHandler = Callable[[str, str], ScrapeResponse]
-"""(query, Accept header) → what is answered."""
+"""(query, Accept header) → response."""
 
 
 class MetricsServer:
-    """Serves pages at a scrape_address, from now on."""
+    """Serves one handler for each path at an address, in a background thread."""
 
-    def __init__(self, scrape_address: ScrapeAddress, pages: Mapping[str, ScrapeHandler]) -> None:
-        """Raises UnavailableError if the scrape_address cannot be had."""
-        self._http = _bind(scrape_address, pages)
+    def __init__(self, address: ScrapeAddress, handlers: Mapping[str, ScrapeHandler]) -> None:
+        """Start to serve. Raises UnavailableError if the address is not available."""
+        self._http = _bind(address, handlers)
         port = int(self._http.server_address[1])
-        host = socket.gethostname() if scrape_address.host in WILD else scrape_address.host
+        host = socket.gethostname() if address.host in WILDCARDS else address.host
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="metrics", daemon=True).start()
 
@@ -53,50 +53,50 @@ class MetricsServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def forget(self) -> None:
-        """In a forked child: hold the port no longer than its parent does."""
+    def close_inherited(self) -> None:
+        """Close the socket in a forked child, so that the port is free when the parent ends."""
         self._http.socket.close()
 
 
-def _bind(scrape_address: ScrapeAddress, pages: Mapping[str, ScrapeHandler]) -> _ScrapeServer:
-    give_up = time.monotonic() + PATIENCE_S
+def _bind(address: ScrapeAddress, handlers: Mapping[str, ScrapeHandler]) -> _ScrapeServer:
+    deadline = time.monotonic() + BIND_TIMEOUT_S
     while True:
         try:
-            return _ScrapeServer(scrape_address, pages)
+            return _ScrapeServer(address, handlers)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
-                said = f"metrics cannot be shown at {scrape_address.host}, port {scrape_address.port}: {error.strerror}; name another port in {PORT}"
-                raise UnavailableError(said) from error
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                problem = f"metrics cannot be served at {address.host}, port {address.port}: {error.strerror}"
+                raise UnavailableError(f"{problem}; name another port in {PORT}") from error
             time.sleep(RETRY_S)
 
 
 class _ScrapeServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, scrape_address: ScrapeAddress, pages: Mapping[str, ScrapeHandler]) -> None:
-        self.pages = pages
-        self.address_family, _, _, _, address = socket.getaddrinfo(scrape_address.host, scrape_address.port, type=socket.SOCK_STREAM)[0]
-        super().__init__(address[:2], _ScrapeRequestHandler)  # type: ignore[arg-type]  # a host and a port, of either family
+    def __init__(self, address: ScrapeAddress, handlers: Mapping[str, ScrapeHandler]) -> None:
+        self.handlers = handlers
+        self.address_family, _, _, _, resolved = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        super().__init__(resolved[:2], _ScrapeRequestHandler)  # type: ignore[arg-type]  # a host and a port, of either family
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # without asking the network for this machine's name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("scrape_broke", exc_info=True)
+        log.debug("scrape_aborted", exc_info=True)
 
 
 class _ScrapeRequestHandler(BaseHTTPRequestHandler):
-    timeout = CLIENT_S
+    timeout = CLIENT_TIMEOUT_S
     server: _ScrapeServer
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        page = self.server.pages.get(path)
+        handler = self.server.handlers.get(path)
         try:
-            answer = page(query, self.headers.get("Accept", "")) if page else _plain(404, f"try {' or '.join(self.server.pages)}")
-        except Exception:  # the edge: one scrape may fail, the next is answered
+            answer = handler(query, self.headers.get("Accept", "")) if handler else _plain(404, f"try {' or '.join(self.server.handlers)}")
+        except Exception:  # the edge: one scrape may fail, the next one is answered
             log.exception("scrape_failed")
-            answer = _plain(500, "this could not be gathered; the log says why")
+            answer = _plain(500, "the metrics could not be read; see the log")
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -104,7 +104,7 @@ class _ScrapeRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _plain(status: int, text: str) -> ScrapeResponse:

@@ -1,4 +1,4 @@
-"""What a process shows: its collectors, the version, and what the kernel knows of it."""
+"""Registries of collectors: those given, the version, and process metrics from the kernel."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from cantata.observability.metrics.http_server import ScrapeHandler, ScrapeRespo
 
 
 def registry(version: str, *collectors: Collector) -> CollectorRegistry:
-    """A registry of these, with the version and this process's processor time, memory and open files."""
-    made = CollectorRegistry()
-    ProcessCollector(registry=made)
-    for collector in (_Build(version), *collectors):
-        made.register(collector)
-    return made
+    """Return a registry of these, with the version and this process's processor time, memory and open files."""
+    found = CollectorRegistry()
+    ProcessCollector(registry=found)
+    for collector in (_BuildInfo(version), *collectors):
+        found.register(collector)
+    return found
 
 
-def page_of(registry: CollectorRegistry) -> ScrapeHandler:
-    """The metrics of a registry, in the format that is asked for."""
+def make_handler(registry: CollectorRegistry) -> ScrapeHandler:
+    """Return a handler that exports a registry, in the format that the Accept header asks for."""
 
-    def page(_query: str, accept: str) -> ScrapeResponse:
+    def export(_query: str, accept: str) -> ScrapeResponse:
         encode, content_type = choose_encoder(accept)
         return ScrapeResponse(200, content_type, encode(registry))
 
-    return page
+    return export
 
 
-class _Build(Collector):
+class _BuildInfo(Collector):
     def __init__(self, version: str) -> None:
         self._version = version
 
     def collect(self) -> Iterable[Metric]:
         family = BY_NAME["cantata_build_info"]
-        told = GaugeMetricFamily(family.name, family.help, labels=family.labels)
-        told.add_metric([self._version], 1.0)
-        yield told
+        metric = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+        metric.add_metric([self._version], 1.0)
+        yield metric

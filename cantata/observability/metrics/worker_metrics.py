@@ -1,4 +1,4 @@
-"""The metrics of a worker process: what it and its children count, on a port of its own."""
+"""Metrics of a worker process: counts of it and its children, served on a port of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cantata.errors import UnavailableError
 from cantata.observability import metrics
 from cantata.observability.metrics.counts import Counts, files, fold
 from cantata.observability.metrics.http_server import MetricsServer
-from cantata.observability.metrics.registries import page_of, registry
+from cantata.observability.metrics.registries import make_handler, registry
 from cantata.observability.metrics.scrape_address import ScrapeAddress
-from cantata.observability.metrics.worker_folder import Folder
+from cantata.observability.metrics.worker_folder import CountsFolder
 
-BUDGETS = ("run", "tenant", "day")  # shown as 0 from the start: an alert sees the first refusal only as a rise
+BUDGETS = ("run", "tenant", "day")  # exported as 0 from the start: an alert needs a rise to see the first refusal
 
 log = structlog.get_logger(__name__)
 
@@ -28,17 +28,17 @@ _merged: Any = multiprocess.MultiProcessCollector.merge  # it has no types
 
 
 class WorkerMetrics:
-    """Counts in this process, and serves what it and its forked children counted."""
+    """Records in this process, and serves the counts of it and its forked children."""
 
-    def __init__(self, scrape_address: ScrapeAddress, version: str) -> None:
-        """Start. Raises UnavailableError if the scrape_address cannot be had, or no folder for what is counted."""
+    def __init__(self, address: ScrapeAddress, version: str) -> None:
+        """Start. Raises UnavailableError if the address or the folder of the counts is not available."""
         try:
-            self._folder = Folder()
+            self._folder = CountsFolder()
             self._counts = Counts(self._folder.path)
         except OSError as error:
-            raise UnavailableError(f"metrics need a little room for temporary files: {error}; name a folder with room in TMPDIR") from error
+            raise UnavailableError(f"temporary files for metrics cannot be created: {error}; name a folder with space in TMPDIR") from error
         try:
-            self._server = MetricsServer(scrape_address, {"/metrics": page_of(registry(version, _Counted(self._folder.path)))})
+            self._server = MetricsServer(address, {"/metrics": make_handler(registry(version, _MergedCounts(self._folder.path)))})
         except BaseException:
             self._folder.remove()
             raise
@@ -48,28 +48,28 @@ class WorkerMetrics:
         self.url = self._server.url
 
     def child_started(self) -> None:
-        """In a forked child: count on its own."""
-        self._server.forget()
+        """Record separately from the parent; call this in a forked child."""
+        self._server.close_inherited()
         metrics.set_counts(None)
         try:
-            metrics.set_counts(Counts(self._folder.path))  # with a lock of its own: its parent's may have been held when it was forked
+            metrics.set_counts(Counts(self._folder.path))  # with a lock of its own: its parent's may have been locked at the fork
         except OSError as error:
-            log.warning("not_counted", error=str(error), note="this process counts nothing; make room where temporary files are")
+            log.warning("metrics_not_recorded", error=str(error), note="this process records none; free space for temporary files")
 
     def release(self) -> None:
-        """Let another process show its metrics at this scrape_address."""
+        """Free the address for another process."""
         self._server.close()
 
     def close(self) -> None:
-        """Stop; what was counted is gone."""
+        """Stop and delete the counts."""
         metrics.set_counts(None)
         self._counts.close()
         self._server.close()
         self._folder.remove()
 
 
-class _Counted(Collector):
-    """What was counted by this process, by its children, and by those of them that are gone."""
+class _MergedCounts(Collector):
+    """Counts of this process and its children, including those that have ended."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,6 +77,6 @@ class _Counted(Collector):
 
     def collect(self) -> Iterable[Metric]:
         with self._reading:
-            with suppress(OSError):  # a full disk: what was not moved is read where it is
+            with suppress(OSError):  # a full disk: counts that were not merged are read where they are
                 fold(self._folder)
             return list(_merged([str(file) for file in files(self._folder)]))

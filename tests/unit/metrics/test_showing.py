@@ -24,7 +24,7 @@ from cantata.observability import metrics
 from cantata.observability.metrics import http_server
 from cantata.observability.metrics.http_server import MetricsServer, ScrapeResponse
 from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
-from cantata.observability.metrics.worker_folder import Folder
+from cantata.observability.metrics.worker_folder import CountsFolder
 from cantata.observability.metrics.worker_metrics import WorkerMetrics
 
 HERE = ScrapeAddress("127.0.0.1", 0)
@@ -32,7 +32,7 @@ HERE = ScrapeAddress("127.0.0.1", 0)
 
 @pytest.fixture(autouse=True)
 def own_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Folders are made here, not beside those of others."""
+    """CountsFolders are made here, not beside those of others."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
     metrics.set_counts(None)
@@ -86,7 +86,7 @@ def test_a_stack_shows_its_gateway_at_the_port_and_its_workers_behind_it(monkeyp
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(http_server, "BIND_TIMEOUT_S", 0.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
 
@@ -125,21 +125,20 @@ def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_config_fold
 
 
 def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_config_folder: Path) -> None:
-    code = (
-        "import sys, time; from cantata.observability.metrics.worker_folder import Folder; print(Folder().path, flush=True); time.sleep(60)"
-    )
+    module = "cantata.observability.metrics.worker_folder"
+    code = f"import time; from {module} import CountsFolder; print(CountsFolder().path, flush=True); time.sleep(60)"
     own = {**os.environ, "TMPDIR": str(own_config_folder)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=own) as other:
         assert other.stdout
         path = Path(other.stdout.readline().strip())
-        Folder().remove()
+        CountsFolder().remove()
         assert path.is_dir()
         assert path.stat().st_mode & 0o077 == 0
 
         other.send_signal(signal.SIGKILL)
         other.wait(20)
 
-    mine = Folder()
+    mine = CountsFolder()
     assert [each.name for each in own_config_folder.iterdir()] == [mine.path.name]
     mine.remove()
     assert list(own_config_folder.iterdir()) == []
