@@ -19,7 +19,7 @@ from cantata.cli.requests import load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, TurnRun
-from cantata.coordinator.sweeper import definitions_from, start
+from cantata.coordinator.start import definitions_from, plan_run
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -121,7 +121,7 @@ class RunSubmission:
         """Return the view of a run before its first event, and the milliseconds that Redis's clock is ahead of ours."""
         record = run.record()
         definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
-        fragment = start(record.kind, json.loads(record.request), definitions).fragment
+        fragment = plan_run(record.kind, json.loads(record.request), definitions).fragment
         steps = fragment.steps if fragment else ()
         return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 

@@ -18,7 +18,7 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
-from cantata.coordinator.sweeper import COORDINATOR, announce_run, definitions_from, send_ready, starting_queue
+from cantata.coordinator.start import COORDINATOR, announce_run, definitions_from, send_ready, choose_start_queue
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
@@ -177,7 +177,7 @@ class Client:
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         text = request.model_dump_json(exclude_defaults=True)
-        queue = starting_queue(request, self.definitions, self._costs())
+        queue = choose_start_queue(request, self.definitions, self._costs())
         timeout = _Timeout(request.timeout or None, "timeout of the request")
         run_id = self._accept("chain", text, timeout, idempotency_key, labels, queue)
         return ChainRun(self, run_id)

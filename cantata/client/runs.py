@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cantata import __version__
 from cantata.config.faults import nearest
-from cantata.coordinator.sweeper import send_ready
+from cantata.coordinator.start import send_ready
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus

@@ -13,7 +13,7 @@ from cantata.client.client import Client
 from cantata.client.runs import ChainRun, Run, TurnRun
 from cantata.coordinator import fork_requests
 from cantata.coordinator.fork_requests import FORKED_AT
-from cantata.coordinator.sweeper import definitions_from
+from cantata.coordinator.start import definitions_from
 from cantata.dashboard.pages.run_pages import Pages
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.grants import STARTS, Grant, is_question

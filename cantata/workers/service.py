@@ -23,7 +23,8 @@ from celery import signals
 import cantata
 from cantata import embedded
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.coordinator.sweeper import Sweeper, send_ready
+from cantata.coordinator.start import send_ready
+from cantata.coordinator.sweeper import Sweeper
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError
 from cantata.models.constraints import checked_name

@@ -12,7 +12,7 @@ import structlog
 from celery import Task
 
 from cantata import fault_points
-from cantata.coordinator.sweeper import send_ready
+from cantata.coordinator.start import send_ready
 from cantata.dispatch.celery_app import App, Carried, send
 from cantata.errors import StepError, UnavailableError
 from cantata.models.graph import Graph, Spec

@@ -12,7 +12,8 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from cantata.coordinator.sweeper import send_ready, sweep_once
+from cantata.coordinator.start import send_ready
+from cantata.coordinator.sweeper import sweep_once
 from cantata.dispatch import celery_app, queues
 from cantata.dispatch.celery_app import App, make_app
 from cantata.models.events import QueueUnserved

@@ -20,7 +20,7 @@ from typing import TypeVar
 import structlog
 
 from cantata import fault_points
-from cantata.coordinator.sweeper import definitions_from
+from cantata.coordinator.start import definitions_from
 from cantata.errors import CantataError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Outcome, Spec

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from cantata.coordinator.sweeper import start
+from cantata.coordinator.start import plan_run
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
@@ -20,7 +20,7 @@ from cantata.workers.runtime.step_context import StepContext, placeholder_values
 
 def run_start(context: StepContext) -> Outcome:
     """Plans the run."""
-    return start(context.begun.run_kind, context.begun.inputs["@request"], context.definitions)
+    return plan_run(context.begun.run_kind, context.begun.inputs["@request"], context.definitions)
 
 
 def chain_branch(context: StepContext) -> Outcome:

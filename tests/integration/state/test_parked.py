@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from cantata.coordinator.sweeper import start
+from cantata.coordinator.start import plan_run
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import START, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
@@ -34,7 +34,7 @@ def park(ledger: Ledger, run_id: str) -> None:
     """A run whose draft waits for approval."""
     definitions = DEFINITIONS.model_dump_json(exclude_defaults=True)
     ledger.accept(run_id, kind="chain", request=to_json(REQUEST), definitions=definitions, timeout_s=86400, max_attempts=3, max_steps=1000)
-    planned = start("chain", REQUEST, DEFINITIONS)
+    planned = plan_run("chain", REQUEST, DEFINITIONS)
     for step_id, outcome in ((START, planned), ("draft", Outcome(output="A draft. " * 20))):
         begun = ledger.begin(run_id, step_id, "worker")
         assert isinstance(begun, Begun)
