@@ -1,1 +1,1 @@
-"""Start, sweep and fork runs."""
+"""Starting, sweeping and forking of runs."""

@@ -1,12 +1,11 @@
-"""Starts runs, sweeps what was lost, and sends what became ready."""
+"""The sweeper: recovers lost steps, fires timers and expires runs, in all shards of the nodes whose lock it holds."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,31 +14,22 @@ import structlog
 
 from cantata import fault_points
 from cantata.coordinator import permit_wakeups
-from cantata.dispatch.celery_app import App, send
+from cantata.coordinator.start import send_ready
+from cantata.dispatch.celery_app import App
 from cantata.dispatch.queues import heads_sent_at
-from cantata.errors import CantataError, ConfigError, UnavailableError
-from cantata.models.definitions import Definitions
-from cantata.models.graph import START, Outcome, Spec
-from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.errors import CantataError
 from cantata.observability import traces
-from cantata.planning import canvas
-from cantata.planning.canvas import Dispatch
-from cantata.planning.chains import expansion, specs
-from cantata.planning.turns import turn_plan
 from cantata.state.fleet import load, registry
 from cantata.state.limits.limiter import Limiter
-from cantata.state.limits.step_costs import CHEAP_MS
 from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.keys import SHARDS, shard_key
 from cantata.state.runs import trace_roots
 from cantata.state.runs.ledger import SWEEP_S, Ledger
-from cantata.state.runs.records import Overdue, Ready, Swept, owner_of
+from cantata.state.runs.records import Overdue, Swept, owner_of
 
 log = structlog.get_logger(__name__)
 
-COORDINATOR = "coordinator"  # the queue of decisions
 SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
 SWEEP_LOCK_MS = 2000
 MAX_NODES = 64  # each shard may lie on its own
@@ -48,31 +38,6 @@ RENEWAL_GRACE_S = 1.5  # after Redis was away, before its leases count as run ou
 CLOCK_SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
 SENT_AT_ONCE = 500  # lost messages: between looking whether each is still wanted and sending them, no more than a moment shall pass
 DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
-
-
-def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
-    """Plan a run: what its first step outputs (its input) and the graph it grows."""
-    try:
-        if kind == "chain":
-            chain = ChainRequest.model_validate(request)
-            return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
-        turn = TurnRequest.model_validate(request)
-        return Outcome(output=turn.text, fragment=turn_plan.plan(turn, definitions))
-    except ConfigError as error:
-        return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
-
-
-def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
-    """Whose worker plans a chain: a coordinator; or, if the chain begins with a call known to be cheap, the worker that will make it.
-
-    Planning is a decision, and any worker may do it. For cheap work this saves a message of the two that a short run takes.
-    """
-    entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
-    if entry is None or entry.kind not in ("tool", "skill"):
-        return COORDINATOR
-    spec = specs.call(entry, {}, definitions)
-    cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
-    return spec.queue if cheap else COORDINATOR
 
 
 class Sweeper(threading.Thread):
@@ -226,17 +191,6 @@ def _log_end(ledger: Ledger, run_id: str) -> None:
         trace_roots.end(traces.active(), ledger, run_id)
 
 
-def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
-    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send`."""
-    by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
-    for run_id, step in ready:
-        by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
-    for first, runs in by_run.items():
-        if runs:
-            canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(app, *run), steps)]
-            send(app, canvases, first=first, sent_at=sent_at)
-
-
 def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
     """Send the steps whose message is lost; those whose message waits its turn are left alone."""
     if not overdue:
@@ -267,16 +221,3 @@ def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:
     ]  # fmt: skip
     if notes:
         ledger.note_each("unserved", notes)
-
-
-def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
-    """Send a new run's first step."""
-    try:
-        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
-    except UnavailableError as error:
-        log.warning("dispatch_failed", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
-
-
-def definitions_from(text: str) -> Definitions:
-    """Definitions as the ledger keeps them."""
-    return Definitions.model_validate(json.loads(text))

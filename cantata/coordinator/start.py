@@ -1,0 +1,75 @@
+"""Starting runs: the plan of a run, the queue of its first step, and the messages of ready steps."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from cantata.dispatch.celery_app import App, send
+from cantata.errors import ConfigError, UnavailableError
+from cantata.models.definitions import Definitions
+from cantata.models.graph import START, Outcome, Spec
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.planning import canvas
+from cantata.planning.canvas import Dispatch
+from cantata.planning.chains import expansion, specs
+from cantata.planning.turns import turn_plan
+from cantata.state.limits.step_costs import CHEAP_MS
+from cantata.state.runs.records import Ready
+
+log = structlog.get_logger(__name__)
+
+COORDINATOR = "coordinator"  # the queue of decisions
+
+
+def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
+    """Plan a run: what its first step outputs (its input) and the graph it grows."""
+    try:
+        if kind == "chain":
+            chain = ChainRequest.model_validate(request)
+            return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
+        turn = TurnRequest.model_validate(request)
+        return Outcome(output=turn.text, fragment=turn_plan.plan(turn, definitions))
+    except ConfigError as error:
+        return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
+
+
+def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
+    """Whose worker plans a chain: a coordinator; or, if the chain begins with a call known to be cheap, the worker that will make it.
+
+    Planning is a decision, and any worker may do it. For cheap work this saves a message of the two that a short run takes.
+    """
+    entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
+    if entry is None or entry.kind not in ("tool", "skill"):
+        return COORDINATOR
+    spec = specs.call(entry, {}, definitions)
+    cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
+    return spec.queue if cheap else COORDINATOR
+
+
+def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
+    """Send a new run's first step."""
+    try:
+        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
+    except UnavailableError as error:
+        log.warning("dispatch_failed", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
+
+
+def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
+    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send`."""
+    by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
+    for run_id, step in ready:
+        by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
+    for first, runs in by_run.items():
+        if runs:
+            canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(app, *run), steps)]
+            send(app, canvases, first=first, sent_at=sent_at)
+
+
+def definitions_from(text: str) -> Definitions:
+    """Definitions as the ledger keeps them."""
+    return Definitions.model_validate(json.loads(text))
