@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk
     assert desk.stack.code_fault == f"{desk.folder}/steps.py: line 1: invalid syntax"
     assert desk.served() == version
     said = CliRunner().invoke(submit, ["up"])
-    assert f"warning: the stack still serves the code of before: {desk.folder}/steps.py: line 1" in said.stderr
+    assert f"warning: the stack still serves the previous code: {desk.folder}/steps.py: line 1" in said.stderr
     status = CliRunner().invoke(submit, ["status", "--json"])
     checks = {check["name"]: check for check in json.loads(status.stdout)["health"]["checks"]}
     assert checks["stack"]["status"] == "degraded"
@@ -226,7 +226,7 @@ def test_a_run_whose_steps_ran_with_several_versions_shows_them(desk: Desk, tmp_
 
     assert len(digests) == 2
     said = CliRunner().invoke(submit, ["runs", "show", run.run_id])
-    assert f"its steps ran with different versions of the code: steps ({', '.join(digests)})" in said.stderr
+    assert f"steps ran with different versions of the code: steps ({', '.join(digests)})" in said.stderr
 
 
 def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(desk: Desk) -> None:

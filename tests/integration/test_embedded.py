@@ -414,7 +414,7 @@ def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home
 
     assert (said.exit_code, listed.exit_code) == (3, 3)
     assert re.search(r"^failing +Redis +.*gave no answer within \d s", said.stdout, re.MULTILINE), said.output
-    assert f"the Redis of the stack in {home.path} gives no answer; `submit status` says" in listed.stderr
+    assert f"the Redis of the stack in {home.path} does not answer; see `submit status`" in listed.stderr
 
 
 # Ports

@@ -299,9 +299,9 @@ def test_a_missing_value_is_a_failure_that_says_so(bank: MemoryBank) -> None:
     missing = submit("get", "a key", "--namespace", "notes")
 
     assert (missing.exit_code, missing.stdout) == (1, "")
-    assert missing.stderr == "nothing is remembered under 'a key' in 'notes'; `submit memory list` shows what is\n"
+    assert missing.stderr == "there is no key 'a key' in namespace 'notes'; `submit memory list` shows the keys\n"
     assert submit("get", "nothing").stdout == "null\n"
-    assert "nothing is remembered in 'notes'" in submit("list", "--namespace", "notes").stderr
+    assert "namespace 'notes' is empty" in submit("list", "--namespace", "notes").stderr
 
 
 def test_commands_are_about_one_tenant_or_session(bank: MemoryBank) -> None:
@@ -357,7 +357,7 @@ def test_without_a_service_reading_says_so_and_keeping_starts_one(monkeypatch: p
     kept = submit("set", "a", "1")
 
     assert (missing.exit_code, kept.exit_code) == (3, 0)
-    assert "nothing is kept here" in missing.stderr
+    assert "no memory is kept here" in missing.stderr
     assert submit("get", "a").stdout == "1\n"
 
 

@@ -228,7 +228,7 @@ def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch
         assert loading.load(path).diskurs is not None
         assert loading.check_file(path) == []
         checked = CliRunner().invoke(submit, ["check", str(path)])
-        assert (checked.exit_code, checked.stdout) == (0, f"{path}: all is well (2 agents, of a Diskurs folder)\n")
+        assert (checked.exit_code, checked.stdout) == (0, f"{path}: no faults (2 agents, of a Diskurs folder)\n")
 
 
 def test_our_own_files_cannot_have_a_forum() -> None:
