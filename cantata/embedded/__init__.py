@@ -1,11 +1,12 @@
-"""The embedded stack: Valkey and the workers in processes of their own, for one command or kept running by `submit up`.
+"""The embedded stack: Valkey and workers as processes on this machine, for one command or kept running by `submit up`.
 
     Stack.start(...) ──stdin──▶ supervisor ──▶ valkey-server, coordinator, agents, tools, flower, gateway
                                     │
-                                    └── .cantata/stack.json: who runs, and where
+                                    └── .cantata/stack.json: the processes, and where the server listens
 
-One process, the supervisor, is the parent of all: it starts them again when they die and ends them all when it is asked to, or when the
-command that wanted them is gone. Everything else here only talks to it. Only the standard library is imported: this loads in milliseconds.
+One process, the supervisor, is the parent of all others. It restarts processes that exit, and stops all of them when it is asked to or when
+the command that started the stack has exited. All other modules here only communicate with it. Only the standard library is imported, so
+this package loads in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m cantata.embedded supervise FOLDER`: the process that `Stack.launch` starts; not for typing."""
+"""`python -m cantata.embedded supervise FOLDER`: the supervisor process that `Stack.launch` starts. Not a command for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack's folder: its data, logs, record and lock, and the short directory where its socket is."""
+"""The folder of a stack: its data, logs, record and lock, and the directory with a short path that holds its socket."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from cantata.errors import UnavailableError
 
-LOG_LIMIT = 5_000_000  # bytes; a log above it is put aside when its process starts again
+LOG_LIMIT = 5_000_000  # bytes; a larger log is rotated when its process starts again
 SOCKET_PATH_LIMIT = 103  # bytes: macOS allows 104 with the closing zero, Linux 108
 PROBE_SIZE = 65_536  # bytes: a disk with less room than this cannot hold a run
 
 
 class Home:
-    """The folder of one stack: the one given, else CANTATA_HOME, else `.cantata` in the working directory."""
+    """The folder of one stack: the given path, else CANTATA_HOME, else `.cantata` in the working directory."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path or os.environ.get("CANTATA_HOME") or ".cantata").resolve()
@@ -26,7 +26,7 @@ class Home:
         self.record = self.path / "stack.json"
 
     def prepare(self) -> None:
-        """Make the folder, and be sure that it can be written to."""
+        """Make the folder, and check that it can be written to. Raises UnavailableError."""
         probe = self.data / f".probe-{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,14 +43,14 @@ class Home:
             ) from error
 
     def log(self, name: str) -> Path:
-        """Where the process of this name logs; a log that grew too long is put aside as `<name>.log.1`."""
+        """Return the log file of a process; a file above LOG_LIMIT is first renamed to `<name>.log.1`."""
         path = self.logs / f"{name}.log"
         if path.exists() and path.stat().st_size > LOG_LIMIT:
             path.replace(path.with_name(f"{path.name}.1"))
         return path
 
     def try_lock(self) -> int | None:
-        """Take the folder's lock: the open file that holds it, until it is closed or the process ends; None if another has it."""
+        """Take the folder's lock. Returns a file descriptor that holds it until it is closed; None if another process has the lock."""
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,19 +60,19 @@ class Home:
         return lock
 
     def make_socket(self) -> Path:
-        """The path for the server's socket, in a directory of mode 0700 that is this user's and this folder's alone."""
+        """Return the path for the server's socket, in a directory of mode 0700 for this user and this folder only. Raises UnavailableError."""
         name = f"cantata-{os.getuid()}-{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]}"
         roots = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
         sockets = [Path(root, name, "valkey.sock") for root in roots if root and os.access(root, os.W_OK)]
         fitting = [path for path in sockets if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT]
         if not fitting:
-            raise UnavailableError("there is no place for the stack's socket: point TMPDIR to a writable directory with a short path")
+            raise UnavailableError("no directory can hold the stack's socket: point TMPDIR to a writable directory with a short path")
         _make_private(fitting[0].parent)
         return fitting[0]
 
 
 def _make_private(directory: Path) -> None:
-    """Make a directory only we can enter; one that is there already must be exactly that, or somebody prepared it for us."""
+    """Make a directory of mode 0700. If it exists, it must be this user's and have that mode: another user may have prepared it."""
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The ports of a stack's services: bound before anything starts, held by the supervisor, and kept for the folder."""
+"""The ports of a stack's services: bound before anything starts, kept open by the supervisor, recorded for the next stack of the folder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from cantata.embedded.home import Home
 
 HOST = "127.0.0.1"
-BACKLOG = 2048  # connections that may come at once
+BACKLOG = 2048  # connections that wait to be accepted
 
 
 @dataclass(frozen=True)
 class BoundPort:
-    """A port that this process listens on."""
+    """A listening socket and its port."""
 
     listening: socket.socket
     wanted: int
-    """The usual one."""
+    """The default port of the service."""
 
     @property
     def number(self) -> int:
@@ -32,13 +32,13 @@ class BoundPort:
 
 
 def bind(home: Home, wanted: Mapping[str, int]) -> dict[str, BoundPort]:
-    """Listen for each service: on the port that it had in this folder, else on the one wanted, else on any that is free."""
+    """Listen for each service: on the port that it last had in this folder, else on its default port, else on any free port."""
     before = _read(home)
     return {name: BoundPort(_listen((before.get(name, port), port, 0)), port) for name, port in wanted.items()}
 
 
 def save(home: Home, numbers: Mapping[str, int]) -> None:
-    """Record the ports of this folder's services. Call it with the folder's lock held."""
+    """Record the ports of this folder's services. The caller must hold the folder's lock."""
     with suppress(OSError):  # a full disk: the next stack of the folder chooses again
         (home.path / "ports.json").write_text(json.dumps(_read(home) | dict(numbers)) + "\n", "utf-8")
 

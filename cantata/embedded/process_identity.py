@@ -1,4 +1,4 @@
-"""Tells processes apart over time: by now a pid alone may be somebody else's."""
+"""Identities of processes that stay valid over time: a pid alone may be reused by another process."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process as the system describes it. Its command line is no part of it: Celery's workers change theirs."""
+    """A process by its pid and its start time. The command line is not included, since Celery's workers change theirs."""
 
     pid: int
     started: str
-    """When it started, in the system's own words: the boot and clock ticks since on Linux, a date elsewhere."""
+    """Its start time as the system states it: boot id and clock ticks on Linux, a date elsewhere."""
 
     def is_alive(self) -> bool:
-        """It still runs."""
+        """Return whether it still runs."""
         return identify(self.pid) == self
 
     def signal(self, signal_number: int, *, group: bool = False) -> None:
-        """Send a signal to exactly this process (with `group`, to those of its session too): never to one that merely got its pid."""
+        """Send a signal to this process, or with `group` to its process group; never to another process that reuses its pid."""
         if self.is_alive():
             with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
                 (os.killpg if group else os.kill)(self.pid, signal_number)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Describe a process; None if there is none of this pid, or only its zombie."""
+    """Return the identity of a process; None if no process has this pid, or it is a zombie."""
     return _from_proc(pid) if sys.platform == "linux" else _from_ps(pid)
 
 
 def wait_ended(identities: Sequence[ProcessIdentity], timeout_s: float) -> bool:
-    """Wait until none of these processes is left; false if the time ran out before."""
-    give_up = time.monotonic() + timeout_s
+    """Wait until all these processes have ended. Returns false if the time-out passed before."""
+    deadline = time.monotonic() + timeout_s
     while any(identity.is_alive() for identity in identities):
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
     return True
@@ -49,7 +49,7 @@ def wait_ended(identities: Sequence[ProcessIdentity], timeout_s: float) -> bool:
 
 def _from_proc(pid: int) -> ProcessIdentity | None:
     try:
-        # The name in parentheses may hold anything, even ")": what follows the last one is fixed.
+        # The process name in parentheses may contain ")": the fields behind the last one are fixed.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -66,7 +66,7 @@ def _boot() -> str:
 
 
 def _from_ps(pid: int) -> ProcessIdentity | None:
-    ask = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
-    told = subprocess.run(ask, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}).stdout
-    state, _, started = told.strip().partition(" ")
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    output = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}).stdout
+    state, _, started = output.strip().partition(" ")
     return None if not started or state.startswith("Z") else ProcessIdentity(pid, " ".join(started.split()))

@@ -1,4 +1,4 @@
-"""What a process in the stack says and asks: "I am ready", and "is my stack still there?"."""
+"""Communication of a process with its stack: reports to the supervisor, the inherited socket, whether the stack still runs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,28 @@ SERVING = "serving"
 READY_FD = "CANTATA_READY_FD"
 GENERATION = "CANTATA_GENERATION"
 FINISH = signal.SIGUSR2
-"""Tells a worker that another one replaces it: it takes no step more, and ends when those under way are done."""
+"""Signal to a worker that another one replaces: it takes no further steps, and exits when its steps under way are done."""
 LISTEN_FD = "CANTATA_LISTEN_FD"
 STACK_PID = "CANTATA_STACK_PID"
 VIRTUAL_TIME = "CANTATA_VIRTUAL_TIME"
 
 
-_told: set[str] = set()
-
-
+@cache
 def announce_ready() -> None:
-    """Tell the supervisor that this worker takes work. Only the first call counts; outside a stack it does nothing."""
-    if READY not in _told:
-        _told.add(READY)
-        report(f"{READY}\n")
+    """Report to the supervisor that this worker takes steps. Only the first call counts; outside a stack it does nothing."""
+    report(f"{READY}\n")
 
 
 def announce_serving() -> None:
-    """Tell the supervisor that this worker has loaded all that it needs."""
+    """Report to the supervisor that this worker has loaded all its modules."""
     report(f"{SERVING}\n")
 
 
 def report(line: str) -> None:
-    """Tell the supervisor something; outside a stack it does nothing."""
+    """Write a line to the supervisor; outside a stack it does nothing."""
     number = _supervisor()
     if number is not None:
-        with suppress(OSError):  # the supervisor may be gone; stack_is_gone tells
+        with suppress(OSError):  # the supervisor may have exited; is_stack_gone finds that
             os.write(number, line.encode("utf-8", "surrogateescape"))
 
 
@@ -54,7 +50,7 @@ def _supervisor() -> int | None:
 
 
 def generation() -> int:
-    """Return how many processes did this one's work before it, each with older code."""
+    """Return how many processes this one replaced in turn, each with older code."""
     return int(os.environ.get(GENERATION, "0"))
 
 
@@ -64,7 +60,7 @@ def is_in_stack() -> bool:
 
 
 def has_virtual_time() -> bool:
-    """Return whether this process is part of a stack whose time may be skipped."""
+    """Return whether this process is part of a stack with virtual time."""
     return is_in_stack() and VIRTUAL_TIME in os.environ
 
 
@@ -80,8 +76,8 @@ def inherited_socket() -> socket.socket | None:
 
 
 def is_stack_gone() -> bool:
-    """Whether the supervisor of this process died without ending it: then end yourself. False outside a stack."""
-    told = os.environ.get(STACK_PID)
-    if told is None or os.getppid() == int(told):
+    """Return whether the supervisor died without stopping this process, which should then exit. False outside a stack."""
+    pid = os.environ.get(STACK_PID)
+    if pid is None or os.getppid() == int(pid):
         return False
-    return identify(int(told)) is None  # a grandchild's parent is not the supervisor, so look for that
+    return identify(int(pid)) is None  # a grandchild's parent is not the supervisor, so look for that

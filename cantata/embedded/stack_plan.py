@@ -1,4 +1,4 @@
-"""What a stack shall run: written by the command that wants it, read by the supervisor."""
+"""The plan of a stack: the processes to run. A command writes it, and the supervisor reads it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cantata.embedded.stack_record import SERVER
 from cantata.embedded.valkey import find_server, server_command, server_url
 
 COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
-AGENT_THREADS = 100  # model turns wait for the network, and hold a thread each
+AGENT_THREADS = 100  # model turns wait for the network, and occupy a thread each
 FLOWER_PORT = 5555
 GATEWAY_PORT = 8800
 
 DEFAULT_PORTS = {"flower": FLOWER_PORT, "gateway": GATEWAY_PORT}
 
-KEEP = b"k"  # on the supervisor's standard input: the stack shall outlive its command
-ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps are done again
+KEEP = b"k"  # on the supervisor's standard input: the stack is to outlive its command
+ORPHAN_GRACE_S = 1.5  # for the workers when their command was killed: nobody waits for them, and their steps run again
 SERVER_STOP_S = 10.0  # for the server to flush its log
 
-PYTHON = (sys.executable, "-P")  # not the user's folder first on the path: a `queue.py` there would stand in for Python's
+PYTHON = (sys.executable, "-P")  # without the user's folder on the path: a `queue.py` there would hide Python's
 
 WorkerCommand = Callable[[str, tuple[str, ...], int], list[str]]
 """(name, queues, concurrency) → the command line of a worker."""
@@ -34,29 +34,29 @@ WorkerCommand = Callable[[str, tuple[str, ...], int], list[str]]
 
 @dataclass(frozen=True)
 class StackService:
-    """A process to start, and to start again when it dies."""
+    """A process to start, and to restart when it exits."""
 
     name: str
     queues: tuple[str, ...]
     command: list[str]
     announces: bool = True
-    """Whether it calls `announce_ready`, and the stack is not ready before."""
+    """Whether it calls `announce_ready`, which the stack waits for."""
     listens: int | None = None
-    """The file descriptor of the socket that it answers on; the supervisor keeps it open."""
+    """The file descriptor of its listening socket; the supervisor keeps it open."""
 
 
 @dataclass(frozen=True)
 class StackPlan:
-    """All that the supervisor needs to know."""
+    """The input of the supervisor."""
 
     home: str
     socket: str
     flower_url: str | None
     gateway_url: str | None
     environment: dict[str, str]
-    """What the children see beside the environment of the command."""
+    """Variables of the child processes, beside the environment of the command."""
     ports: dict[str, int]
-    """Service → the port that it answers on."""
+    """Service → its port."""
     server: StackService
     services: tuple[StackService, ...]
 
@@ -76,7 +76,7 @@ def make_plan(
     home: Home, *, agents: int, tools: int, ports: Mapping[str, BoundPort], config: str | Path | None, command: WorkerCommand,
     virtual_time: bool = False,
 ) -> StackPlan:  # fmt: skip
-    """Plan a server, a coordinator, `agents` workers for model turns, one with `tools` processes, and the services that have a port."""
+    """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and the services with a port."""
     socket_path = home.make_socket()
     url = server_url(socket_path)
     flower_url = ports["flower"].url if "flower" in ports else None
@@ -104,23 +104,23 @@ def make_plan(
 
 
 def worker_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
-    """The command line of a worker process."""
+    """Return the command line of a worker process."""
     return [*PYTHON, "-m", "cantata.workers", *queues, "--name", name, "--concurrency", str(concurrency)]
 
 
 def flower_command(port: int) -> list[str]:
-    """The command line of Flower: on loopback, at the address that is told, nothing kept on disk; it finds its Redis in the environment."""
-    place = ["--host", "127.0.0.1", "--port", str(port), "--url-prefix", ""]
-    return [*PYTHON, "-m", "cantata.cli", "flower", *place, "--persistent=false"]
+    """Return the command line of Flower: on loopback, without files on disk. It finds its Redis in the environment."""
+    address = ["--host", "127.0.0.1", "--port", str(port), "--url-prefix", ""]
+    return [*PYTHON, "-m", "cantata.cli", "flower", *address, "--persistent=false"]
 
 
 def gateway_command(port: int) -> list[str]:
-    """The command line of the gateway, on loopback; it finds its Redis and its configuration in the environment."""
+    """Return the command line of the gateway, on loopback. It finds its Redis and its configuration in the environment."""
     return [*PYTHON, "-m", "cantata.cli", "gateway", "--port", str(port)]
 
 
 def cpu_count() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -133,7 +133,7 @@ def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackS
 
 
 def _with_metrics_ports(services: Iterable[StackService], number: int) -> Iterable[StackService]:
-    """Services that show their metrics, if the environment names a port: the gateway there, each worker on one of those behind it."""
+    """Yield the services with ports for their metrics, if the environment names one: the gateway's is that port, the workers' follow it."""
     from cantata.observability.metrics.scrape_address import port_after, scrape_address  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
 
     shown = scrape_address()

