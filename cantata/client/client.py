@@ -18,7 +18,7 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
-from cantata.coordinator.start import COORDINATOR, announce_run, definitions_from, send_ready, choose_start_queue
+from cantata.coordinator.start import COORDINATOR, announce_run, choose_start_queue, definitions_from, send_ready
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
@@ -38,7 +38,7 @@ from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of
 from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import SessionSettings, RunRecord
+from cantata.state.runs.records import RunRecord, SessionSettings
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 COORDINATOR = "coordinator"  # the queue of decisions
 
 
-def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
+def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
     """Plan a run: what its first step outputs (its input) and the graph it grows."""
     try:
         if kind == "chain":
@@ -38,7 +38,7 @@ def start(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
         return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
 
 
-def starting_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
+def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
     """Whose worker plans a chain: a coordinator; or, if the chain begins with a call known to be cheap, the worker that will make it.
 
     Planning is a decision, and any worker may do it. For cheap work this saves a message of the two that a short run takes.

@@ -27,7 +27,7 @@ class Lines:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said before."""
-    monkeypatch.setattr(outages, "_told_at", {})
+    monkeypatch.setattr(outages, "_warned_at", {})
 
 
 def test_the_same_is_said_once_in_a_few_seconds_and_anything_else_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
