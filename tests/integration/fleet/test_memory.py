@@ -311,8 +311,8 @@ def test_commands_are_about_one_tenant_or_session(bank: MemoryBank) -> None:
     assert submit("get", "a").exit_code == 1
     assert submit("get", "a", "--tenant", "ann").stdout == "ann's\n"
     assert submit("get", "a", "--tenant", "ann", "--session", "cli").stdout == "session's\n"
-    assert submit("clear", "--all", "--tenant", "ann").stderr == "1 value forgotten\n"
-    assert submit("clear", "--all", "--tenant", "ann", "--session", "cli").stderr == "1 value forgotten\n"
+    assert submit("clear", "--all", "--tenant", "ann").stderr == "deleted 1 value\n"
+    assert submit("clear", "--all", "--tenant", "ann", "--session", "cli").stderr == "deleted 1 value\n"
 
 
 def test_a_value_may_be_kept_for_a_while(bank: MemoryBank) -> None:

@@ -145,7 +145,7 @@ def test_the_command_shows_the_lines_that_are_asked_for(client: EmbeddedClient) 
     (only,) = map(json.loads, as_json.stdout.splitlines())
     assert (only["event"], only["step"], only["attempt"], only["level"]) == ("a tale", "one", 1, "info")
     assert warnings.stdout.splitlines() == [second]
-    assert "none of the 2 lines kept" in asked(client, "logs", run.run_id, "--step", "three").stderr
+    assert "none of the 2 log lines" in asked(client, "logs", run.run_id, "--step", "three").stderr
     assert asked(client, "logs", "no-such-run").exit_code == 2
 
 
