@@ -32,7 +32,7 @@ def open_submission(*, config: str | Definitions | None = None, as_json: bool = 
 
 @contextmanager
 def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries]:
-    """Open queries to the same service, where runs are kept already. Without `workers`, a stack of our own has none for agents and tools."""
+    """Open queries to the same service, if it keeps runs. Without `workers`, a stack of our own has none for agents and tools."""
     url = find_service_url()
     if url is None and not Home().data.exists():
         raise UnavailableError("no runs are kept here: REDIS_URL is not set, and this folder has no .cantata")

@@ -55,10 +55,8 @@ class RunQueries(RunSubmission):
         for run in () if self._as_json else found:
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
-            asked = text_format.line(run.title, 60)
-            click.echo(
-                f"{run.run_id:19}  {text_format.state_label(run.state):9}  {began}  {took:>8}  {asked}  {text_format.usage(run.usage)}".rstrip()
-            )
+            columns = [text_format.line(run.title, 60), text_format.usage(run.usage)]
+            click.echo("  ".join([f"{run.run_id:19}", f"{text_format.state_label(run.state):9}", began, f"{took:>8}", *columns]).rstrip())
         return 0
 
     def show(self, run_id: str) -> int:

@@ -278,8 +278,8 @@ class Client:
         if len(request.encode()) > definitions.limits.input_bytes:
             size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
-        place = self._place(session, (labels or {}).get("tenant", ""))
-        run_id = _run_id(idempotency_key, place)
+        scoped_session = self._session_settings(session, (labels or {}).get("tenant", ""))
+        run_id = _run_id(idempotency_key, scoped_session)
         self._check_quota(run_id, idempotency_key, (labels or {}).get("tenant", ""))
         with traces.submitting(kind, __version__) as submission:
             accepted = self.ledger.accept(
@@ -288,7 +288,7 @@ class Client:
                 timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
                 max_attempts=definitions.defaults.max_attempts,
                 max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
-                session=place,
+                session=scoped_session,
             )  # fmt: skip
             submission.run_id = run_id if accepted.new else ""
         if accepted.word == "full":
@@ -313,7 +313,7 @@ class Client:
         """The quotas of tenants."""
         return Quotas(self.ledger)
 
-    def _place(self, session: str | None, tenant: str) -> SessionSettings | None:
+    def _session_settings(self, session: str | None, tenant: str) -> SessionSettings | None:
         if session is None:
             return None
         kept = self.definitions.sessions
@@ -360,12 +360,12 @@ def run_id_of(idempotency_key: str) -> str:
     return _run_id(idempotency_key, None)
 
 
-def _run_id(idempotency_key: str | None, place: SessionSettings | None) -> str:
+def _run_id(idempotency_key: str | None, session: SessionSettings | None) -> str:
     """Return the run id of a key; without one, a random id that sorts by time. The runs of a session are in its shard."""
-    if place is None:
+    if session is None:
         return _new_id() if idempotency_key is None else _id_of_key(idempotency_key)
-    first = _new_id() if idempotency_key is None else _id_of_key(f"{place.name}\n{idempotency_key}")
-    return _id_in_shard(conversations.shard_of_session(place.name), first)
+    first = _new_id() if idempotency_key is None else _id_of_key(f"{session.name}\n{idempotency_key}")
+    return _id_in_shard(conversations.shard_of_session(session.name), first)
 
 
 def _new_id() -> str:

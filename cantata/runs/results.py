@@ -136,7 +136,7 @@ def _node_id(ref: NodeRef, bodies: Mapping[str, str]) -> str:
 
 
 def _is_nodes_own(step: StepRecord) -> bool:
-    """Return whether a step's end is that of a node of the request or of an item: it is their step, or one that replaced it by expansion."""
+    """Return whether the end of a step is that of a node or item: it is its own step, or the exit of its step's expansion."""
     ref = node_of(step.step_id)
     is_items = ref.index is not None and step.spec.window == step.step_id.partition("/")[0]
     return not ref.inner or step.spec.scope is None or is_items

@@ -10,12 +10,12 @@ from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions import conversations
 
 
-def place(name: str, *, tenant: str = "") -> SessionSettings:
+def settings_of(name: str, *, tenant: str = "") -> SessionSettings:
     return SessionSettings(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
 
 
 def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
-    where = place("chat")
+    where = settings_of("chat")
 
     ids = [_run_id(f"{number}", where) for number in range(1000)]
 
@@ -24,15 +24,15 @@ def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
 
 
 def test_the_same_key_is_another_one_in_another_session() -> None:
-    places = [None, *(place(f"chat {number}") for number in range(300)), place("chat 1", tenant="acme")]
+    sessions = [None, *(settings_of(f"chat {number}") for number in range(300)), settings_of("chat 1", tenant="acme")]
 
-    assert len({_run_id("1", where) for where in places}) == len(places)
+    assert len({_run_id("1", where) for where in sessions}) == len(sessions)
 
 
 def test_the_same_key_gives_the_same_run() -> None:
-    assert _run_id("key", place("chat")) == _run_id("key", place("chat"))
+    assert _run_id("key", settings_of("chat")) == _run_id("key", settings_of("chat"))
     assert _run_id("key", None) == run_id_of("key")
 
 
 def test_without_a_key_each_run_is_another() -> None:
-    assert len({_run_id(None, where) for where in (None, place("chat")) for _ in range(100)}) == 200
+    assert len({_run_id(None, where) for where in (None, settings_of("chat")) for _ in range(100)}) == 200
