@@ -1,9 +1,9 @@
-"""AgentChain in Python: PromptChains that answer the turns of one conversation together, done by workers and kept through crashes.
+"""AgentChain in Python: PromptChains that answer the turns of one conversation together, executed durably by workers.
 
 AgentChain(...) ──▶ Definitions with one team ──▶ turns of a session, submitted and waited for
-   │       └── choosing: who chooses among the agents, as a configuration would say it
-   ├── story: what the events of a run mean, in the documented words ──▶ journal: the run log, the console
-   └── door: the same chain, as a chat on a terminal asks it
+   │       └── mode_config: routers, rules and synthesizers as values of a configuration
+   ├── log_mapping: events of a run ──▶ documented log entries ──▶ run_log: the file, `logging`, the console
+   └── chat_adapter: the chain as the backend of a chat on a terminal
 """
 
 from cantata.frontends.agentchain.agent_chain import AgentChain

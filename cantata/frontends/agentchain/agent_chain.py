@@ -31,17 +31,17 @@ from cantata.models.wire import HistoryEntry, RunResult, TurnRequest
 from cantata.state.sessions.conversations import fault_of
 
 TEAM = "team"
-"""What the agents together are called among their definitions."""
+"""The name of the team in a chain's definitions."""
 
 
 class AgentChain:
-    """PromptChains that answer the turns of one conversation together: one of them is chosen, or each has its part.
+    """PromptChains that answer the turns of one conversation together: one of them is chosen, or several contribute.
 
     `execution_mode` is router, pipeline, round_robin or broadcast. `router` is a dict with models, instructions and
-    decision_prompt_template, or a function `(user_input, history, agent_descriptions)`; `rules` choose before it without a model.
-    `session` names the conversation, which is made up if absent; `timeout_s` bounds a turn (300 if None).
+    decision_prompt_template, or a function `(user_input, history, agent_descriptions)`; `rules` are tried before it, without a model.
+    `session` is the name of the conversation, generated if absent; `timeout_s` bounds a turn (300 if None).
 
-    The work is done by workers, as of a PromptChain. Raises ValueError and TypeError for what does not fit together, ConfigError for a
+    Workers execute it, as a PromptChain. Raises ValueError and TypeError for arguments that are not valid together, ConfigError for a
     function that no worker could import.
     """
 
@@ -81,7 +81,7 @@ class AgentChain:
         self._turn = validated(TurnRequest, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
         self._log = RunLog(log_dir, verbose=verbose)
         self.last_result: RunResult | None = None
-        """How the last turn ended: its run's id, status, usage and more."""
+        """The result of the last turn: its run's id, status, usage and more."""
 
         given = {
             "router": router, "rules": rules, "router_strategy": router_strategy, "default_agent": default_agent,
@@ -97,7 +97,7 @@ class AgentChain:
             self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
 
     def _fields_of_mode(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """The fields of the team that only its mode has, and what is wrong without being an error."""
+        """Return the fields of the team that belong to its mode, and a warning or ''."""
         match self._mode:
             case "router":
                 if given["default_agent"] is not None:
@@ -109,36 +109,36 @@ class AgentChain:
                 return {**as_given, "router": router, "rules": rules, "strategy": strategy}, ""
             case "broadcast":
                 synthesizer, fault = read_synthesizer(given["synthesizer_config"], self._prompt_folders)
-                return {"synthesizer": synthesizer}, f"{fault}, so the answers stand unmerged, as JSON" if fault else ""
+                return {"synthesizer": synthesizer}, f"{fault}; the answers are not merged, but returned as JSON" if fault else ""
         return {}, ""
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
     async def process_input(self, user_input: str) -> str:
-        """Have the agents answer, as their mode says. Raises RunError if the turn does not succeed. Cancelling it cancels the run.
+        """Let the agents answer, as the mode determines. Raises RunError if the turn does not succeed. Cancelling it cancels the run.
 
-        What an agent answers that is no text, such as the list of a `full_history`, is given as JSON.
+        An answer that is not a text, such as the list of a `full_history`, is returned as JSON.
         """
         return await self._ask(self._turn_of(user_input))
 
     async def run_agent_direct(self, agent_name: str, user_input: str, send_history: bool = False) -> str:
-        """Have one agent answer, past all routing; with `send_history` it is told the conversation so far. Raises RunError."""
+        """Let one agent answer without routing; with `send_history` its prompt has the conversation so far. Raises RunError."""
         return await self._ask(self._turn_of(user_input, agent=agent_name, send_history=send_history))
 
     async def run_chat(self) -> None:
-        """Chat on the terminal, until `exit`. `@agent: text` is for one agent, `@history @agent: text` with the conversation so far."""
-        told = self._log.for_chat()
+        """Chat on the terminal, until `exit`. `@agent: text` asks one agent, `@history @agent: text` with the conversation so far."""
+        log = self._log.for_chat()
         client = (await asyncio.to_thread(shared_client)).with_definitions(self._definitions(stream=True))
-        door = ChainChatBackend(client, self._turn.model_copy(update={"team": TEAM}), self._team, told)
-        told.write("chat_started", {"session": self._session, "mode": self._mode})
+        backend = ChainChatBackend(client, self._turn.model_copy(update={"team": TEAM}), self._team, log)
+        log.write("chat_started", {"session": self._session, "mode": self._mode})
         try:
-            await run_async(door)
+            await run_async(backend)
         finally:
-            door.close()
-            told.write("chat_ended", {"session": door.session})
+            backend.close()
+            log.write("chat_ended", {"session": backend.session})
 
     def history(self) -> list[HistoryEntry]:
-        """What was said in the conversation, oldest first."""
+        """Return the messages of the conversation, oldest first."""
         return shared_client().sessions.history(self._session)
 
     @property
@@ -172,11 +172,11 @@ class AgentChain:
 
     @property
     def agent_descriptions(self) -> Mapping[str, str]:
-        """What each agent is good at."""
+        """The descriptions of the agents, by name."""
         return MappingProxyType(self._descriptions)
 
     def add_agent(self, name: str, agent: PromptChain, description: str) -> None:
-        """Take one more agent, from the next turn on. Raises ValueError or TypeError."""
+        """Add an agent, from the next turn on. Raises ValueError or TypeError."""
         check_agent(name, agent)
         check_description(name, description)
         if name in self._agents:
@@ -186,7 +186,7 @@ class AgentChain:
         self._log.write("add_agent", {"agent": name, "session": self._session})
 
     def remove_agent(self, name: str) -> None:
-        """Let an agent go, from the next turn on. Raises ValueError for one that is not there, or that a rule or `default_agent` names."""
+        """Remove an agent, from the next turn on. Raises ValueError if there is none of this name, or a rule or `default_agent` names it."""
         check_known([name], self._agents, "remove_agent")
         left = [other for other in self._agents if other != name]
         if left:
@@ -199,7 +199,7 @@ class AgentChain:
 
     @property
     def definitions(self) -> Definitions:
-        """What a configuration would say: each chain is an agent, and they are one team. Raises ConfigError."""
+        """The definitions of an equal configuration, in which each chain is an agent of one team. Raises ConfigError."""
         return self._definitions()
 
     def _definitions(self, **more: object) -> Definitions:
@@ -208,9 +208,9 @@ class AgentChain:
         return found.model_copy(update={"agents": agents, "teams": {TEAM: self._team}})
 
     def _as_member(self, name: str, agent: Agent) -> Agent:
-        """An agent with what this chain says of it."""
-        told = {"description": self._descriptions.get(name, ""), "history": self._histories.get(name, agent.history)}
-        return agent.model_copy(update={**told, "instructions": list(map(self._with_text, agent.instructions))})
+        """Return an agent with the description and history settings of this chain."""
+        own = {"description": self._descriptions.get(name, ""), "history": self._histories.get(name, agent.history)}
+        return agent.model_copy(update={**own, "instructions": list(map(self._with_text, agent.instructions))})
 
     def _with_text(self, instruction: Instruction) -> Instruction:
         if isinstance(instruction, str):
@@ -226,27 +226,25 @@ class AgentChain:
 _DEFAULTS = {name: each.default for name, each in inspect.signature(AgentChain).parameters.items() if each.kind is not each.VAR_KEYWORD}
 _ROUTER_PARAMETERS = ("router", "rules", "router_strategy", "default_agent", "max_internal_steps")
 _PARAMETER_MODES = {**dict.fromkeys(_ROUTER_PARAMETERS, "router"), "synthesizer_config": "broadcast"}
-"""The parameters that only one mode uses."""
+"""Parameter → the only mode that uses it."""
 
 
 def _unused(mode: str, given: Mapping[str, object]) -> list[str]:
-    """A warning for each parameter that the mode does not use."""
+    """Return a warning for each parameter that the mode does not use."""
     unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _PARAMETER_MODES[name]]
     return [f"{name} is used in mode {_PARAMETER_MODES[name]!r} only, and this is {mode!r}" for name in unused]
 
 
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:
-    """The conversation's name. `cache_config` named a file of turns: conversations are kept in Redis, under its `name`."""
+    """Return the session. The `name` of `cache_config`, which named a file of turns in AgentChain, is the session in Redis."""
     if cache_config is not None:
         for key in cache_config:
             if key in ("path", "include_all_agents"):
-                raise ValueError(
-                    f"cache_config: {key!r} has no meaning here: conversations are kept in Redis; give only 'name', the session"
-                )
+                raise ValueError(f"cache_config: {key!r} has no effect: conversations are stored in Redis; give only 'name', the session")
         check_keys(cache_config, ("name",), "cache_config")
         named = cache_config.get("name")
         if session is not None and named != session:
-            raise ValueError(f"session {session!r} and cache_config name {named!r} are the same thing: give one")
+            raise ValueError(f"session {session!r} and cache_config name {named!r} mean the same: give one of them")
         session = named
     name = f"agentchain-{uuid.uuid4().hex[:12]}" if session is None else session
     if fault := fault_of(name):

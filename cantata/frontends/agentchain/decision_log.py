@@ -1,4 +1,4 @@
-"""What the decisions of a turn are in the run log: of rules, routers, answers that say what is next, and of what merges a broadcast."""
+"""Log entries of the decisions in a turn: rules, routers, prefixes of answers, and the merging of a broadcast."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cantata.models.values import JsonValue
 from cantata.state.runs.records import StepRecord
 
 Decision = Callable[[StepRecord, str | None, str], Iterator[LogEntry]]
-"""The lines of a step that decided, or that failed with an error; by the router's strategy."""
+"""Yields the entries of a decision step, given its error, if it failed, and the router's strategy."""
 
 
 def round_of(step: StepRecord) -> int:
-    """Which agent of the turn is chosen, from 1."""
+    """Return the number of the round in its turn, from 1."""
     return int(cast("dict[str, int]", step.spec.params.get("round") or {}).get("number", 1))
 
 
@@ -34,8 +34,8 @@ def _router(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogE
     if error is not None:
         yield LogEntry("router_error", {"internal_step": round_of(step), "error": error})
     else:
-        said = text_of(step.output)
-        yield LogEntry("complex_router_output", {"internal_step": round_of(step), "output": said, "output_length": len(said)})
+        text = text_of(step.output)
+        yield LogEntry("complex_router_output", {"internal_step": round_of(step), "output": text, "output_length": len(text)})
 
 
 def _route(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
@@ -60,20 +60,20 @@ def _route(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEn
 def _reply(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
     if error is not None:
         return
-    prefix, said = step.info.get("prefix"), length_of(step.output)
+    prefix, length = step.info.get("prefix"), length_of(step.output)
     agent = step.spec.params.get("agent")
     if prefix == "reroute" and strategy != "dynamic_decomposition":
         name = "static_plan_reroute" if strategy == "static_plan" else "agent_reroute_requested"
-        yield LogEntry(name, {"agent": agent, "next_input_length": said})
+        yield LogEntry(name, {"agent": agent, "next_input_length": length})
     elif prefix == "final":
-        yield LogEntry("agent_final_response_prefix", {"agent": agent, "response_length": said})
+        yield LogEntry("agent_final_response_prefix", {"agent": agent, "response_length": length})
     elif strategy == "router":
-        yield LogEntry("agent_final_response_no_prefix", {"agent": agent, "response_length": said})
+        yield LogEntry("agent_final_response_no_prefix", {"agent": agent, "response_length": length})
 
 
 def _synthesizer(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
     if error is not None or "model" not in step.info:
-        yield LogEntry("broadcast_synthesis_error", {"error": error or step.info.get("unmerged", "the answers stand unmerged")})
+        yield LogEntry("broadcast_synthesis_error", {"error": error or step.info.get("unmerged", "the answers are not merged")})
     else:
         yield LogEntry("broadcast_synthesis_success", {"model": step.info["model"], "response_length": length_of(step.output)})
 
@@ -87,7 +87,7 @@ DECISIONS: Mapping[str, Decision] = {
     "team.rules": _rules, "team.ask": _router, "team.call": _router, "team.route": _route, "team.reply": _reply,
     "team.synthesize": _synthesizer, "team.collect": _collect,
 }  # fmt: skip
-"""Step kind → what it is in the log."""
+"""Step kind → its log entries."""
 
 
 def _choice_fields(source: str, agent: JsonValue, *, refined: bool, number: int) -> Fields:

@@ -1,4 +1,4 @@
-"""Lines of the run log."""
+"""Entries of the run log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fields = dict[str, JsonValue]
 
 
 class LogEntry(NamedTuple):
-    """One line: what happened, what is known of it, and when, by Redis's clock."""
+    """One entry: the event name, its fields, and its time by Redis's clock."""
 
     event: str
     fields: Fields
@@ -19,10 +19,10 @@ class LogEntry(NamedTuple):
 
 
 def text_of(value: JsonValue) -> str:
-    """An answer as text; what is no text is JSON."""
+    """Return an answer as text; anything but a text as JSON."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def length_of(value: JsonValue) -> int:
-    """How long an answer is, as text."""
+    """Return the length of an answer as text."""
     return len(text_of(value))

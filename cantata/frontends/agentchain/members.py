@@ -1,4 +1,4 @@
-"""Who may be an agent of an AgentChain, and what it is told to see of the conversation."""
+"""Checks of the agents of an AgentChain, and their history settings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cantata.models.definitions import History
 
 
 def check_agents(agents: Mapping[str, PromptChain], descriptions: Mapping[str, str] | None) -> None:
-    """Raises ValueError or TypeError for agents that cannot work together, or whose descriptions are not theirs."""
+    """Raise ValueError or TypeError for agents that are not valid, or descriptions that do not match them."""
     if not agents:
         raise ValueError("At least one agent must be provided.")
     for name, agent in agents.items():
         check_agent(name, agent)
     if not descriptions:
-        raise ValueError("agent_descriptions is missing: a dict from each agent's name to what it is good at")
+        raise ValueError("agent_descriptions is missing: a dict from each agent's name to its description")
     undescribed = [name for name in agents if name not in descriptions]
     if undescribed:
         raise ValueError(f"agent_descriptions has none for {', '.join(map(repr, undescribed))}")
@@ -28,7 +28,7 @@ def check_agents(agents: Mapping[str, PromptChain], descriptions: Mapping[str, s
 
 
 def check_agent(name: object, agent: object) -> None:
-    """Raises ValueError for what cannot be an agent's name, TypeError for what is no chain."""
+    """Raise ValueError for a name that is not valid, TypeError for an agent that is not a PromptChain."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"an agent's name is a text that is not empty, not {name!r}")
     if name.startswith(("@", "=")) or "/" in name:
@@ -40,20 +40,20 @@ def check_agent(name: object, agent: object) -> None:
 
 
 def check_description(name: str, text: object) -> None:
-    """Raises ValueError for what is no text."""
+    """Raise ValueError for a description that is not a text."""
     if not isinstance(text, str):
         raise ValueError(f"the description of agent {name!r} is a text, not {text!r}")
 
 
 def check_known(named: Collection[str], agents: Collection[str], what: str) -> None:
-    """Raises ValueError for a name that no agent has."""
+    """Raise ValueError for a name that no agent has."""
     for name in named:
         if name not in agents:
             raise ValueError(f"{what}: there is no agent {name!r}{did_you_mean(name, agents)}")
 
 
 def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> dict[str, History]:
-    """What agents see of the conversation, by the settings that are documented. Raises ValueError."""
+    """Return the history settings of agents, from `agent_history_configs`. Raises ValueError."""
     configs = given or {}
     check_known(configs, agents, "agent_history_configs")
     found = {}

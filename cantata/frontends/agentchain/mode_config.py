@@ -1,4 +1,4 @@
-"""Who chooses among the agents of an AgentChain, and what is made of their answers: as a configuration would say it."""
+"""Modes of an AgentChain: its routers, rules and synthesizers as values of a configuration."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ROUTER_KEYS = ("models", "instructions", "decision_prompt_template", "decision_p
 _CHAIN_KEYS = (
     "agents", "full_history", "store_steps", "verbose", "chainbreakers", "mcp_servers", "additional_prompt_dirs", "step_timeout_s",
 )  # fmt: skip
-_ROUTER_ARITY = 3  # of a router that is a function
+_ROUTER_ARITY = 3  # parameters of a router function
 
 Function = Callable[..., Any]
 Functions = dict[str, Path | None]
-"""The names of functions, with the folders they are imported from."""
+"""Function name → the folder that it is imported from."""
 
 
 def read_mode(given: object) -> str:
-    """The mode. Raises ValueError."""
+    """Return the mode. Raises ValueError."""
     mode = "round_robin" if given == "round-robin" else given
     if mode not in MODES:
         raise ValueError(f"execution_mode {given!r} is not known{did_you_mean(str(given), MODES)}")
@@ -36,7 +36,7 @@ def read_mode(given: object) -> str:
 
 
 def read_strategy(given: str) -> Strategy:
-    """What a router decides. Raises ValueError."""
+    """Return the strategy of a router. Raises ValueError."""
     for known in STRATEGIES:
         if given == known:
             return known
@@ -44,7 +44,7 @@ def read_strategy(given: str) -> Strategy:
 
 
 def read_router(given: Mapping[str, Any] | Function | None, strategy: Strategy, folders: Sequence[Path], functions: Functions) -> Router:
-    """A router as it is documented: a dict for a model, or a function. Raises ValueError, TypeError or ConfigError."""
+    """Return the router that a dict or a function describes. Raises ValueError, TypeError or ConfigError."""
     if given is None:
         raise ValueError(
             "execution_mode 'router' needs a router: a dict with models, instructions and decision_prompt_template, or a function"
@@ -115,7 +115,7 @@ def _named(function: Function, functions: Functions) -> str:
 
 
 def read_rules(given: Iterable[Any], functions: Functions) -> list[TeamRule]:
-    """Rules that choose without a model: `(pattern or function, agent)`, or a function of the text that names an agent or none."""
+    """Return routing rules: `(pattern or function, agent)`, or a function of the text that returns an agent's name or None."""
     return [_rule(number, each, functions) for number, each in enumerate(given, start=1)]
 
 
@@ -132,7 +132,7 @@ def _rule(number: int, given: Any, functions: Functions) -> TeamRule:
 
 
 def read_synthesizer(given: Mapping[str, Any] | None, folders: Sequence[Path]) -> tuple[Synthesizer | None, str]:
-    """The synthesizer, or none and what is wrong: as documented, the answers then stand unmerged. Raises ValueError for an unknown key."""
+    """Return the synthesizer, or None and a fault; without one the answers are not merged. Raises ValueError for an unknown key."""
     if given is None:
         return None, ""
     if not isinstance(given, Mapping):

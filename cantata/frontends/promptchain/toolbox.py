@@ -75,8 +75,8 @@ class Toolbox:
         added = (schemas or {}).keys() | (functions or {}).keys()
         if unmatched_schemas and unmatched_functions and added & (unmatched_schemas | unmatched_functions):
             raise ValueError(
-                f"the {_name_list('schema', unmatched_schemas)} and the {_name_list('function', unmatched_functions)} do not belong together: "
-                "the name in a schema must be the function's `__name__`"
+                f"the {_name_list('schema', unmatched_schemas)} and the {_name_list('function', unmatched_functions)} do not belong "
+                "together: the name in a schema must be the function's `__name__`"
             )
         for name in added & self._servers.keys():
             raise ValueError(f"{name!r} is the id of an MCP server; give the function another name")

@@ -286,7 +286,7 @@ def test_a_tool_that_is_another_in_another_agent_is_refused() -> None:
         agent.add_tools([{"name": "look_up", "description": name}])
         agent.register_tool_function(look_up)
 
-    with pytest.raises(ConfigError, match="tool 'look_up' is one thing in agent 'ann' and another in agent 'bob'"):
+    with pytest.raises(ConfigError, match="tool 'look_up' is one function in agent 'ann' and another in agent 'bob'"):
         _ = chain(agents=own).definitions
 
 
@@ -303,7 +303,7 @@ def test_agents_may_share_a_tool() -> None:
 def test_an_agent_is_not_called_as_the_chain_within_another() -> None:
     own = {"ann": PromptChain([GPT], [PromptChain([GPT], ["a"]), "b"]), **agents("ann.1")}
 
-    with pytest.raises(ConfigError, match=r"agent 'ann\.1' is also what the chain within 'ann' is called|is also what"):
+    with pytest.raises(ConfigError, match=r"agent 'ann\.1' has the name of the chain within 'ann'"):
         _ = chain(agents=own, agent_descriptions={"ann": "", "ann.1": ""}).definitions
 
 

@@ -83,7 +83,7 @@ def test_a_tool_that_is_another_within_is_refused() -> None:
     chain.add_tools([{"name": "look_up", "description": "another"}])
     chain.register_tool_function(look_up)
 
-    with pytest.raises(ConfigError, match="tool 'look_up' is one thing in a chain and another in a chain within it"):
+    with pytest.raises(ConfigError, match="tool 'look_up' is one function in a chain and another in a chain within it"):
         _ = chain.definitions
 
 

@@ -146,10 +146,10 @@ def _activity(address: ServerAddress) -> object:
 
 
 def _start(home: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own: it belongs to the home, not to the process that happens to start it. A program, so no threads are forked."""
-    place = Home(home)
-    place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place.logs.mkdir(mode=0o700, exist_ok=True)
+    """Start the server as a program in a session of its own: it outlives the process that starts it, and no threads are forked."""
+    folder = Home(home)
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.logs.mkdir(mode=0o700, exist_ok=True)
     root = str(Path(__file__).resolve().parents[4])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with folder.log("local-llm").open("ab") as log:
