@@ -186,7 +186,7 @@ class AgentChain:
         self._log.write("add_agent", {"agent": name, "session": self._session})
 
     def remove_agent(self, name: str) -> None:
-        """Remove an agent, from the next turn on. Raises ValueError if there is none of this name, or a rule or `default_agent` names it."""
+        """Remove an agent, from the next turn on. Raises ValueError if it is unknown, or a rule or `default_agent` names it."""
         check_known([name], self._agents, "remove_agent")
         left = [other for other in self._agents if other != name]
         if left:

@@ -1,4 +1,4 @@
-"""What the events of a turn mean, in the event names that AgentChain's run log is documented to have."""
+"""Mapping of a run's events to the documented entries of AgentChain's run log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.runs.records import StepRecord
 
 Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]
-"""What is known of some steps, by id: as of the event or later."""
+"""Returns the records of steps, by id, as they are at the event or later."""
 
 EXHAUSTED = "exhausted"
-"""The code of what failed only because no more agents may run; the end of the turn says so."""
+"""The error code of a step that failed since no more agents may run; the end of the turn reports it."""
 
 _BEGIN_ROUNDS = ("team.rules", "team.ask", "team.call")
 
@@ -26,11 +26,11 @@ _EVENT_PREFIXES = {
     "router": "agent_execution", "pipeline": "pipeline_step", "round_robin": "round_robin_agent", "broadcast": "broadcast_agent",
     "static_plan": "static_plan_step", "dynamic_decomposition": "dynamic_decomp_agent", DIRECT: "run_direct",
 }  # fmt: skip
-"""What the runs of agents are called, by mode or strategy: `<word>_start`, `<word>_success`, `<word>_error`."""
+"""The prefixes of agents' events, by mode or strategy: `<prefix>_start`, `<prefix>_success`, `<prefix>_error`."""
 
 
 class LogMapping:
-    """Tells the lines of one turn. It is told the events in their order, and asks what is known of their steps."""
+    """Maps the events of one turn, in order, to log entries; it looks up the records of their steps."""
 
     def __init__(self, turn: TurnRequest, team: Team, steps: Steps) -> None:
         self._turn = turn
@@ -44,16 +44,16 @@ class LogMapping:
         self._next = 0
 
     def entries_of(self, event: RunEvent) -> Iterator[LogEntry]:
-        """The lines of an event."""
+        """Yield the entries of an event."""
         if isinstance(event, RunAccepted):
             self._accepted_ms = event.at_ms
-        for line in self._entries(event):
-            yield line._replace(at_ms=event.at_ms)
+        for entry in self._entries(event):
+            yield entry._replace(at_ms=event.at_ms)
 
     def final_entries(self, result: RunResult, at_ms: int) -> Iterator[LogEntry]:
-        """The lines of how the turn ended."""
-        for line in (*self._history_entries(result), *self._end_entries(result, at_ms)):
-            yield line._replace(at_ms=at_ms)
+        """Yield the entries of the end of the turn."""
+        for entry in (*self._history_entries(result), *self._end_entries(result, at_ms)):
+            yield entry._replace(at_ms=at_ms)
 
     # --- the turn ---------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class LogMapping:
             yield LogEntry("router_strategy", {"strategy": self._team.strategy})
 
     def _history_entries(self, result: RunResult) -> Iterator[LogEntry]:
-        """What was written down of the conversation."""
+        """Yield the entries of the messages that the turn added to the conversation."""
         if self._turn.session is None:
             return
         yield LogEntry("history_add", {"role": "user", "content_length": len(self._turn.text)})
@@ -112,7 +112,7 @@ class LogMapping:
 
     @property
     def _last_agent(self) -> str | None:
-        """Who answered, where one does."""
+        """The agent that answered; None if none or all did."""
         return [*self._agents.values()][-1].agent if self._agents and self._mode != "broadcast" else None
 
     # --- its steps --------------------------------------------------------------------------------------------------
@@ -131,30 +131,32 @@ class LogMapping:
             yield from self._agent_entries(event, step)
 
     def _agent_entries(self, event: RunEvent, step: StepRecord) -> Iterator[LogEntry]:
-        """The lines of a step that is an agent, or that took its place, as rounds of tool calls and rows of instructions do."""
+        """Yield the entries of an agent's step, or of the last step of its expansion (rounds of tool calls, sequences of instructions)."""
         if self._mode == DIRECT:
             return
         root, _, inner = step.step_id.partition("/")
         if not inner and isinstance(event, StepStarted) and root not in self._agents and step.spec.work.startswith("agents:"):
             running = self._agents[root] = _Running(step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms)
             text, with_history = self._input_of(step)
-            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_start", {**self._placed(running), **self._input_fields(text, with_history)})
+            yield LogEntry(
+                f"{_EVENT_PREFIXES[self._strategy]}_start", {**self._agent_fields(running), **self._input_fields(text, with_history)}
+            )
         if not event.ends_step or root not in self._agents:
             return
         if inner and step.spec.scope != self._steps([root])[root].spec.scope:
-            return  # one of the steps within
+            return  # an inner step of the expansion
         running = self._agents[root]
         took: Fields = {"duration_ms": event.at_ms - running.since_ms}
         if isinstance(event, StepDone):
             running.answer = text_of(step.output)
-            said: Fields = {"response_length": len(running.answer)}
-            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_success", {**self._placed(running), **said, **took})
+            length: Fields = {"response_length": len(running.answer)}
+            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_success", {**self._agent_fields(running), **length, **took})
         else:
             error = step.error.message if step.error else event.type
-            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_error", {**self._placed(running), "error": error, **took})
+            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_error", {**self._agent_fields(running), "error": error, **took})
 
-    def _placed(self, running: _Running) -> Fields:
-        """Which agent it is, and where it stands."""
+    def _agent_fields(self, running: _Running) -> Fields:
+        """Return the fields that name an agent and its position in the turn."""
         match self._mode:
             case "pipeline":
                 return {"step": running.number, "total_steps": len(self._team.agents), "agent": running.agent}
@@ -168,7 +170,7 @@ class LogMapping:
         return {"input_type": "str", "input_length": len(text), "history_included": with_history}
 
     def _input_of(self, step: StepRecord) -> tuple[str, bool]:
-        """What an agent is asked, and whether the conversation stands before it."""
+        """Return the input of an agent, and whether it includes the conversation."""
         source = step.spec.reads.get("@text", START).removeprefix(RAW)
         if source == START:
             return self._turn.text, False
@@ -191,7 +193,7 @@ class LogMapping:
 
 
 class _Running:
-    """An agent at work."""
+    """An agent whose step has begun."""
 
     def __init__(self, agent: str, number: int, since_ms: int) -> None:
         self.agent = agent

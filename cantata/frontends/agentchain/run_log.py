@@ -1,4 +1,4 @@
-"""The run log: lines of JSON in a file, one-line summaries through `logging`, and on standard output if they are asked for."""
+"""The run log: lines of JSON in a file, and one-line summaries through `logging` and, if verbose, on standard output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _writing = threading.Lock()
 
 
 class RunLog:
-    """Takes the lines of one AgentChain. What cannot be written is said once, and nothing fails because of it."""
+    """Writes the entries of one AgentChain. A file that cannot be written is reported once, and raises nothing."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, *, verbose: bool, file: Path | None = None) -> None:
         self._folder = None if folder is None else str(folder)
@@ -32,24 +32,24 @@ class RunLog:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anyone would see a line."""
+        """Whether an entry would be written anywhere."""
         return self._folder is not None or self._verbose or log.isEnabledFor(logging.INFO)
 
     @property
     def file(self) -> Path | None:
-        """Where the lines go: one file for each folder and process."""
+        """The file of this log: one for each folder and process."""
         if self._folder is None:
             return None
         with _writing:
             return self._file or _files.setdefault((os.getpid(), self._folder), Path(self._folder) / f"run_{_stamp()}.jsonl")
 
     def for_chat(self) -> RunLog:
-        """The same, with a file of its own for a chat."""
+        """Return a log with the same settings and a file of its own for a chat."""
         name = f"router_chat_{_stamp()}_{uuid.uuid4().hex[:8]}.jsonl"
         return RunLog(self._folder, verbose=self._verbose, file=None if self._folder is None else Path(self._folder) / name)
 
     def write(self, event: str, fields: Mapping[str, JsonValue], *, at_ms: int | None = None, warns: bool = False) -> None:
-        """Take a line: what happened, and when by Redis's clock, or now."""
+        """Write an entry: an event with its fields, at a time by Redis's clock, or now."""
         at = datetime.now(UTC) if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
         log.log(logging.WARNING if warns else logging.INFO, "%s", summary := _summary(event, fields))
         if self._verbose:
@@ -67,13 +67,13 @@ class RunLog:
                     opened.write(line + "\n")
         except OSError as error:
             if not self._failed:
-                log.warning("the run log cannot be written, and goes on without: %s: %s", file, error.strerror or error)
+                log.warning("the run log cannot be written to %s: %s; runs are not affected", file, error.strerror or error)
             self._failed = True
 
 
 def _summary(event: str, fields: Mapping[str, JsonValue]) -> str:
-    told = [f"{key}={_shorten(value)}" for key, value in fields.items() if key not in ("run_id", "session")]
-    return " ".join([event, *told])
+    shown = [f"{key}={_shorten(value)}" for key, value in fields.items() if key not in ("run_id", "session")]
+    return " ".join([event, *shown])
 
 
 def _shorten(value: JsonValue) -> str:

@@ -195,9 +195,9 @@ def test_the_conversation_has_a_name_that_is_made_up_if_it_is_not_given() -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"cache_config": {"path": "/tmp"}}, "'path' has no meaning here: conversations are kept in Redis"),
+        ({"cache_config": {"path": "/tmp"}}, "'path' has no effect: conversations are stored in Redis"),
         ({"cache_config": {"nmae": "x"}}, "cache_config: unknown key 'nmae'; did you mean 'name'?"),
-        ({"session": "a", "cache_config": {"name": "b"}}, "are the same thing: give one"),
+        ({"session": "a", "cache_config": {"name": "b"}}, "mean the same: give one of them"),
         ({"session": "a\nb"}, "characters that cannot be printed"),
         ({"session": " "}, "the session's name is empty"),
     ],
