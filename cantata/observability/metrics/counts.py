@@ -39,7 +39,7 @@ _bytes = struct.Struct("d").pack
 class _Cell:
     """One number in a file."""
 
-    __slots__ = ("_file", "_place", "_value")
+    __slots__ = ("_file", "_slice", "_value")
 
     def __init__(self, file: Any, key: str) -> None:
         """Open a number. Raises OSError if the disk is full."""
