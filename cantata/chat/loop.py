@@ -22,8 +22,8 @@ from cantata.models.events import RunEvent
 from cantata.models.wire import RunResult
 from cantata.planning.turns.mentions import mention
 from cantata.runs.results import answer_text, describe_request
+from cantata.state.ledger.records import StepRecord
 from cantata.state.redis.connection import RedisFailure
-from cantata.state.runs.records import StepRecord
 
 MAX_RECENT_ENTRIES = 6  # shown when a conversation is continued
 POLL_INTERVAL_S = 0.2  # how soon Ctrl-C takes effect

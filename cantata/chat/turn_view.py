@@ -23,7 +23,7 @@ from cantata.models.events import (
 from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
 from cantata.runs.results import answer_text
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 FINAL, REROUTE = "[FINAL]", "[REROUTE]"
 MAX_VALUE = 100  # characters of a call's arguments or result

@@ -22,7 +22,7 @@ from cantata.cli.submission import print_note
 from cantata.config import loading as configuration
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import RunRecord
+from cantata.state.ledger.records import RunRecord
 
 FOLDER = Path(__file__).parents[2] / "configs" / "demo"
 MIN_CORRECT = 24  # of the 30 messages, with the embedded model

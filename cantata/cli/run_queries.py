@@ -22,9 +22,9 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
 from cantata.state.fleet import code_versions
+from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs import event_log, listing, log_store
 from cantata.state.runs.listing import RunFilter
-from cantata.state.runs.records import RunRecord, StepRecord
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
 MAX_ROWS = 1000  # of a tree that is printed once

@@ -31,14 +31,14 @@ from cantata.planning.turns import turn_plan
 from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import RunRecord, SessionSettings
 from cantata.state.limits import step_costs
 from cantata.state.limits.quotas import Quotas
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import RunRecord, SessionSettings
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 

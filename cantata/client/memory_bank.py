@@ -7,9 +7,9 @@ from typing import Self
 
 from cantata.embedded import stack_url
 from cantata.settings import settings
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.memory import bank
 from cantata.state.redis.connection import check, connect
-from cantata.state.runs.ledger import Ledger
 
 MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 

@@ -16,9 +16,9 @@ from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResu
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
+from cantata.state.ledger.ledger import EARLY_SIGNALS
+from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs import event_log, log_store, trace_roots
-from cantata.state.runs.ledger import EARLY_SIGNALS
-from cantata.state.runs.records import RunRecord, StepRecord
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ready
 from cantata.state.limits.limiter import MAX_CALLED, Limiter
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ready
 
 MAX_ROUNDS = 100  # in one go; the next sweep goes on
 

@@ -18,8 +18,8 @@ from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
 from cantata.planning.chains import expansion, specs
 from cantata.planning.turns import turn_plan
+from cantata.state.ledger.records import Ready
 from cantata.state.limits.step_costs import CHEAP_MS
-from cantata.state.runs.records import Ready
 
 log = structlog.get_logger(__name__)
 

@@ -20,13 +20,13 @@ from cantata.dispatch.queues import heads_sent_at
 from cantata.errors import CantataError
 from cantata.observability import traces
 from cantata.state.fleet import load, registry
+from cantata.state.ledger.ledger import SWEEP_S, Ledger
+from cantata.state.ledger.records import Overdue, Swept, owner_of
 from cantata.state.limits.limiter import Limiter
 from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.keys import SHARDS, shard_key
 from cantata.state.runs import trace_roots
-from cantata.state.runs.ledger import SWEEP_S, Ledger
-from cantata.state.runs.records import Overdue, Swept, owner_of
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from cantata.models.graph import START
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, FaultInfo, RunResult, TurnRequest
 from cantata.planning.chains.step_ids import NodeRef, node_of
-from cantata.state.runs.records import RunRecord, StepRecord
+from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs.summaries import state_of
 
 ERROR_CODES = {"timed_out": "timeout", "cancelled": "cancelled"}

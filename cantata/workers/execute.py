@@ -15,8 +15,8 @@ from cantata.errors import CantataError, MustWait, StepError, UnavailableError
 from cantata.models.graph import Outcome
 from cantata.planning import fragments
 from cantata.state.fleet import refused_steps
-from cantata.state.runs.encoding import unknown_fields
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.encoding import unknown_fields
+from cantata.state.ledger.records import Begun
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.outcomes import AttemptRecord

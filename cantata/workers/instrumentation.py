@@ -15,8 +15,8 @@ from cantata.errors import CantataError
 from cantata.observability import logs, traces
 from cantata.observability.logs import context
 from cantata.observability.traces import conventions, trace_ids
+from cantata.state.ledger.records import Begun
 from cantata.state.redis.connection import RedisFailure
-from cantata.state.runs.records import Begun
 from cantata.workers.code import user_code
 from cantata.workers.execute import execute
 from cantata.workers.runtime.outcomes import AttemptRecord

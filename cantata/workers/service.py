@@ -33,10 +33,10 @@ from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import SkipListener
 from cantata.state.fleet.registry import Worker
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ready
 from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import Redis, RedisFailure, check, connect
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ready
 from cantata.workers import tasks
 from cantata.workers.code import config_preload, user_code
 from cantata.workers.models import llm

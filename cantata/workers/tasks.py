@@ -20,9 +20,9 @@ from cantata.observability import metrics, traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch, Followers
 from cantata.runs.results import is_over
+from cantata.state.ledger.records import Ahead, Begun, Committed, Ready
 from cantata.state.redis import clock, outages
 from cantata.state.runs import trace_roots
-from cantata.state.runs.records import Ahead, Begun, Committed, Ready
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.instrumentation import execute_traced
 from cantata.workers.runtime import outcomes, task_events

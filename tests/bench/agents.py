@@ -21,9 +21,9 @@ from cantata.client.runs import Run
 from cantata.embedded.stack_plan import worker_command
 from cantata.models.definitions import Agent, Budget, Budgets, Definitions, Limits, Rates, Tool
 from cantata.models.values import JsonValue
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import Ask, Limiter
 from cantata.state.redis.connection import connect
-from cantata.state.runs.ledger import Ledger
 from tests.bench.bare import AT_ONCE, MODEL, TOOL, most_bytes
 from tests.bench.measure import HERE, PATIENCE_S, PROCESSES
 

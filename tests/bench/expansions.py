@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from redis import Redis
 
 from cantata.models.graph import Graph, ItemSteps
-from cantata.state.runs.ledger import Ledger
+from cantata.state.ledger.ledger import Ledger
 from tests.integration.state.play import Play, row, work
 from tests.waiting import until
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from cantata.client.client import EmbeddedClient
 from cantata.dashboard.pages.run_pages import Pages
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import Redis, connect
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.listing import RunFilter, find_page
 from tests.bench.measure import database, run_once
 from tests.bench.shapes import long_shape, wide_shape

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from cantata.models.graph import START
 from cantata.models.wire import HistoryEntry
-from cantata.state.runs.ledger import Ledger
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.sessions.conversations import Sessions
 from tests.faults.past import Past, Violation
 from tests.faults.rules import CLOCK_S

@@ -8,8 +8,8 @@ from typing import cast
 
 from redis import Redis
 
+from cantata.state.ledger.ledger import LEASE_S, Ledger
 from cantata.state.limits.limiter import LIMITS_KEY, Limiter
-from cantata.state.runs.ledger import LEASE_S, Ledger
 from tests.faults.past import Violation
 from tests.waiting import until
 

@@ -20,11 +20,11 @@ from cantata.models.values import Usage
 from cantata.planning import rewind as planning
 from cantata.planning.turns.agent_steps import next_round
 from cantata.state.forks import fork_store
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Begun, SessionSettings
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.keys import run_key, shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun, SessionSettings
 from cantata.state.sessions import conversations
 from tests.faults import limits
 from tests.faults.fault_tools import REMEMBERED

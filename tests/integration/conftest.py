@@ -13,8 +13,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from cantata.embedded.valkey import find_server
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import connect
-from cantata.state.runs.ledger import Ledger
 from tests.integration.state.invariants import check_all
 
 PATIENCE_S = 40.0

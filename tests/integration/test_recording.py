@@ -15,10 +15,10 @@ from cantata.dispatch.celery_app import Carried, make_app
 from cantata.errors import UnavailableError
 from cantata.models.graph import START, Edge, Graph, Outcome
 from cantata.models.values import JsonValue
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Begun
 from cantata.state.redis import outages
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext

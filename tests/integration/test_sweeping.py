@@ -20,11 +20,11 @@ from cantata.models.events import QueueUnserved
 from cantata.models.graph import Outcome
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import LIMITS_KEY
 from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of
 from cantata.state.runs import event_log
-from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, work
 
 FOREIGN = ("no JSON", "[1]", "7", '{"headers": null}', '{"headers": {"sent_at": "noon"}}', "[" * 100_000, b"\xff")

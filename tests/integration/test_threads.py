@@ -18,8 +18,8 @@ from cantata.dispatch.celery_app import make_app
 from cantata.models.definitions import Definitions, Limits
 from cantata.models.graph import START
 from cantata.state.fleet.registry import WORKERS_KEY
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import definitions_digest, key_of
-from cantata.state.runs.ledger import Ledger
 from cantata.workers.runtime.process import MAX_CACHED_DEFINITIONS, Process
 from tests.integration.state.play import Play
 from tests.waiting import until

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from cantata.client.client import _run_id, run_id_of
+from cantata.state.ledger.records import SessionSettings
 from cantata.state.redis.keys import shard_of
-from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions import conversations
 
 

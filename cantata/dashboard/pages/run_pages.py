@@ -20,11 +20,11 @@ from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
+from cantata.state.ledger.records import StepRecord
 from cantata.state.runs import listing, run_snapshot
 from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.outputs import beginnings
-from cantata.state.runs.records import StepRecord
 from cantata.state.runs.run_snapshot import Moments, Snapshot
 
 MOST_STEPS = 2000

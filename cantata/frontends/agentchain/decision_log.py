@@ -7,7 +7,7 @@ from typing import cast
 
 from cantata.frontends.agentchain.log_entry import Fields, LogEntry, length_of, text_of
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 Decision = Callable[[StepRecord, str | None, str], Iterator[LogEntry]]
 """Yields the entries of a decision step, given its error, if it failed, and the router's strategy."""

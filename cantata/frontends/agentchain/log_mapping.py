@@ -11,7 +11,7 @@ from cantata.models.definitions import Team
 from cantata.models.events import RunAccepted, RunEvent, RunWarning, StepDone, StepExpanded, StepFailed, StepStarted
 from cantata.models.graph import RAW, START
 from cantata.models.wire import RunResult, TurnRequest
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]
 """Returns the records of steps, by id, as they are at the event or later."""

@@ -9,7 +9,7 @@ from cantata.errors import UnknownRunError
 from cantata.frontends.chainbuilder.plan import BuilderPlan
 from cantata.frontends.chainbuilder.progress import ChainProgress, progress_in
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import RunRecord
+from cantata.state.ledger.records import RunRecord
 from cantata.state.sessions.builders import Builder, Fields, fault_of
 
 PLAN_FIELD = "plan"

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cantata.models.values import ErrorInfo, JsonValue, Value
 from cantata.models.wire import RUN_OVER
-from cantata.state.runs.records import RunRecord, StepRecord
+from cantata.state.ledger.records import RunRecord, StepRecord
 
 ENDED_FROM_OUTSIDE = frozenset({"cancelled", "timed_out"})
 """What a run is that somebody or its time ended, whatever its chains were about."""

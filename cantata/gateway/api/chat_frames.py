@@ -24,7 +24,7 @@ from cantata.models.graph import START
 from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
 from cantata.models.wire import RunResult
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 Frame = dict[str, JsonValue]
 

@@ -18,10 +18,10 @@ from redis import Redis
 from cantata.models.values import Value
 from cantata.state.fleet import registry
 from cantata.state.fleet.dead_letters import LETTERS_KEY
+from cantata.state.ledger.records import owner_of
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
-from cantata.state.runs.records import owner_of
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
 USUAL_QUEUES = ("coordinator", "agents", "tools")

@@ -12,11 +12,11 @@ from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from cantata.state.forks.staging import LOST, Stage
+from cantata.state.ledger.encoding import ready_of, states_in, to_json
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ready
 from cantata.state.redis.keys import run_key
 from cantata.state.redis.pieces import PIECE, events, fields, scan
-from cantata.state.runs.encoding import ready_of, states_in, to_json
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ready
 
 PARTS = (":state", ":steps", ":edges", ":info", ":names", ":expansions")
 REFUSED = {

@@ -12,11 +12,11 @@ from cantata.errors import CantataError
 from cantata.models.forks import Fork, RestartedStep
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.keys import run_key
 from cantata.state.redis.pieces import LARGE_PIECE
-from cantata.state.runs.encoding import to_json
-from cantata.state.runs.ledger import Ledger
 
 COPIED = {
     ":steps": 200,

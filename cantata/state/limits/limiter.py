@@ -16,10 +16,10 @@ from redis import Redis
 
 from cantata.models.definitions import Budget, Limits, Rates
 from cantata.models.wire import RUN_OVER
+from cantata.state.ledger.ledger import LEASE_S, Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of, run_key
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.ledger import LEASE_S, Ledger
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # what `rpm` and `tpm` say

@@ -8,9 +8,9 @@ from typing import cast
 
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Limits, Quota
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import SHARDS, run_key, shard_key
-from cantata.state.runs.ledger import Ledger
 
 FULL = 0.9  # of maxmemory: what is left is for the runs under way
 FRESH_S = 1.0  # how long it counts what Redis said of its memory

@@ -18,10 +18,10 @@ from cantata import fault_points
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Limits
 from cantata.models.values import JsonValue
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import key_of
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.encoding import to_json
-from cantata.state.runs.ledger import Ledger
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 

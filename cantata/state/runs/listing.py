@@ -18,9 +18,9 @@ from pydantic import Field
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import Value
 from cantata.models.wire import RunStatus
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, run_key, shard_key
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 
 SCANNED_PER_CALL = 500  # runs that one call looks at in one shard: a few milliseconds

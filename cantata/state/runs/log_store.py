@@ -17,10 +17,10 @@ from redis import Redis
 from cantata.errors import CantataError, UnknownRunError
 from cantata.observability import logs
 from cantata.observability.logs.lines import LogLine, encode
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.redis.keys import run_key
-from cantata.state.runs.ledger import Ledger
 
 MAX_LINES = 1000  # of one run; the oldest go first
 MAX_BYTES = 200_000

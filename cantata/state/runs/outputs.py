@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cantata.models.values import JsonValue
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.summaries import unescaped
 
 READ_BYTES = 80_000  # of one output: at least 20,000 characters

@@ -13,11 +13,11 @@ from cantata.errors import UnknownRunError
 from cantata.models.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
+from cantata.state.ledger.encoding import states_in
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.redis.lua_scripts import Scripts
 from cantata.state.redis.pieces import scan
-from cantata.state.runs.encoding import states_in
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
 
 REQUEST_BYTES = 20_000  # of what was asked that are read

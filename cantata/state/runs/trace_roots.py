@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cantata.errors import CantataError
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import RedisFailure
-from cantata.state.runs.ledger import Ledger
 
 if TYPE_CHECKING:
     from cantata.observability.traces.spans import Spans

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from redis.exceptions import WatchError
 
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
 
 KEEP_S = 30 * 86_400.0
 MAX_NAME_CHARS = 200  # characters

@@ -14,8 +14,8 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from cantata.models.wire import HistoryEntry, SessionInfo
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
 
 MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are asked for in one round trip

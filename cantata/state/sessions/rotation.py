@@ -7,9 +7,9 @@ from urllib.parse import quote
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata import fault_points
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import key_of
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.ledger import Ledger
 
 KEEP_S = 30 * 86_400  # a team that nobody asked for so long begins with its first agent again
 REMEMBERED = 1000  # steps that would be given the same number if they were done again

@@ -14,8 +14,8 @@ from cantata.errors import MustWait, StepError
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.observability.logs.secrets import redact_beginning, secrets_in
-from cantata.state.runs.encoding import to_json
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.records import Begun
 
 _json = TypeAdapter[JsonValue](JsonValue)
 

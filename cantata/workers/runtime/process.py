@@ -29,13 +29,13 @@ from cantata.planning.canvas import BatchPolicy
 from cantata.runs.results import is_over
 from cantata.settings import settings
 from cantata.state.fleet import registry
+from cantata.state.ledger.ledger import LEASE_S, RENEW_S, Ledger
+from cantata.state.ledger.records import Begun, Ready
 from cantata.state.limits import step_costs
 from cantata.state.limits.limiter import Limiter
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.runs import trace_roots
-from cantata.state.runs.ledger import LEASE_S, RENEW_S, Ledger
-from cantata.state.runs.records import Begun, Ready
 from cantata.workers.runtime import outcomes, shutdown_flush
 from cantata.workers.runtime.costs import Costs
 

@@ -14,8 +14,8 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.planning import expressions
 from cantata.planning.evaluation import EvaluationBudget
-from cantata.state.runs.encoding import to_json
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.records import Begun
 from cantata.workers.runtime.process import Process
 
 

@@ -11,7 +11,7 @@ from cantata.models.graph import Outcome
 from cantata.models.instructions import AgenticStep
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning.turns.agent_steps import next_round, tool_step
-from cantata.state.runs.encoding import to_json
+from cantata.state.ledger.encoding import to_json
 from cantata.workers.models import llm, prompt_record
 from cantata.workers.models.dialects import followup_prompts
 from cantata.workers.models.dialects.agentic_results import agentic_result

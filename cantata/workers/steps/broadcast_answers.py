@@ -10,7 +10,7 @@ from cantata.errors import ModelError, StepError
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.planning import templates
-from cantata.state.runs.encoding import to_json
+from cantata.state.ledger.encoding import to_json
 from cantata.workers.models import prompt_record
 from cantata.workers.models.model_calls import ask
 from cantata.workers.runtime.step_context import StepContext

@@ -14,7 +14,7 @@ from cantata.models.graph import Outcome
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
 from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns.agent_steps import STOP
-from cantata.state.runs.encoding import to_json
+from cantata.state.ledger.encoding import to_json
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models.dialects.conversation import cut
 from cantata.workers.runtime.step_context import StepContext, text_input

@@ -1,4 +1,4 @@
-"""What steps remember: the memory bank of a run, commands in texts, memories that prompts name, and what tools are told."""
+"""Memory of steps: memory commands in texts, memories named by prompts, and the memory bank of a tool's context."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cantata.models.values import ToolContext
 from cantata.planning import templates
 from cantata.planning.turns import memory_commands
 from cantata.planning.turns.memory_commands import Command, Get, List, Store
+from cantata.state.ledger.records import Begun
 from cantata.state.memory.bank import MemoryBank
-from cantata.state.runs.records import Begun
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 
 MAX_COMMANDS = 1000
 """Memory commands in one text."""
 MEMORY = "memory."
-"""What a placeholder begins with that names a memory: `{memory.namespace.key}`."""
+"""The prefix of placeholders that name a memory: `{memory.namespace.key}`."""
 
 
 class WorkerToolContext(ToolContext):
-    """The context of a step in a worker, whose run has a memory."""
+    """The ToolContext of a step in a worker, with the memory bank of the run's tenant."""
 
     _bank: MemoryBank = PrivateAttr()
 
     @classmethod
     def of(cls, context: StepContext) -> WorkerToolContext:
-        """What a tool may know of this step."""
+        """Return the context for a tool that this step calls."""
         begun = context.begun
         tool_context = cls(run_id=begun.run_id, step_id=begun.step_id, attempt=begun.attempt, session=session_of(begun))
         tool_context._bank = bank_of(context)
@@ -43,53 +43,56 @@ class WorkerToolContext(ToolContext):
 
 
 def bank_of(context: StepContext) -> MemoryBank:
-    """The memories of the run's tenant."""
+    """Return the memory bank of the run's tenant."""
     return MemoryBank(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits)
 
 
 def session_of(begun: Begun) -> str | None:
-    """The session that the turn belongs to, if it does."""
+    """Return the session that a turn belongs to; None without one."""
     return unquote(begun.session.partition("/")[2]) or None
 
 
 def agent_memory(context: StepContext) -> Outcome:
-    """Does the memory commands in the text before it, in order; each is answered in its place."""
+    """Execute the memory commands in the input text, in order; each command line is replaced by its answer."""
     bank, namespace = bank_of(context), context.text_param("namespace")
     lines = memory_commands.parse(text_input(context))
     commands = len(lines) - sum(isinstance(line, str) for line in lines)
     if commands > MAX_COMMANDS:
         message = f"the text has {commands:,} memory commands, each of which asks Redis; {MAX_COMMANDS:,} are allowed"
         raise StepError(message, code="too_many_commands")
-    return Outcome(output="\n".join(_answers(lines, bank, namespace, most=context.definitions.limits.output_bytes)))
+    return Outcome(output="\n".join(_answers(lines, bank, namespace, max_chars=context.definitions.limits.output_bytes)))
 
 
-def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *, most: int) -> Iterator[str]:
-    """The lines with commands answered. Raises StepError before they outgrow an output: a LIST is short, its answer need not be."""
+def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *, max_chars: int) -> Iterator[str]:
+    """Yield the lines with commands replaced by answers. Raises StepError as soon as they exceed the size of an output."""
     for line in lines:
-        answer = line if isinstance(line, str) else _done(line, bank, namespace)
-        most -= len(answer)
-        if most < 0:
+        answer = line if isinstance(line, str) else _execute(line, bank, namespace)
+        max_chars -= len(answer)
+        if max_chars < 0:
             raise StepError("the answers to its memory commands are too large (limits.output_bytes)", code="output_too_large")
         yield answer
 
 
 def recall(context: StepContext, texts: Iterable[str]) -> dict[str, str | None]:
-    """What the placeholders of templates name, as text; None if it is not there. The session's memories go before the tenant's."""
-    names = {name: _place(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
-    wanted = {name: place for name, place in names.items() if place}
+    """Return the memories that placeholders of templates name, as text; None for those that do not exist.
+
+    The session's memories win over the tenant's.
+    """
+    names = {name: _address(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
+    wanted = {name: address for name, address in names.items() if address}
     if not wanted:
         return {}
     found = bank_of(context).of(session=session_of(context.begun)).retrieve_each(wanted.values())
-    return {name: as_text(found[place]) if place in found else None for name, place in wanted.items()}
+    return {name: as_text(found[address]) if address in found else None for name, address in wanted.items()}
 
 
-def _place(name: str) -> tuple[str, str] | None:
-    """The namespace and the key that a placeholder names; the key may have dots."""
+def _address(name: str) -> tuple[str, str] | None:
+    """Return the namespace and the key that a placeholder names; the key may have dots."""
     namespace, _, key = name.removeprefix(MEMORY).partition(".")
     return (namespace, key) if namespace and key else None
 
 
-def _done(command: Command, bank: MemoryBank, namespace: str) -> str:
+def _execute(command: Command, bank: MemoryBank, namespace: str) -> str:
     try:
         match command:
             case Store(key, value):

@@ -14,7 +14,7 @@ from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.config import loading
 from cantata.models.wire import RunResult
-from cantata.state.runs.records import RunRecord, StepRecord
+from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.testing import ScriptedModels
 
 PATIENCE_S = 40.0

@@ -14,9 +14,9 @@ from cantata.planning.canvas import Dispatch
 from cantata.state.fleet import load, registry
 from cantata.state.fleet.load import Waiting
 from cantata.state.fleet.registry import Worker
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Begun
 from cantata.state.redis.keys import key_of, shard_key
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun
 from tests.integration.state.play import Play
 
 

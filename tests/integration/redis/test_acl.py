@@ -14,8 +14,8 @@ from redis.exceptions import NoPermissionError
 import cantata.state
 from cantata.errors import UnavailableError
 from cantata.state.fleet.sizes import Sizes
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import check, connect
-from cantata.state.runs.ledger import Ledger
 from cantata.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import PASSWORD, Server, running, until

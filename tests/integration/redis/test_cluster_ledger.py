@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import connect
-from cantata.state.runs.ledger import Ledger
 from tests.integration.redis.servers import Clustered
 from tests.integration.state import test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes
 from tests.integration.state.invariants import check_all

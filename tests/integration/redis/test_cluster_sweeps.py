@@ -12,9 +12,9 @@ from cantata.coordinator.sweeper import Sweeper
 from cantata.dispatch.celery_app import make_app
 from cantata.dispatch.queues import waiting
 from cantata.errors import UnavailableError
+from cantata.state.ledger.ledger import LEASE_S, Ledger
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.connection import connect
-from cantata.state.runs.ledger import LEASE_S, Ledger
 from tests.integration.redis.servers import Clustered, until
 from tests.integration.state.play import Play, work
 

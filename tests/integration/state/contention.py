@@ -15,10 +15,10 @@ from typing import cast
 from redis import Redis
 
 from cantata.models.definitions import Limits, Rates
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import Ask, Granted, Limiter, Wait
 from cantata.state.redis.connection import connect
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.ledger import Ledger
 
 PROCESSES = 8
 STEPS = 20

@@ -9,9 +9,9 @@ from typing import cast
 from redis import Redis
 
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
 from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.runs.ledger import Ledger
 
 MODEL = "openai/gpt-4o-mini"
 CLOCK = "clock"

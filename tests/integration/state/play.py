@@ -8,10 +8,10 @@ from typing import cast
 from cantata.models.graph import START, Edge, Graph, Outcome, Step
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunStatus
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ahead, Begun, Committed, SessionSettings, StepRecord, Swept
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.runs.encoding import to_json
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ahead, Begun, Committed, SessionSettings, StepRecord, Swept
 
 
 def work(step_id: str, **spec: object) -> Step:

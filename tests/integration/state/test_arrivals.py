@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from cantata.models.definitions import Limits, Rates
+from cantata.state.ledger.ledger import SWEEP_S
 from cantata.state.limits.limiter import Ask, Granted, Wait
-from cantata.state.runs.ledger import SWEEP_S
 from cantata.workers.models.permits import FRESH_S
 from tests.integration.state.limits_stage import MODEL, Stage, holder
 

@@ -16,9 +16,9 @@ from cantata.models.forks import Fork
 from cantata.models.graph import Edge, Graph, ItemSteps
 from cantata.planning import rewind as planning
 from cantata.state.forks import fork_store
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ready
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ready
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 
 

@@ -13,9 +13,9 @@ from cantata.models.forks import Fork
 from cantata.models.graph import Outcome
 from cantata.planning import rewind as planning
 from cantata.state.forks import fork_store
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Begun
 from cantata.state.redis.keys import shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun
 from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.shapes import LATER_S

@@ -16,10 +16,10 @@ from cantata.models.events import ReplyDelta, StepRefused
 from cantata.models.graph import START, Graph, Outcome
 from cantata.models.values import ErrorInfo, Usage
 from cantata.state.fleet import refused_steps
+from cantata.state.ledger.ledger import BLOB_BYTES, RESEND_S, Ledger
+from cantata.state.ledger.records import Ahead, Begun, Overdue, Ready, Swept
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
 from cantata.state.runs import event_log
-from cantata.state.runs.ledger import BLOB_BYTES, RESEND_S, Ledger
-from cantata.state.runs.records import Ahead, Begun, Overdue, Ready, Swept
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 

@@ -6,8 +6,8 @@ import pytest
 
 from cantata.models.graph import START, Edge, Graph, ItemSteps, Outcome, Step
 from cantata.models.values import JsonValue
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ahead
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ahead
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.waiting import until
 

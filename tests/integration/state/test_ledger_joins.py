@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.models.graph import START, Edge, Graph, Outcome
-from cantata.state.runs.ledger import Ledger
+from cantata.state.ledger.ledger import Ledger
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger_expansion import mapped
 

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cantata.models.graph import START, Graph, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ahead, Begun, Committed, Ready
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Ahead, Begun, Committed, Ready
 from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, wait, work

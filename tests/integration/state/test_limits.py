@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
-from cantata.state.runs.ledger import Ledger
 from tests.integration.state import contention, limits_stage
 from tests.integration.state.contention import Load
 from tests.integration.state.limits_stage import MODEL, Stage, holder, on_budget, on_model

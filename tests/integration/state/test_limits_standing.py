@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import Ask, Granted, Limiter, Wait, read_usage
-from cantata.state.runs.ledger import Ledger
 
 LIMITS = Limits(models={"a/b": Rates(concurrency=1)}, budgets=Budgets(day=Budget(usd=10.0, tokens=10_000)))
 

@@ -6,11 +6,11 @@ import pytest
 from redis import Redis
 
 from cantata.errors import UnknownRunError
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import SessionSettings
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.runs import listing
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.listing import RunFilter, find_page, iterate
-from cantata.state.runs.records import SessionSettings
 from cantata.state.runs.summaries import RunSummary
 from cantata.state.sessions.conversations import scoped, shard_of_session
 

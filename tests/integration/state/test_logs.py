@@ -8,9 +8,9 @@ from typing import Any
 
 from redis import Redis
 
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import run_key
 from cantata.state.runs import log_store
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.log_store import Logs, RunLogs
 from tests.integration.state.play import Play, work
 

@@ -9,13 +9,13 @@ from redis import Redis
 
 from cantata.errors import ConfigError
 from cantata.state.fleet import load, registry
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits import step_costs
 from cantata.state.limits.limiter import Limiter, read_usage
 from cantata.state.limits.step_costs import Measured
 from cantata.state.memory import cache
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.connection import connect
-from cantata.state.runs.ledger import Ledger
 from cantata.state.sessions import rotation
 from tests.integration.state.play import Play
 from tests.integration.test_threads import url_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.models.values import JsonValue
-from cantata.state.runs.ledger import Ledger
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.runs.outputs import AT_ONCE, READ_BYTES, Beginning, beginnings
 from tests.integration.state.play import Play, work
 

@@ -12,9 +12,9 @@ from cantata.coordinator.start import plan_run
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import START, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.state.runs.encoding import to_json
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Begun
 from tests.integration.state.play import Play, row, wait, work
 
 MAX_BYTES = 5_000

@@ -12,9 +12,9 @@ from redis import Redis
 from cantata.coordinator import permit_wakeups
 from cantata.models.definitions import Limits, Rates
 from cantata.models.graph import Outcome
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Begun, Ready
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, read_usage
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import Begun, Ready
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, work
 

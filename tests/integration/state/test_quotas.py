@@ -12,10 +12,10 @@ from cantata.gateway.http_errors import refusal
 from cantata.gateway.http_errors import refused as chain_refusal
 from cantata.models.definitions import Limits, Quota
 from cantata.models.values import JsonValue
+from cantata.state.ledger.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
 from cantata.state.limits.quotas import Quotas
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.keys import SHARDS, shard_key
-from cantata.state.runs.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, row, wait, work
 

@@ -12,11 +12,11 @@ from redis import Redis
 from cantata.errors import UnknownRunError
 from cantata.models.graph import Graph, ItemSteps, Outcome
 from cantata.state.forks import fork_store
+from cantata.state.ledger import ledger as ledgers
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import pieces
 from cantata.state.redis.keys import run_key, shard_key
-from cantata.state.runs import ledger as ledgers
 from cantata.state.runs import run_snapshot
-from cantata.state.runs.ledger import Ledger
 from cantata.state.sessions.conversations import Sessions
 from tests.examples import FEWER
 from tests.integration.state.play import Play, failed, row, wait, work

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.runs import run_snapshot
-from cantata.state.runs.ledger import Ledger
 from tests.integration.state.play import Play, work
 
 

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from cantata.models.values import JsonValue
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import SessionSettings
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 from tests.integration.state.play import Play, sent, wait, work

@@ -7,7 +7,7 @@ from redis import Redis
 
 from cantata.state.fleet import sizes
 from cantata.state.fleet.sizes import Sizes
-from cantata.state.runs.ledger import Ledger
+from cantata.state.ledger.ledger import Ledger
 from tests.integration.state.test_listing import accept
 
 

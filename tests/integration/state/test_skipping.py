@@ -12,13 +12,13 @@ from cantata.models.graph import Outcome
 from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import bring_nearer, skip
 from cantata.state.fleet.registry import Worker
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import SessionSettings
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, read_usage
 from cantata.state.memory import cache
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.connection import connect
 from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
-from cantata.state.runs.ledger import Ledger
-from cantata.state.runs.records import SessionSettings
 from cantata.state.sessions.conversations import Sessions
 from tests.integration.state.limits_stage import MODEL, holder, on_model
 from tests.integration.state.play import Play, failed, row, sent, wait, work

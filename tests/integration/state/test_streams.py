@@ -10,10 +10,10 @@ import pytest
 from redis import Redis
 
 from cantata.errors import UnknownRunError
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.request_rate import Pace
 from cantata.state.redis.keys import run_key
 from cantata.state.runs import streams as streams_module
-from cantata.state.runs.ledger import Ledger
 from cantata.state.runs.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
 
 PATIENCE_S = 20.0

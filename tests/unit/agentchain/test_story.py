@@ -14,7 +14,7 @@ from cantata.models.events import event_of
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo
 from cantata.models.wire import RunResult, TurnRequest
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 PIPELINE = Team(mode="pipeline", agents=["ann", "bob"])
 BROADCAST = Team(mode="broadcast", agents=["ann", "bob"])

@@ -8,7 +8,7 @@ from cantata.frontends.chainbuilder.progress import ChainProgress, progress_in
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo, Usage
 from cantata.models.wire import RunStatus
-from cantata.state.runs.records import RunRecord, StepRecord
+from cantata.state.ledger.records import RunRecord, StepRecord
 
 ERROR = ErrorInfo(code="cancelled", message="the run was cancelled")
 

@@ -8,7 +8,7 @@ from cantata.chat.turn_view import ChatItem, TurnView
 from cantata.models.events import event_of
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 
 class Turn:

@@ -9,7 +9,7 @@ from cantata.models.events import RunEvent, event_of
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunResult
-from cantata.state.runs.records import StepRecord
+from cantata.state.ledger.records import StepRecord
 
 PLACE: Frame = {"run_id": "r1", "seq": 7, "step": "it", "attempt": 2}
 FAILED: dict[str, JsonValue] = {"error": {"code": "x", "message": "it broke"}}

@@ -13,7 +13,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import Command, Definitions
 from cantata.models.graph import Outcome, Spec
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.records import Begun
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext

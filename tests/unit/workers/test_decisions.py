@@ -11,7 +11,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import Definitions, Limits
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.records import Begun
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.decisions import chain_end

@@ -10,7 +10,7 @@ from cantata.errors import StepError
 from cantata.models.graph import Outcome, Spec
 from cantata.models.values import JsonValue, Usage
 from cantata.observability.logs.secrets import secrets_in
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.records import Begun
 from cantata.workers.runtime import outcomes
 
 

@@ -12,7 +12,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.records import Begun
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext

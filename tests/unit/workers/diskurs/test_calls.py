@@ -14,7 +14,7 @@ from cantata.models.conversation_config import (
     ConversationTool,
 )
 from cantata.models.definitions import Definitions
-from cantata.state.runs.records import Begun
+from cantata.state.ledger.records import Begun
 from cantata.workers.frontends.diskurs import tool_calling
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cantata.models.graph import STEP_OVER, Graph, Spec, Step
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RUN_OVER, RunStatus
-from cantata.state.runs.records import Overdue, Ready, RunRecord, StepRecord, Swept
+from cantata.state.ledger.records import Overdue, Ready, RunRecord, StepRecord, Swept
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 

@@ -26,12 +26,7 @@ from cantata.models.graph import START, STEP_OVER, Outcome, Step
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import refused_steps
-from cantata.state.redis.cluster import Cluster
-from cantata.state.redis.keys import RUN_PARTS, SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
-from cantata.state.redis.lua_scripts import Scripts
-from cantata.state.redis.pieces import LARGE_PIECE, PIECE, fields, scan
-from cantata.state.redis.redis_errors import Unconfirmed, is_transient, reason
-from cantata.state.runs.encoding import (
+from cantata.state.ledger.encoding import (
     fragment_text,
     own_spec_of,
     ready_of,
@@ -47,7 +42,7 @@ from cantata.state.runs.encoding import (
     unknown_fields,
     usage_text,
 )
-from cantata.state.runs.records import (
+from cantata.state.ledger.records import (
     Accepted,
     Ahead,
     Begun,
@@ -61,6 +56,11 @@ from cantata.state.runs.records import (
     Swept,
     owner_of,
 )
+from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.keys import RUN_PARTS, SHARDS, definitions_digest, definitions_key, run_key, shard_key, shard_of
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.pieces import LARGE_PIECE, PIECE, fields, scan
+from cantata.state.redis.redis_errors import Unconfirmed, is_transient, reason
 
 LEASE_S = 5.0  # how long a frozen or lost worker keeps a step from others
 RENEW_S = 1.0  # five chances to renew before a lease runs out
