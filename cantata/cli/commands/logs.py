@@ -20,7 +20,7 @@ MOST_SHOWN = 400  # characters of one value on a terminal; --json has it as it w
 @click.command()
 @click.argument("run_id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Also print lines to come, until the run is over.")
-@click.option("--step", metavar="STEP", help="Only the lines of this step, and of those that it grew.")
+@click.option("--step", metavar="STEP", help="Only lines of this step and of its expansion.")
 @click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), help="Only lines of this level or above.")
 @json_option
 def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
