@@ -233,7 +233,7 @@ class Client:
         run_id = _id_in_shard(shard_of(source), _new_id() if key is None else _id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
         self._check_quota(run_id, key, labels.get("tenant", ""))
-        with traces.submitting("fork", __version__) as submission:
+        with traces.trace_submission("fork", __version__) as submission:
             since = clock.now()
             ready = fork_store.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
             submission.run_id, submission.source = run_id if ready else "", source
@@ -281,7 +281,7 @@ class Client:
         scoped_session = self._session_settings(session, (labels or {}).get("tenant", ""))
         run_id = _run_id(idempotency_key, scoped_session)
         self._check_quota(run_id, idempotency_key, (labels or {}).get("tenant", ""))
-        with traces.submitting(kind, __version__) as submission:
+        with traces.trace_submission(kind, __version__) as submission:
             accepted = self.ledger.accept(
                 run_id, kind=kind, request=request, definitions=self._definitions_text,
                 timeout_s=timeout.seconds or definitions.defaults.timeout_s,

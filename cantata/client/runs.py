@@ -102,7 +102,7 @@ class Run:
 
     def _end_trace(self) -> None:
         """Give the run's trace its root if this call ended the run: then no worker does it."""
-        trace_roots.end(traces.for_client(__version__), self._client.ledger, self.run_id)
+        trace_roots.end(traces.client_spans(__version__), self._client.ledger, self.run_id)
 
 
 class TurnRun(Run):

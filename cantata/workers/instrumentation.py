@@ -95,7 +95,7 @@ def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
 @contextmanager
 def _span(spans: Spans, process: Process, begun: Begun, lost: Mapping[str, Any] | None) -> Iterator[Span]:
     run_id, spec = begun.run_id, begun.spec
-    attributes = conventions.step(
+    attributes = conventions.step_attributes(
         spec, run_id, begun.step_id, begun.attempt, worker=begun.worker, tenant=begun.tenant, session=begun.session.rpartition("/")[2]
     )
     with spans.step(run_id, begun.step_id, begun.attempt, _parent(process, begun), conventions.step_name(spec), attributes) as span:
@@ -132,8 +132,8 @@ def _set_outcome(spans: Spans, span: Span, begun: Begun, record: AttemptRecord |
     outcome = record.outcome
     span.set_attribute("cantata.step.outcome", outcome.status)
     if outcome.usage is not None:
-        span.set_attributes(conventions.used(outcome.usage))
+        span.set_attributes(conventions.usage_attributes(outcome.usage))
     if outcome.error is not None:
         spans.fail(span, outcome.error.code, outcome.error.message)
-    if conventions.records_content() and begun.spec.role in conventions.CALLS:
+    if conventions.records_content() and begun.spec.role in conventions.TOOL_ROLES:
         span.set_attributes(conventions.tool_content(begun.spec.params.get("input"), begun.inputs, record.output))

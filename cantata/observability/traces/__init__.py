@@ -1,6 +1,6 @@
-"""Traces of runs, sent to a collector by OpenTelemetry if the environment names one; else nothing of it is even imported.
+"""Traces of runs, exported by OpenTelemetry if the environment names a collector; else OpenTelemetry is not even imported.
 
-The ids of a trace follow from the run's id (`ids.py`), so no message and no record carries them: a step that another machine does again
+The ids of a trace follow from the run's id (`trace_ids.py`), so no message or record has them: a step that another machine executes again
 is in the same trace.
 """
 
@@ -28,24 +28,24 @@ log = structlog.get_logger(__name__)
 
 _spans: Spans | None = None
 _export: Export | None = None
-_is_looked_at = False
+_is_started = False
 _is_missing = False
 
 
 def active() -> Spans | None:
-    """What makes spans in this process, if it was started."""
+    """Return the span factory of this process; None if traces were not started."""
     return _spans
 
 
 def is_wanted() -> bool:
-    """Whether the environment asks for traces."""
+    """Return whether the environment asks for traces."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return any(os.environ.get(name) for name in ENDPOINTS)
 
 
 def prepare() -> None:
-    """Import what traces need, before this process forks: its children share the memory. Warn if it is not there."""
+    """Import OpenTelemetry before this process forks, so that its children share the memory. Log a warning if it is not installed."""
     global _is_missing
     if not is_wanted():
         return
@@ -53,72 +53,72 @@ def prepare() -> None:
         from cantata.observability.traces import export, spans  # noqa: F401, PLC0415  # only where traces are wanted
     except ImportError:
         _is_missing = True
-        log.warning("traces_off", reason="a collector is named, but OpenTelemetry is not installed here: pip install 'cantata[otel]'")
+        log.warning("traces_off", reason="a collector is named, but OpenTelemetry is not installed: pip install 'cantata[otel]'")
         return
     if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf") == "grpc":
-        log.warning("traces_over_http", reason="OTEL_EXPORTER_OTLP_PROTOCOL asks for grpc; traces are sent over HTTP, mostly at port 4318")
+        log.warning("traces_over_http", reason="OTEL_EXPORTER_OTLP_PROTOCOL asks for grpc; traces are sent over HTTP, usually to port 4318")
 
 
-def start(instance: str, version: str, *, joins: bool) -> None:
-    """Make spans in this process of a worker, after its fork. `joins`: what tools and libraries trace by themselves goes the same way."""
+def start(instance: str, version: str, *, is_global: bool) -> None:
+    """Start traces in a worker process, after its fork. With `is_global`, spans of tools and libraries go to the same collector."""
     _start(instance, version)
-    if joins and _export is not None:
+    if is_global and _export is not None:
         from opentelemetry import trace  # noqa: PLC0415  # only where traces are wanted
 
         trace.set_tracer_provider(_export.provider)
 
 
-def for_client(version: str) -> Spans | None:
-    """What makes spans in a program that submits runs: with its own provider if it has one, else as the environment says."""
-    if _export is None and (provider := _provider_here()) is not None:
+def client_spans(version: str) -> Spans | None:
+    """Return the span factory of a program that submits runs: with its own provider if it has one, else as the environment says."""
+    if _export is None and (provider := _existing_provider()) is not None:
         from cantata.observability.traces.spans import Spans  # noqa: PLC0415  # as above
 
         return Spans(provider, version)
-    if not _is_looked_at:
+    if not _is_started:
         prepare()
     _start("client", version)
     return _spans
 
 
 @contextmanager
-def submitting(kind: str, version: str) -> Iterator[Submission]:
-    """A span for handing a run in while the block lasts, which says what run it is; where no traces are made, nothing."""
-    spans = for_client(version)
+def trace_submission(kind: str, version: str) -> Iterator[Submission]:
+    """Trace a submission; the block sets the run in the value it gets. Does nothing without traces."""
+    spans = client_spans(version)
     if spans is None:
         yield Submission()
         return
-    with spans.submitting(kind) as submission:
+    with spans.submission(kind) as submission:
         yield submission
 
 
 @dataclass(slots=True)
 class Submission:
-    """What was handed in; nothing new if `run_id` stays empty."""
+    """A submitted run; `run_id` stays empty if no run was created."""
 
     run_id: str = ""
     source: str = ""
-    """The run that it was made of, if it is a fork."""
+    """The source run of a fork."""
 
 
 def flush(timeout_s: float | None = None) -> None:
-    """Have spans sent that were made, and wait for it a little."""
+    """Send the spans that have ended, and wait for it for a bounded time."""
     if _export is not None:
         _export.flush(timeout_s)
 
 
 def stop() -> None:
-    """Have spans sent that were made; this process makes no more, unless it is started again."""
-    global _spans, _export, _is_looked_at
-    export, _export, _spans, _is_looked_at = _export, None, None, False
+    """Send the spans that have ended, and stop traces in this process; `start` starts them again."""
+    global _spans, _export, _is_started
+    export, _export, _spans, _is_started = _export, None, None, False
     if export is not None:
         export.stop()
 
 
 def _start(instance: str, version: str) -> None:
-    global _spans, _export, _is_looked_at
-    if _is_looked_at:
+    global _spans, _export, _is_started
+    if _is_started:
         return
-    _is_looked_at = True
+    _is_started = True
     if not is_wanted() or _is_missing:
         return
     from cantata.observability.traces.export import Export  # noqa: PLC0415  # as above
@@ -129,21 +129,21 @@ def _start(instance: str, version: str) -> None:
     atexit.register(stop)
 
 
-def _provider_here() -> TracerProvider | None:
-    """The provider that this program has set up, if it has."""
+def _existing_provider() -> TracerProvider | None:
+    """Return the provider that this program has configured, if any."""
     if sys.modules.get("opentelemetry.sdk.trace") is None:
         return None
-    from opentelemetry import trace  # noqa: PLC0415  # it is there
+    from opentelemetry import trace  # noqa: PLC0415  # it is installed
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
 
     provider = trace.get_tracer_provider()
     return provider if isinstance(provider, TracerProvider) else None
 
 
-def _forget() -> None:
-    """A forked process has none of the threads that send."""
-    global _spans, _export, _is_looked_at
-    _spans, _export, _is_looked_at = None, None, False
+def _reset() -> None:
+    """Reset traces in a forked process: the threads that send do not survive a fork."""
+    global _spans, _export, _is_started
+    _spans, _export, _is_started = None, None, False
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset)

@@ -1,4 +1,4 @@
-"""Makes the spans of runs. Imported only where traces are wanted: it needs the extra `otel`."""
+"""Spans of runs. Imported only where traces are wanted: it needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from cantata.observability.traces import Submission, conventions, trace_ids
 from cantata.observability.traces.conventions import Attributes
 
-_wanted: ContextVar[tuple[int, int] | None] = ContextVar("cantata_span", default=None)
+_next_ids: ContextVar[tuple[int, int] | None] = ContextVar("cantata_span", default=None)
 
 
-class _Ids(IdGenerator):
-    """Gives a span the ids that are wanted for it, any other those of the generator that was there before."""
+class _FixedIds(IdGenerator):
+    """Gives a span the ids that are set for it, and any other span those of the previous generator."""
 
-    def __init__(self, usual: IdGenerator) -> None:
-        self._usual = usual
+    def __init__(self, previous: IdGenerator) -> None:
+        self._previous = previous
 
     def generate_trace_id(self) -> int:
-        wanted = _wanted.get()
-        return wanted[0] if wanted else self._usual.generate_trace_id()
+        ids = _next_ids.get()
+        return ids[0] if ids else self._previous.generate_trace_id()
 
     def generate_span_id(self) -> int:
-        wanted = _wanted.get()
-        return wanted[1] if wanted else self._usual.generate_span_id()
+        ids = _next_ids.get()
+        return ids[1] if ids else self._previous.generate_span_id()
 
     def is_trace_id_random(self) -> bool:
-        return True  # ours are digests: as evenly spread as chance
+        return True  # ours are digests, which are distributed as evenly
 
 
 class Spans:
-    """Spans in the traces of runs, given to a provider: ours, or that of the program we are part of."""
+    """Factory of spans in the traces of runs, with our provider or that of the host program."""
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
         tracer = provider.get_tracer("cantata", version)
-        if isinstance(tracer, SdkTracer) and not isinstance(tracer.id_generator, _Ids):
-            tracer.id_generator = _Ids(tracer.id_generator)  # of this tracer alone
+        if isinstance(tracer, SdkTracer) and not isinstance(tracer.id_generator, _FixedIds):
+            tracer.id_generator = _FixedIds(tracer.id_generator)  # only of this tracer
         self._tracer = tracer
         self._sampler = provider.sampler
 
     @contextmanager
     def step(self, run_id: str, step_id: str, attempt: int, parent: int, name: str, attributes: Attributes) -> Iterator[Span]:
-        """A span for an attempt of a step, current while the block lasts. `parent` is the span of what grew the step, or the run's."""
+        """Trace an attempt of a step; its span is current for the block. `parent` is the span of the parent step, or of the run."""
         context = self._in_trace(run_id, parent)
         span = self._start(trace_ids.trace_id(run_id), trace_ids.step_span(run_id, step_id, attempt), name, context, attributes)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
@@ -59,14 +59,14 @@ class Spans:
 
     @contextmanager
     def call(self, name: str, attributes: Attributes) -> Iterator[Span]:
-        """A span for a call of another service, below the current one."""
+        """Trace a call of another service, as a child of the current span."""
         span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span
 
     def run(self, run_id: str, fields: Mapping[str, str | None]) -> None:
-        """The root of the trace of a run that is over."""
-        attributes = conventions.run(fields, run_id)
+        """Record the root span of a closed run."""
+        attributes = conventions.run_attributes(fields, run_id)
         start, end = _ns(fields["created_at"]), _ns(fields["closed_at"])
         name = f"run {fields['kind']}"
         span = self._start(trace_ids.trace_id(run_id), trace_ids.run_span(run_id), name, Context(), attributes, start_ns=start)
@@ -75,19 +75,19 @@ class Spans:
         span.end(end_time=end)
 
     @contextmanager
-    def submitting(self, kind: str) -> Iterator[Submission]:
-        """A span for handing a run in, once it is known which: in the run's trace, linked with what the caller does now."""
-        submission = Submission()
+    def submission(self, kind: str) -> Iterator[Submission]:
+        """Trace a submission, in the trace of the run that the block sets, with a link to the current span of the caller."""
+        submitted = Submission()
         start = time.time_ns()
-        yield submission
-        run_id = submission.run_id
+        yield submitted
+        run_id = submitted.run_id
         if not run_id:
             return
         caller = trace.get_current_span()
         known = caller.get_span_context()
         links = [Link(known)] if known.is_valid else []
-        if submission.source:
-            links.append(Link(self._root(submission.source)))
+        if submitted.source:
+            links.append(Link(self._root(submitted.source)))
         context = self._in_trace(run_id, trace_ids.run_span(run_id))
         span = self._tracer.start_span(f"submit {kind}", context, SpanKind.PRODUCER, {"cantata.run.id": run_id}, links, start)
         span.end()
@@ -102,17 +102,17 @@ class Spans:
     def _start(
         self, trace_id: int, span_id: int, name: str, context: Context, attributes: Attributes, *, start_ns: int | None = None
     ) -> Span:
-        before = _wanted.set((trace_id, span_id))
+        before = _next_ids.set((trace_id, span_id))
         try:
             return self._tracer.start_span(name, context, SpanKind.INTERNAL, attributes, start_time=start_ns)
         finally:
-            _wanted.reset(before)
+            _next_ids.reset(before)
 
     def _in_trace(self, run_id: str, parent: int) -> Context:
         return trace.set_span_in_context(NonRecordingSpan(self._root(run_id, parent)), Context())
 
     def _root(self, run_id: str, span_id: int | None = None) -> SpanContext:
-        """The root of a run's trace, or another span in it, as any process sees it: sampled or not by the trace's id alone."""
+        """Return the root of a run's trace, or another span in it; whether it is sampled depends on the trace's id only."""
         trace_id = trace_ids.trace_id(run_id)
         is_sampled = self._sampler.should_sample(Context(), trace_id, "run").decision is not Decision.DROP
         flags = TraceFlags.RANDOM_TRACE_ID | (TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)

@@ -32,7 +32,7 @@ def prepare(app: Celery) -> None:
 def begin(redis_url: str, process: str, *, does_steps: bool) -> None:
     """Start to store the log lines of runs and to make traces in this process."""
     logs.set_sink(RunLogs(redis_url, process))
-    traces.start(process, cantata.__version__, joins=does_steps)
+    traces.start(process, cantata.__version__, is_global=does_steps)
 
 
 def flush_in_thread() -> threading.Thread:

@@ -80,13 +80,13 @@ import sys, time
 from cantata.observability import traces as tracing
 from cantata.observability.logs import configure_logs
 configure_logs()
-tracing.start("one", "1", joins=True)
+tracing.start("one", "1", is_global=True)
 spans = tracing.active()
 for number in range(3000):
     with spans.step("run", f"s{number}", 1, 7, "step x", {}):
         pass
 until = time.monotonic() + 25
-while "traces_not_sent" not in open(sys.argv[1]).read() and time.monotonic() < until:
+while "trace_export_failed" not in open(sys.argv[1]).read() and time.monotonic() < until:
     time.sleep(0.05)
 since = time.monotonic()
 tracing.stop()
@@ -106,7 +106,7 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
 
     assert found.returncode == 0, log.read_text()
     assert float(found.stdout) < 4.0
-    assert log.read_text().count("\n") == log.read_text().count("traces_not_sent") == 1
+    assert log.read_text().count("\n") == log.read_text().count("trace_export_failed") == 1
 
 
 @pytest.mark.slow("workers start from nothing")

@@ -1,4 +1,4 @@
-"""Spans of runs: their ids, their names and what they tell, without a collector."""
+"""Spans of runs: their ids, names and attributes, without a collector."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_steps_have_the_names_of_the_conventions(kind: str, work: str, name: str
 def test_a_model_call_says_whom_it_asks(model: str, provider: str) -> None:
     params = {"temperature": 0.1, "stop": "x", "max_completion_tokens": 5, "api_key": "secret", "messages": ["private"]}
 
-    name, attributes = conventions.chat(model, "m", params, is_streamed=True)
+    name, attributes = conventions.chat_span(model, "m", params, is_streamed=True)
 
     assert name == "chat m"
     assert attributes == {
@@ -102,18 +102,18 @@ def test_messages_are_told_as_the_conventions_have_them() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "2"},
     ]  # fmt: skip
 
-    asked = json.loads(conventions.asked(messages))
-    said = json.loads(conventions.said("so", [ToolCallRequest(id="2", name="add", arguments="{}")], "stop"))
+    inputs = json.loads(conventions.input_messages(messages))
+    outputs = json.loads(conventions.output_messages("so", [ToolCallRequest(id="2", name="add", arguments="{}")], "stop"))
 
-    assert asked[0] == {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
-    assert asked[1]["parts"] == [{"type": "tool_call", "id": "1", "name": "add", "arguments": '{"a": 1}'}]
-    assert asked[2]["parts"] == [{"type": "tool_call_response", "id": "1", "response": "2"}]
-    assert [part["type"] for part in said[0]["parts"]] == ["text", "tool_call"]
-    assert said[0]["finish_reason"] == "stop"
+    assert inputs[0] == {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
+    assert inputs[1]["parts"] == [{"type": "tool_call", "id": "1", "name": "add", "arguments": '{"a": 1}'}]
+    assert inputs[2]["parts"] == [{"type": "tool_call_response", "id": "1", "response": "2"}]
+    assert [part["type"] for part in outputs[0]["parts"]] == ["text", "tool_call"]
+    assert outputs[0]["finish_reason"] == "stop"
 
 
 def test_what_no_model_was_asked_for_costs_nothing() -> None:
-    assert conventions.used(Usage(tool_calls=1)) == {}
+    assert conventions.usage_attributes(Usage(tool_calls=1)) == {}
 
 
 @pytest.mark.parametrize(("environment", "is_wanted"), [
@@ -143,10 +143,10 @@ def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest
     for part in ("export", "spans"):
         monkeypatch.delattr(traces, part, raising=False)
 
-    with capture_logs() as said:
+    with capture_logs() as events:
         traces.prepare()
-        traces.start("one", "1", joins=True)
-        assert traces.for_client("1") is None
+        traces.start("one", "1", is_global=True)
+        assert traces.client_spans("1") is None
 
-    assert [line["event"] for line in said] == ["traces_off"]
-    assert "pip install 'cantata[otel]'" in said[0]["reason"]
+    assert [line["event"] for line in events] == ["traces_off"]
+    assert "pip install 'cantata[otel]'" in events[0]["reason"]

@@ -27,14 +27,16 @@ class CallSpan:
         """The model answered."""
         if self._span is None:
             return
-        self._span.set_attributes(conventions.used(reply.usage))
+        self._span.set_attributes(conventions.usage_attributes(reply.usage))
         self._span.set_attribute("gen_ai.response.finish_reasons", [reply.finish_reason])
         if draft.model:
             self._span.set_attribute("gen_ai.response.model", draft.model)
         if draft.id:
             self._span.set_attribute("gen_ai.response.id", draft.id)
         if conventions.records_content():
-            self._span.set_attribute("gen_ai.output.messages", conventions.said(reply.text, reply.tool_calls, reply.finish_reason))
+            self._span.set_attribute(
+                "gen_ai.output.messages", conventions.output_messages(reply.text, reply.tool_calls, reply.finish_reason)
+            )
 
 
 _NO_SPAN = CallSpan()
@@ -47,9 +49,9 @@ def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iter
     if spans is None:
         yield _NO_SPAN
         return
-    name, attributes = conventions.chat(*_named(model, request), request, is_streamed=is_streamed)
+    name, attributes = conventions.chat_span(*_named(model, request), request, is_streamed=is_streamed)
     if conventions.records_content():
-        attributes["gen_ai.input.messages"] = conventions.asked(request["messages"])
+        attributes["gen_ai.input.messages"] = conventions.input_messages(request["messages"])
     with spans.call(name, attributes) as span:
         try:
             yield CallSpan(span)
