@@ -60,7 +60,7 @@ class Home:
         return lock
 
     def make_socket(self) -> Path:
-        """Return the path for the server's socket, in a directory of mode 0700 for this user and this folder only. Raises UnavailableError."""
+        """Return the path for the server's socket, in a directory of mode 0700 for this user and folder only. Raises UnavailableError."""
         name = f"cantata-{os.getuid()}-{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]}"
         roots = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
         sockets = [Path(root, name, "valkey.sock") for root in roots if root and os.access(root, os.W_OK)]

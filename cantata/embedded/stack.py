@@ -1,4 +1,4 @@
-"""The handle on a stack: start one, find the one that is kept, see what runs, end it."""
+"""The handle of a stack: start one, attach to a kept one, read its status, stop it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from cantata.embedded.valkey import is_responding, server_url
 from cantata.errors import ConfigError, UnavailableError
 from cantata.extras import check_extras
 
-READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on a machine with far too much to do
-ANSWER_S = 5.0  # the server of a kept stack may be starting again
-FORCED_STOP_S = SERVER_STOP_S + 2.0  # for a supervisor that was told to end at once
-KEPT = "a stack with virtual time is for one test run, and is not kept: start it without keep, or without virtual_time"
+READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on an overloaded machine
+ANSWER_S = 5.0  # the server of a kept stack may be restarting
+FORCED_STOP_S = SERVER_STOP_S + 2.0  # for a supervisor that was asked to stop at once
+NOT_KEPT = "a stack with virtual time is for one test run, and cannot be kept: start it without keep, or without virtual_time"
 
 
 class Stack:
-    """A stack that runs. As a context manager it ends with the block, unless it is kept."""
+    """A running stack. As a context manager, it stops at the end of the block, unless it is kept."""
 
     def __init__(
         self, home: Home, url: str, *, supervisor: ProcessIdentity | None = None, link: subprocess.Popen[bytes] | None = None,
@@ -50,9 +50,9 @@ class Stack:
     ) -> None:  # fmt: skip
         self.home = home
         self.url = url
-        """Where its Redis is, in Celery's form: `redis+socket:///path?virtual_host=0`."""
+        """The URL of its Redis, in Celery's form: `redis+socket:///path?virtual_host=0`."""
         self.moved = moved or {}
-        """Services that were just started on another port than this one, their usual."""
+        """Service → its default port, for services that had to start on another port."""
         self._supervisor = supervisor  # None until it is known to be ready
         self._virtual_time = virtual_time
         self._link = link  # the pipes to a stack that ends with this process; None for a kept one
@@ -72,14 +72,14 @@ class Stack:
         virtual_time: bool = False,
         timeout_s: float = READY_S,
     ) -> Self:
-        """Start a stack and wait until its workers take work.
+        """Start a stack and wait until its workers take steps.
 
-        `agents` counts the processes for model turns, `tools` (one a core, if not given) the slots of the worker for tools. Without `keep`
-        it ends with the calling process, however that ends. With `virtual_time`, which is for tests, `skip` is allowed. Raises
-        UnavailableError if there is no server, or another stack in the folder; ConfigError if a stack with virtual time is to be kept.
+        `agents` is the number of processes for model turns, `tools` the number of slots of the tools worker (by default one per core).
+        Without `keep` the stack stops with the calling process, however that ends. `virtual_time`, for tests, allows `skip`. Raises
+        UnavailableError if there is no server, or another stack runs in the folder; ConfigError for `keep` with `virtual_time`.
         """
         if keep and virtual_time:
-            raise ConfigError(KEPT)
+            raise ConfigError(NOT_KEPT)
         stack = cls.launch(
             home, agents=agents, tools=tools, flower=flower, gateway=gateway, config=config, command=command, virtual_time=virtual_time
         )
@@ -105,7 +105,7 @@ class Stack:
         command: WorkerCommand = worker_command,
         virtual_time: bool = False,
     ) -> Self:
-        """Begin to start a stack: `url` is known at once, so the caller can load what it needs meanwhile; then `wait_ready`."""
+        """Begin to start a stack: `url` is known at once, so that the caller can load its modules meanwhile. Then call `wait_ready`."""
         services = {"flower": flower, "gateway": gateway}
         check_extras("worker", *(name for name, is_wanted in services.items() if is_wanted), needed_by="a stack on this machine")
         home = home if isinstance(home, Home) else Home(home)
@@ -121,14 +121,14 @@ class Stack:
             ports.close(bound)
 
     def wait_ready(self, timeout_s: float = READY_S) -> None:
-        """Return when all workers take work; raise UnavailableError with the reason if they never will."""
+        """Return when all workers take steps. Raises UnavailableError with the reason if they will not."""
         if self._link and not self._supervisor:
             self._supervisor = identify(int(self._ask(self._link, timeout_s)["pid"]))
 
     def keep(self) -> None:
-        """Let a stack that is ready outlive this process: it runs until `down`. Raises ConfigError if it has virtual time."""
+        """Let a ready stack outlive this process: it runs until `down`. Raises ConfigError if it has virtual time."""
         if self._virtual_time:
-            raise ConfigError(KEPT)
+            raise ConfigError(NOT_KEPT)
         if self._link:
             assert self._link.stdin
             self._link.stdin.write(KEEP)
@@ -136,15 +136,15 @@ class Stack:
             self._close_link(wait_s=0.0)
 
     def skip(self, seconds: float) -> None:
-        """Let so many seconds pass for what this stack's ledger keeps for later, and return when all that became due has happened in it.
+        """Advance the ledger's timers by `seconds`, and return when the ledger has handled all that became due. Takes milliseconds.
 
-        That takes milliseconds. Waits, retries, pauses that providers ask for, deadlines and time-outs of runs, and the ends of what is
-        kept (runs, sessions, memories, cached replies) come nearer by that time. One call is one jump: what begins because a timer fired
-        has its whole time before it. Steps under way go on, and are not begun again. Leases, time-outs of tools and of model calls, rate
-        limits, budgets of a day and the times that are recorded go by the real clock.
+        This affects waits, retries, pauses that providers ask for, deadlines and time-outs of runs, and the expiry of runs, sessions,
+        memories and cached replies. One call is one jump: a timer that starts because another fired runs its whole time. Steps under way
+        continue and are not restarted. Leases, time-outs of tools and model calls, rate limits, daily budgets and recorded times follow
+        the real clock.
 
-        Raises ConfigError unless the stack was started with `virtual_time=True`, and `seconds` is a number from 0.001; UnavailableError if
-        no worker of the stack answers.
+        Raises ConfigError unless the stack was started with `virtual_time=True` and `seconds` is a number from 0.001; UnavailableError if
+        no worker of the stack responds.
         """
         if not self._virtual_time:
             raise ConfigError("time can be skipped in a stack for tests only: start it with virtual_time=True")
@@ -158,31 +158,31 @@ class Stack:
             redis.close()
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End the stack: workers finish what they do within the grace, then the server writes all it knows to the disk."""
+        """Stop the stack: workers may finish their steps within the grace period, then the server writes its data to the disk."""
         if self._supervisor:
             _end(self.home, self._supervisor, grace_s)
         self._close_link()
 
     def processes(self) -> list[StackProcess]:
-        """What runs: the supervisor first, then its children."""
+        """Return the running processes: the supervisor first, then its children."""
         record = read_record(self.home)
         return [] if record is None else _all_processes(record)
 
     @property
     def flower_url(self) -> str | None:
-        """Where Flower's pages are; none if it was not wanted."""
+        """Return the URL of Flower; None if it was not started."""
         record = read_record(self.home)
         return None if record is None else record.flower_url
 
     @property
     def code_fault(self) -> str:
-        """Return why changed code is not served; empty if it is."""
+        """Return why changed code is not loaded; empty if it is."""
         record = read_record(self.home)
         return "" if record is None else record.code_fault
 
     @property
     def gateway_url(self) -> str | None:
-        """Where its gateway is asked; none if it was not wanted."""
+        """Return the URL of the gateway; None if it was not started."""
         record = read_record(self.home)
         return None if record is None else record.gateway_url
 
@@ -194,7 +194,7 @@ class Stack:
             self.stop()
 
     def _ask(self, link: subprocess.Popen[bytes], timeout_s: float) -> dict[str, str]:
-        """The supervisor's next reply."""
+        """Return the supervisor's next reply. Raises UnavailableError."""
         assert link.stdout
         line = _read_line(link.stdout.fileno(), timeout_s)
         logs = f"its logs are in {str(self.home.logs)!r}"
@@ -208,12 +208,12 @@ class Stack:
         return reply
 
     def _close_link(self, wait_s: float = ORPHAN_GRACE_S + FORCED_STOP_S) -> None:
-        """Let go of the lifeline: a stack that is not kept ends. Waits until it did."""
+        """Close the supervisor's standard input, which stops a stack that is not kept, and wait until it has stopped."""
         link, self._link = self._link, None
         if link and link.stdin and link.stdout:
             link.stdin.close()
-            give_up = time.monotonic() + wait_s
-            while (left := give_up - time.monotonic()) > 0 and _read_line(link.stdout.fileno(), left):
+            deadline = time.monotonic() + wait_s
+            while (left := deadline - time.monotonic()) > 0 and _read_line(link.stdout.fileno(), left):
                 pass
             link.stdout.close()
             link.wait()
@@ -221,7 +221,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class StackStatus:
-    """What runs in a folder."""
+    """The status of a folder's stack."""
 
     home: str
     running: bool
@@ -232,10 +232,10 @@ class StackStatus:
     gateway_url: str | None = None
     processes: tuple[StackProcess, ...] = ()
     code_fault: str = ""
-    """Why changed code is not served, if it is not."""
+    """The reason why changed code is not loaded; empty if it is."""
 
     def to_json(self) -> dict[str, object]:
-        """The same as values for `json.dumps`."""
+        """Return the status as values for `json.dumps`."""
         processes = [
             {"name": each.name, "queues": list(each.queues), "pid": each.pid, "alive": each.alive, "started_s": each.started_s}
             for each in self.processes
@@ -244,29 +244,29 @@ class StackStatus:
 
 
 def attach(home: Home | str | Path | None = None) -> Stack | None:
-    """The kept stack of this folder; None if there is none that answers. The record of a dead one is cleared."""
+    """Return the kept stack of this folder; None if none responds. The record of a dead one is cleared."""
     home = home if isinstance(home, Home) else Home(home)
     record = _current_record(home)
     if record is None or not record.kept:
         return None
-    give_up = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + ANSWER_S
     while not is_responding(record.socket):
-        if time.monotonic() > give_up or not record.is_current():
+        if time.monotonic() > deadline or not record.is_current():
             return None
         time.sleep(0.01)
     return Stack(home, server_url(record.socket), supervisor=record.supervisor.identity)
 
 
 def stack_url() -> str:
-    """Where the Redis of the stack that is kept in this folder is. Raises UnavailableError if there is none."""
+    """Return the Redis URL of this folder's kept stack. Raises UnavailableError if there is none."""
     stack = attach()
     if stack is None:
-        raise UnavailableError("nothing to talk to: set REDIS_URL, or start a stack in this folder with `submit up`")
+        raise UnavailableError("there is no Redis to connect to: set REDIS_URL, or start a stack in this folder with `submit up`")
     return stack.url
 
 
 def status(home: Home | str | Path | None = None) -> StackStatus:
-    """What runs in this folder."""
+    """Return the status of this folder's stack."""
     home = home if isinstance(home, Home) else Home(home)
     record = read_record(home)
     if record is None or not record.is_current():
@@ -278,7 +278,7 @@ def status(home: Home | str | Path | None = None) -> StackStatus:
 
 
 def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:
-    """End the stack of this folder; whether there was one. Workers still busy after the grace (at most 60 s) are killed."""
+    """Stop the stack of this folder. Workers still busy after the grace period (at most 60 s) are killed. Returns whether a stack ran."""
     home = home if isinstance(home, Home) else Home(home)
     record = _current_record(home)
     if record is None:
@@ -289,7 +289,7 @@ def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:
 
 def _end(home: Home, supervisor: ProcessIdentity, grace_s: float) -> None:
     for wait_s in (grace_s, FORCED_STOP_S):
-        supervisor.signal(signal.SIGTERM)  # the second one means: at once
+        supervisor.signal(signal.SIGTERM)  # the second one means: stop at once
         if wait_ended([supervisor], wait_s):
             return
     supervisor.signal(signal.SIGKILL)
@@ -317,19 +317,19 @@ def _start_supervisor(home: Home, plan: StackPlan) -> subprocess.Popen[bytes]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, bufsize=0, pass_fds=sockets
         )
     assert supervisor.stdin
-    with suppress(BrokenPipeError):  # it died: the missing reply will tell
+    with suppress(BrokenPipeError):  # it died: _ask finds that
         supervisor.stdin.write(plan.to_json().encode() + b"\n")
     return supervisor
 
 
 def _read_line(number: int, timeout_s: float) -> bytes | None:
-    """A line from a pipe; empty at its end, None if the time is over."""
+    """Return a line from a pipe; empty at its end, None after the time-out."""
     line = b""
-    give_up = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         selector.register(number, selectors.EVENT_READ)
         while not line.endswith(b"\n"):
-            if not selector.select(max(0.0, give_up - time.monotonic())):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
                 return None
             if not (byte := os.read(number, 1)):
                 return b""

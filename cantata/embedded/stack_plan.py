@@ -76,7 +76,7 @@ def make_plan(
     home: Home, *, agents: int, tools: int, ports: Mapping[str, BoundPort], config: str | Path | None, command: WorkerCommand,
     virtual_time: bool = False,
 ) -> StackPlan:  # fmt: skip
-    """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and the services with a port."""
+    """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and services with a port."""
     socket_path = home.make_socket()
     url = server_url(socket_path)
     flower_url = ports["flower"].url if "flower" in ports else None

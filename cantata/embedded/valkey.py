@@ -78,7 +78,7 @@ def is_responding(socket_path: str | Path) -> bool:
 
 
 def shut_down(socket_path: str | Path) -> None:
-    """Let the server write all data to the disk and exit. A signal does the same, but the server checks for those only ten times a second."""
+    """Let the server write its data to the disk and exit. A signal does the same, but a server checks for signals only every 0.1 s."""
     _send(socket_path, "SHUTDOWN")
 
 

@@ -1,4 +1,4 @@
-"""One child of the supervisor: starts its process, ends it with all that it started, and says how it fared."""
+"""A child of the supervisor: starts its process, stops it with all that it started, and describes its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cantata.embedded.stack_record import StackProcess
 from cantata.embedded.supervision.prefork import ForkedProcess, start
 from cantata.errors import UnavailableError
 
-FIRST_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0  # before a dead child is started again; doubled each time it dies young
+FIRST_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0  # before a child restarts; doubled after each early exit
 MIN_UPTIME_S = 10.0
 PR_SET_PDEATHSIG = 1
 BOUND = "CANTATA_TOOL_MEMORY_MB"  # what a process shares with the supervisor would count
@@ -30,44 +30,44 @@ _LIBC = ctypes.CDLL(None)  # loaded here: a process between fork and exec should
 
 @dataclass
 class Child:
-    """One service, over all the processes that do its work one after the other."""
+    """A service and its current process. Processes follow each other: one exits, the next is started."""
 
     service: StackService
     death_signal: signal.Signals
-    """What Linux sends it when the supervisor is killed."""
+    """The signal that Linux sends it when the supervisor is killed."""
     running: subprocess.Popen[bytes] | ForkedProcess | None = None
-    """Its process, dead or alive; None while it waits to be started."""
+    """Its process, running or exited; None while it waits for its start."""
     is_ready: bool = False
     is_serving: bool = False
-    """Whether it has loaded all that it needs; a worker may be ready before."""
+    """Whether it has loaded all its modules; a worker may be ready before."""
     started_s: float = 0.0
     early_exits: int = 0
-    """How often in a row it died young."""
+    """How often in a row it exited within MIN_UPTIME_S."""
     due: float = 0.0
-    """When it is to be started again, by the monotonic clock."""
+    """The time of its next start, by the monotonic clock."""
     log_start: int = 0
-    """Where in its log this process began."""
+    """The offset in its log at which this process began."""
     generation: int = 0
-    """How many processes did its work before it, each with older code."""
+    """How many processes it replaced in turn, each with older code."""
     is_finishing: bool = False
-    """Whether another does its work now, and it only finishes its steps."""
+    """Whether another child replaces it, and it only finishes its steps."""
     served: dict[str, set[str]] = field(default_factory=dict)
     """Files of user code that its process read: path → digests."""
     partial_line: bytes = b""
-    """The beginning of a line that it is telling."""
+    """The report that is not complete yet."""
 
     def start(self, home: Home, environment: dict[str, str]) -> int | None:
-        """Start its process. Returns the end of a pipe where it will say that it is ready, if it is one that says so."""
+        """Start its process. Returns the pipe end from which its reports are read; None if it sends none. Raises UnavailableError."""
         service = self.service
         ready, announce = os.pipe() if service.announces else (None, None)
         passed = {name: number for name, number in ((READY_FD, announce), (LISTEN_FD, service.listens)) if number is not None}
-        told = {**environment, GENERATION: str(self.generation), **{name: str(number) for name, number in passed.items()}}
+        variables = {**environment, GENERATION: str(self.generation), **{name: str(number) for name, number in passed.items()}}
         try:
             with home.log(service.name).open("ab") as log, open(os.devnull, "rb") as nothing:
                 self.log_start = log.tell()
                 streams = (nothing.fileno(), log.fileno(), log.fileno())
                 self.running = start(
-                    service.command, environment=told, streams=streams, passed=tuple(passed.values()),
+                    service.command, environment=variables, streams=streams, passed=tuple(passed.values()),
                     prepare=partial(_set_death_signal, os.getpid(), self.death_signal),
                     may_fork="tools" not in service.queues or not environment.get(BOUND),
                 )  # fmt: skip
@@ -83,9 +83,9 @@ class Child:
         self.started_s = time.time()
         return ready
 
-    def receive(self, told: bytes) -> None:
-        """Take in what its process tells: that it is ready, or which files it read."""
-        *lines, self.partial_line = (self.partial_line + told).split(b"\n")
+    def receive(self, data: bytes) -> None:
+        """Apply reports of its process: that it is ready or serving, or which files it read."""
+        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
         for line in lines:
             what, *more = os.fsdecode(line).split("\t")
             if what == READY:
@@ -97,20 +97,20 @@ class Child:
                 self.served.setdefault(path, set()).add(digest)
 
     def finish(self) -> None:
-        """Tell its process to finish its steps and take no more."""
+        """Let its process finish its steps and take no others."""
         self.is_finishing = True
         if self.running:
             self.running.send_signal(FINISH)
 
     def replacement(self) -> Child:
-        """Return the child that does this one's work when its code has changed; its process is not started yet."""
+        """Return the child that replaces this one with newer code; its process is not started yet."""
         return Child(self.service, self.death_signal, generation=self.generation + 1)
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
 
     def has_exited(self) -> bool:
-        """It ended, and nobody dealt with that yet."""
+        """Return whether its process has exited and the exit is not handled yet."""
         return self.running is not None and self.running.poll() is not None
 
     def ask_to_end(self) -> None:
@@ -118,29 +118,29 @@ class Child:
             self.running.terminate()
 
     def end(self, wait_s: float = 0.0) -> int:
-        """Make sure that nothing is left of its process, nor of those that this started. Returns the exit status."""
+        """Kill its process and all that it started, `wait_s` after this call at the latest. Returns the exit status."""
         if self.running is None:
             return 0
         with suppress(subprocess.TimeoutExpired):
             self.running.wait(wait_s)
         with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, when only zombies are left
             os.killpg(self.running.pid, signal.SIGKILL)
-        self.running.kill()  # a fork that has no session of its own yet has started nothing
+        self.running.kill()  # a fork without a session of its own yet has started nothing
         return self.running.wait()
 
     def schedule_restart(self) -> float:
-        """Set when to start again: at once, or the later the more often it died young. Returns the delay in seconds."""
+        """Set the time of the next start: at once, or with exponential back-off after early exits. Returns the delay in seconds."""
         self.early_exits = self.early_exits + 1 if time.time() - self.started_s < MIN_UPTIME_S else 0
         delay_s = min(MAX_RESTART_DELAY_S, FIRST_DELAY_S * 2 ** (self.early_exits - 1)) if self.early_exits else 0.0
         self.running, self.is_ready, self.due = None, False, time.monotonic() + delay_s
         return delay_s
 
     def last_log_line(self, home: Home) -> str:
-        """The last line that this process logged."""
+        """Return the last line that this process logged."""
         with home.log(self.service.name).open("rb") as log:
             log.seek(self.log_start)
             lines = log.read().decode("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it logged nothing")
 
     def describe(self) -> StackProcess:
         pid = self.running.pid if self.running else 0
@@ -149,8 +149,8 @@ class Child:
 
 
 def _set_death_signal(parent: int, number: int) -> None:
-    """In a new process: have Linux send it this signal when the supervisor dies."""
+    """Let Linux send this signal to the calling process, which is new, when the supervisor dies."""
     if sys.platform == "linux":
         _LIBC.prctl(PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it died in between
+        if os.getppid() != parent:  # the supervisor died in between
             os._exit(1)

@@ -1,4 +1,4 @@
-"""Watches the files of user code that the processes of a stack have read, and says when other processes should serve them."""
+"""Watch of the files of user code that the processes of a stack have read: which processes must be replaced to load changed files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S = 0.1
-SETTLE_S = 0.2  # without another change, before files count as saved
-MAX_SETTLE_S = 1.0  # for files that change all the time
+SETTLE_S = 0.2  # without a further change, before files count as saved
+MAX_SETTLE_S = 1.0  # for files that change constantly
 
 Served = Mapping[str, Set[str]]
 """Path → digests of the texts that a process and its children read."""
@@ -19,27 +19,27 @@ Served = Mapping[str, Set[str]]
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file as it lies on the disk."""
+    """A file on the disk."""
 
     stat: tuple[int, int, int] | None = None
     digest: str = ""
-    """Empty while it is not read, or not there."""
+    """Empty until it is read, or if it does not exist."""
     fault: str = ""
-    """Why no process could import it."""
+    """The reason why no process could import it."""
 
 
 @dataclass(frozen=True)
 class CodeStatus:
-    """Whether a process serves what its files say now."""
+    """The files of a process compared with the disk."""
 
     changed: tuple[str, ...] = ()
-    """Files that it read otherwise, all of which can be imported."""
+    """Files that changed since it read them, all of which can be imported."""
     fault: str = ""
-    """Why its change is not served."""
+    """The reason why a change cannot be loaded."""
 
 
 def compare(served: Served, files: Mapping[str, WatchedFile]) -> CodeStatus:
-    """Compare what a process read with what lies on the disk. Pure."""
+    """Compare the files that a process read with those on the disk."""
     differing = [path for path, digests in sorted(served.items()) if digests != {files[path].digest}]
     faults = [f"{path}: {files[path].fault}" for path in differing if files[path].fault]
     missing = [path for path in differing if files[path].stat is None]
@@ -51,23 +51,23 @@ def compare(served: Served, files: Mapping[str, WatchedFile]) -> CodeStatus:
 
 
 class CodeWatch:
-    """The files that are watched, as they were seen last."""
+    """The watched files, as of the last poll."""
 
     def __init__(self) -> None:
         self.files: dict[str, WatchedFile] = {}
         self._last_change_s = self._first_change_s = 0.0
 
-    def look(self, served: Served, now_s: float) -> bool:
-        """Look at the files that are served; true if all are saved, so that they can be judged."""
-        moved = False
+    def poll(self, served: Served, now_s: float) -> bool:
+        """Read the files that changed. Returns whether all files are saved, so that they can be compared."""
+        has_changed = False
         for path in served:
             stat, known = _stat(path), self.files.get(path)
             if known is None or known.stat != stat:
-                moved = moved or known is not None
+                has_changed = has_changed or known is not None
                 self.files[path] = WatchedFile(stat)
         for path in self.files.keys() - served.keys():
             del self.files[path]
-        if moved:
+        if has_changed:
             self._first_change_s = self._first_change_s or now_s
             self._last_change_s = now_s
         if self._first_change_s and now_s - self._last_change_s < SETTLE_S and now_s - self._first_change_s < MAX_SETTLE_S:

@@ -1,7 +1,7 @@
-"""Starts processes that have imported their libraries already: forks of this one, which imported them once.
+"""Starts processes as forks of this one, which has imported their libraries already.
 
-An import of Celery takes a second, one of LiteLLM two to six and 150 MB; a fork takes 20 ms and shares the memory. The process that forks
-has one thread, no connection and none of the user's modules, so there is nothing that a fork could share by mistake.
+An import of Celery takes one second, one of LiteLLM two to six and 150 MB; a fork takes 20 ms and shares the memory. The process that forks
+has one thread, no connection and none of the user's modules, so a fork cannot share anything by mistake.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLL_S = 0.002
 
 
 class ForkedProcess:
-    """A child process of this one, with what `subprocess.Popen` has of the same names."""
+    """A child process with the same attributes and methods as in `subprocess.Popen`."""
 
     stdin = None
 
@@ -34,7 +34,7 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while it runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -42,30 +42,30 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
-        give_up = None if timeout is None else time.monotonic() + timeout
+        """Wait until it has exited, and return its status. Raises subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
-            if give_up is not None and time.monotonic() >= give_up:
+            if deadline is not None and time.monotonic() >= deadline:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             time.sleep(POLL_S)
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send it a signal, unless it has exited."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def can_fork() -> bool:
-    """Whether this process has a single thread, also outside Python; on macOS its frameworks forbid a fork without exec."""
+    """Return whether this process has a single thread, also outside Python. On macOS, frameworks forbid a fork without exec."""
     return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
 
 
@@ -73,14 +73,14 @@ def start(
     command: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int] = (),
     prepare: Callable[[], object] = bool, may_fork: bool = True,
 ) -> ForkedProcess | subprocess.Popen[bytes]:  # fmt: skip
-    """Start `python -m MODULE` in a session of its own: a fork, where that is possible, else from nothing. `prepare` is called in it first.
+    """Start `python -m MODULE` in a session of its own: as a fork if possible, else as a new program. The process calls `prepare` first.
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
     """
-    words = [word for word in command if word != "-P"]
-    has_its_path = sys.flags.safe_path or "-P" not in command  # a fork's is that of this process
-    if may_fork and has_its_path and words[:2] == [sys.executable, "-m"] and can_fork():
-        module, *arguments = words[2:]
+    arguments = [argument for argument in command if argument != "-P"]
+    has_same_path = sys.flags.safe_path or "-P" not in command  # a fork has the path of this process
+    if may_fork and has_same_path and arguments[:2] == [sys.executable, "-m"] and can_fork():
+        module, *arguments = arguments[2:]
 
         def run() -> None:
             prepare()
@@ -107,10 +107,10 @@ def fork(
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`; `title` is the command line that `ps` shows.
     """
-    gc.freeze()  # a collection in the child would copy the memory that it shares
+    gc.freeze()  # a collection in the child would copy the shared memory
     sys.stdout.flush()
     sys.stderr.flush()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child shall not answer one as its parent does
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child must not handle one as its parent does
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return ForkedProcess(pid)
@@ -118,16 +118,16 @@ def fork(
     try:
         _become(title, environment, streams, passed, mask)
         status = _status(run)
-    except BaseException:  # noqa: BLE001  # of _become: told before it is lost
+    except BaseException:  # noqa: BLE001  # of _detach: printed before it is lost
         traceback.print_exc()
     finally:
-        os._exit(status)  # not up the stack: what lies there is the parent's
+        os._exit(status)  # not up the stack, whose frames are the parent's
 
 
 def _become(
     title: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int], mask: Iterable[int]
 ) -> None:
-    """Leave behind what is the parent's: its session, signals, files and environment."""
+    """Replace the parent's session, signal handlers, file descriptors and environment."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for reset in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -139,22 +139,22 @@ def _become(
         os.dup2(source, target)
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in passed:
-            with suppress(OSError):  # that of the list
+            with suppress(OSError):  # the descriptor of listdir itself
                 os.close(number)
-    setproctitle(" ".join(title))  # it finds its place by the environment that the process was started with
-    told = {name: value for name, value in environment.items() if name}  # a copy: it may be our own
+    setproctitle(" ".join(title))  # it finds the memory to write to by the environment that the process was started with
+    variables = {name: value for name, value in environment.items() if name}  # a copy: it may be our own
     os.environ.clear()
-    os.environ.update(told)
+    os.environ.update(variables)
 
 
 def _status(run: Callable[[], object]) -> int:
-    """Run it to its end as the interpreter would: threads are waited for, what is registered for the exit is called."""
+    """Run a function to its end as the interpreter would: wait for threads, call exit handlers. Returns the exit status."""
     status: object = None
     try:
         run()
     except SystemExit as error:
         status = error.code
-    except BaseException:  # noqa: BLE001  # told as the interpreter tells it
+    except BaseException:  # noqa: BLE001  # printed as the interpreter prints it
         sys.excepthook(*sys.exc_info())
         status = 1
     threading._shutdown()  # type: ignore[attr-defined]
