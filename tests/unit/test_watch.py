@@ -45,13 +45,13 @@ def test_a_process_whose_children_read_two_versions_is_replaced() -> None:
 def test_a_change_counts_when_nothing_changes_any_more(tmp_path: Path) -> None:
     path, watch = tmp_path / "a.py", CodeWatch()
     save(path, "x = 1\n")
-    assert watch.look({str(path): {"1"}}, 0.0)
+    assert watch.poll({str(path): {"1"}}, 0.0)
     assert watch.files[str(path)].digest == digest("x = 1\n")
 
     save(path, "x = 2\n")
 
-    assert not watch.look({str(path): {"1"}}, 1.0)
-    assert watch.look({str(path): {"1"}}, 1.0 + SETTLE_S + 0.001)
+    assert not watch.poll({str(path): {"1"}}, 1.0)
+    assert watch.poll({str(path): {"1"}}, 1.0 + SETTLE_S + 0.001)
     assert watch.files[str(path)].digest == digest("x = 2\n")
 
 
@@ -59,7 +59,7 @@ def test_a_file_that_changes_all_the_time_is_served_now_and_then(tmp_path: Path)
     path, watch, served = tmp_path / "a.py", CodeWatch(), []
     for number in range(20):
         save(path, f"x = {number}\n")
-        if watch.look({str(path): {"1"}}, number * SETTLE_S / 2):
+        if watch.poll({str(path): {"1"}}, number * SETTLE_S / 2):
             served.append(number)
 
     assert served[0] == 0
@@ -69,13 +69,13 @@ def test_a_file_that_changes_all_the_time_is_served_now_and_then(tmp_path: Path)
 def test_a_file_is_gone_for_a_moment_while_it_is_saved(tmp_path: Path) -> None:
     path, watch = tmp_path / "a.py", CodeWatch()
     save(path, "x = 1\n")
-    watch.look({str(path): {"1"}}, 0.0)
+    watch.poll({str(path): {"1"}}, 0.0)
     path.unlink()
 
-    assert not watch.look({str(path): {"1"}}, 1.0)
+    assert not watch.poll({str(path): {"1"}}, 1.0)
     save(path, "x = 1\n")
-    assert not watch.look({str(path): {"1"}}, 1.1)
-    assert watch.look({str(path): {"1"}}, 1.1 + SETTLE_S + 0.001)
+    assert not watch.poll({str(path): {"1"}}, 1.1)
+    assert watch.poll({str(path): {"1"}}, 1.1 + SETTLE_S + 0.001)
 
     assert compare({str(path): {digest("x = 1\n")}}, watch.files) == CodeStatus()
 
@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_imported_is_a_fault(tmp_path: Path, text: str, fa
     path, watch = tmp_path / "a.py", CodeWatch()
     path.write_text(text)
 
-    watch.look({str(path): {"1"}}, 0.0)
+    watch.poll({str(path): {"1"}}, 0.0)
 
     assert fault in watch.files[str(path)].fault
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_served_as_it_is_need_not_be_compiled(tmp_path: Path) -> 
     path, watch = tmp_path / "a.py", CodeWatch()
     path.write_text("def f(:\n")
 
-    watch.look({str(path): {digest("def f(:\n")}}, 0.0)
+    watch.poll({str(path): {digest("def f(:\n")}}, 0.0)
 
     assert watch.files[str(path)].fault == ""
 
@@ -103,15 +103,15 @@ def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
     path, watch = tmp_path / "a.py", CodeWatch()
     path.mkdir()
 
-    watch.look({str(path): {"1"}}, 0.0)
+    watch.poll({str(path): {"1"}}, 0.0)
 
     assert compare({str(path): {"1"}}, watch.files).fault == f"{path}: {os.strerror(21)}"
 
 
 def test_files_that_nobody_serves_any_more_are_not_watched(tmp_path: Path) -> None:
     watch = CodeWatch()
-    watch.look({str(tmp_path / "a.py"): {"1"}, str(tmp_path / "b.py"): {"1"}}, 0.0)
+    watch.poll({str(tmp_path / "a.py"): {"1"}, str(tmp_path / "b.py"): {"1"}}, 0.0)
 
-    watch.look({str(tmp_path / "b.py"): {"1"}}, 1.0)
+    watch.poll({str(tmp_path / "b.py"): {"1"}}, 1.0)
 
     assert list(watch.files) == [str(tmp_path / "b.py")]

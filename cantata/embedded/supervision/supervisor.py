@@ -191,7 +191,7 @@ class Supervisor:
         for child in self._workers:
             for path, digests in child.served.items():
                 served.setdefault(path, set()).update(digests)
-        if not self._code.look(served, time.monotonic()):
+        if not self._code.poll(served, time.monotonic()):
             return
         faults = [fault for child in list(self._workers) if child.served and (fault := self._replace_if_changed(child))]
         if (fault := faults[0] if faults else "") != self._code_fault:
