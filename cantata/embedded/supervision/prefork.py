@@ -116,15 +116,15 @@ def fork(
         return ForkedProcess(pid)
     status: int = 1
     try:
-        _become(title, environment, streams, passed, mask)
-        status = _status(run)
+        _detach(title, environment, streams, passed, mask)
+        status = _run_to_exit(run)
     except BaseException:  # noqa: BLE001  # of _detach: printed before it is lost
         traceback.print_exc()
     finally:
         os._exit(status)  # not up the stack, whose frames are the parent's
 
 
-def _become(
+def _detach(
     title: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int], mask: Iterable[int]
 ) -> None:
     """Replace the parent's session, signal handlers, file descriptors and environment."""
@@ -147,7 +147,7 @@ def _become(
     os.environ.update(variables)
 
 
-def _status(run: Callable[[], object]) -> int:
+def _run_to_exit(run: Callable[[], object]) -> int:
     """Run a function to its end as the interpreter would: wait for threads, call exit handlers. Returns the exit status."""
     status: object = None
     try:
