@@ -131,7 +131,7 @@ class LogMapping:
             yield from self._agent_entries(event, step)
 
     def _agent_entries(self, event: RunEvent, step: StepRecord) -> Iterator[LogEntry]:
-        """Yield the entries of an agent's step, or of the last step of its expansion (rounds of tool calls, sequences of instructions)."""
+        """Yield the entries of an agent's step, or of a step that its expansion put in its place, such as a round of tool calls."""
         if self._mode == DIRECT:
             return
         root, _, inner = step.step_id.partition("/")

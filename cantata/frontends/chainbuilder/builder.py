@@ -31,14 +31,14 @@ _executor = ThreadPoolExecutor(MAX_CONCURRENT_RUNS, thread_name_prefix="chainbui
 
 
 class ChainBuilder:
-    """Chains that are made one after the other, joined, and executed alone or in groups. Any process can go on with them by `open`.
+    """Chains that are created, combined, and executed alone or in groups. Any process can continue with them by `open`.
 
     `base_model` is a name or `{"name", "params"}`. `base_instruction` is a template around each text: `{instruction}` is the text,
-    `{input}` what the step is given. `technique` is "normal", or "head-tail" if a chain may be one text that lists tasks. `timeout_s`
-    bounds each execution (300 if None), `step_timeout_s` one model call or function. `labels` are those of its runs; `tenant` says whose
-    it is.
+    `{input}` the input of the step. `technique` is "normal", or "head-tail" if a chain may be one text that lists tasks. `timeout_s`
+    bounds each execution (300 if None), `step_timeout_s` one model call or function. `labels` are those of its runs; the label `tenant`
+    names their tenant.
 
-    The work is done by the workers that a PromptChain has too. Raises ValueError for what does not fit.
+    The workers of a PromptChain execute it. Raises ValueError for arguments that are not valid.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ChainBuilder:
 
     @classmethod
     def open(cls, name: str, *, timeout_s: float | None = None, labels: Mapping[str, str] | None = None) -> Self:
-        """The builder that another process made, with its chains and how far they are. Raises ValueError if there is none."""
+        """Return the builder that another process created, with its chains and their progress. Raises ValueError if there is none."""
         builder = cls.__new__(cls)
         builder._initialise(name, timeout_s, labels)
         builder._state.plan()
@@ -68,7 +68,7 @@ class ChainBuilder:
         if timeout_s is not None and timeout_s <= 0:
             raise ValueError(f"timeout_s is more than 0 seconds, not {timeout_s}")
         self.name = name
-        """What `open` finds it by."""
+        """The name that `open` takes."""
         self._timeout_s = timeout_s
         self._labels = dict(labels or {})
         self._state = BuilderState(shared_client(), name, self._labels.get("tenant", ""))
@@ -83,9 +83,9 @@ class ChainBuilder:
         group: str = "default",
         dependencies: Sequence[str] | None = None,
     ) -> None:
-        """Make a chain of instructions as a PromptChain takes them. It starts when the chains it depends on are completed.
+        """Create a chain of instructions as a PromptChain takes them. It starts when the chains it depends on are completed.
 
-        Each text is given the input that all chains of an execution are given, and `{x}` in it is the output of dependency x.
+        In each text, `{input}` is the input that all chains of an execution share, and `{x}` the output of dependency x.
         """
         self._change(
             instructions,
@@ -93,29 +93,29 @@ class ChainBuilder:
         )
 
     def insert_chain(self, target_chain_id: str, new_instructions: Sequence[Any], position: int = -1) -> None:
-        """Put more instructions into a chain: before the one at `position`, from 0; at the end if it is negative."""
+        """Insert instructions into a chain, before the one at `position` (from 0), or at the end if it is negative."""
         self._change(new_instructions, lambda old, parts: plan.insert(old, target_chain_id, parts, position))
 
     def inject_chain(self, target_chain_id: str, source_chain_id: str, position: int = -1) -> None:
-        """Put the instructions of one chain into another too; that then depends on what the one depends on."""
+        """Insert a copy of one chain's instructions into another, which then also depends on what the source depends on."""
         self._state.change(lambda old: plan.inject(old, target_chain_id, source_chain_id, position))
 
     def validate_injection(self, target_chain_id: str, source_chain_id: str) -> bool:
-        """Whether `inject_chain` would go through: False if the source depends on the target."""
+        """Return whether `inject_chain` would succeed: False if the source depends on the target."""
         return plan.can_inject(self._state.plan(), target_chain_id, source_chain_id)
 
     def merge_chains(self, chain_ids: Sequence[str], new_chain_id: str, execution_mode: Mode = "serial", group: str | None = None) -> None:
-        """Make a chain of the instructions of others, in group "merged" if none is named. The sources of a serial one must have run."""
+        """Create a chain of the instructions of others, by default in the group "merged". The sources of a serial one must have run."""
         self._state.change(lambda old: plan.merge(old, chain_ids, new_chain_id, mode=execution_mode, group=group))
 
     def reorder_steps(self, chain_id: str, new_order: Sequence[int] | None = None) -> None:
-        """Put a chain's steps in another order, which names them from 0; without it those that name other chains' outputs go last."""
+        """Reorder a chain's steps by their indexes, from 0; by default those that refer to other chains' outputs go last."""
         self._state.change(lambda old: plan.reorder(old, chain_id, new_order))
 
     def create_tasks(self, head_chain_id: str, execution_mode: Mode = "parallel", group: str | None = None) -> list[str]:
-        """Make a chain for each task that a completed head chain listed: `head_1`, `head_2`, ...; answers their ids.
+        """Create a chain for each task that a completed head chain listed: `head_1`, `head_2`, ...; return their ids.
 
-        They depend on the head and are in its group, if none is named. Raises ValueError if the head is not completed or listed nothing.
+        They depend on the head and are in its group by default. Raises ValueError if the head is not completed or listed no tasks.
         """
         head = self._state.plan().member(head_chain_id)
         (done,) = self._state.progress([head_chain_id]).values()
@@ -141,22 +141,22 @@ class ChainBuilder:
     # --- executing --------------------------------------------------------------------------------------------------
 
     def execute_chain(self, chain_id: str, input_data: str) -> JsonValue:
-        """Run a chain and wait for its output. Raises ValueError if what it depends on has not run, RunError if it fails."""
+        """Run a chain and return its output. Raises ValueError if a dependency has not run, RunError if the chain fails."""
         return self._result(self._start([chain_id], input_data), [chain_id])[chain_id]
 
     async def execute_chain_async(self, chain_id: str, input_data: str) -> JsonValue:
-        """The same, beside other coroutines. Cancelling it cancels the run."""
+        """Like `execute_chain`, for coroutines. Cancelling it cancels the run."""
         return (await self._result_async([chain_id], input_data))[chain_id]
 
     def execute_group(self, group: str, input_data: str, parallel_executor: Executor | None = None) -> dict[str, JsonValue]:
-        """Run the chains of a group and wait for their outputs, by chain.
+        """Run the chains of a group and return their outputs, by chain.
 
-        Serial ones run one after the other, parallel and independent ones as soon as what they depend on is completed. What depends on a
-        failed one, and the serial ones behind a failed serial one, do not run; all others do. Raises RunError afterwards if one failed that
-        is not independent; its status says so of an independent one.
+        Serial chains run one after the other, parallel and independent ones as soon as their dependencies are completed. Chains that depend
+        on a failed one, and serial ones after a failed serial one, do not run; all others do. Afterwards raises RunError if a chain failed
+        that is not independent; the failure of an independent one is in its status only.
 
-        It is one run, which ends though this process dies. With a `parallel_executor` this process goes from one run to the next: that
-        function is given the parallel chains that can start, as [(chain, input)], and gives their outputs, by chain.
+        The group is one run, which completes even if this process dies. With a `parallel_executor` this process starts several runs: the
+        function receives the parallel chains that can start, as [(chain, input)], and returns their outputs, by chain.
         """
         chains = self._state.plan()
         members = chains.group(group)
@@ -178,7 +178,7 @@ class ChainBuilder:
         return {chain_id: outputs[chain_id] for chain_id in members if chain_id in outputs}
 
     def _outputs_of(self, chain_ids: Sequence[str], text: str, failures: list[RunError]) -> dict[str, JsonValue]:
-        """Run chains and wait for the outputs of those that do not fail. Raises RunError if the run itself was ended."""
+        """Run chains and return the outputs of those that do not fail. Raises RunError if the run itself was ended."""
         try:
             return self._result(self._start(chain_ids, text), chain_ids)
         except RunError as error:
@@ -188,11 +188,11 @@ class ChainBuilder:
             return self._outputs(self._state.progress(chain_ids))
 
     async def execute_group_async(self, group: str, input_data: str) -> dict[str, JsonValue]:
-        """The same, beside other coroutines. Cancelling it cancels the run."""
+        """Like `execute_group`, for coroutines. Cancelling it cancels the run."""
         return await self._result_async(self._state.plan().group(group), input_data)
 
     def wait_group(self, group: str, timeout_s: float | None = None) -> dict[str, JsonValue]:
-        """Wait for what runs of a group, whoever started it; the outputs of its completed chains. Raises TimeoutError; the run goes on."""
+        """Wait for a group's open runs, whoever started them; return the outputs of completed chains. Raises TimeoutError; runs go on."""
         members = self._state.plan().group(group)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for run_id in dict.fromkeys(each.run_id for each in self._state.progress(members).values() if each.is_open):
@@ -210,12 +210,12 @@ class ChainBuilder:
         before = self._state.record_started(chain_ids, run_id_of(key))
         try:
             return client.submit_chain(request, idempotency_key=key, labels={**self._labels, "builder": self.name})
-        except ConfigError:  # it was refused; where Redis went away it may have been taken in, and the registry finds out
+        except ConfigError:  # it was refused; after a lost connection it may have been accepted, which `progress` finds out
             self._state.write(before)
             raise
 
     def _done(self, chains: BuilderPlan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
-        """The outputs of what chains depend on besides each other; waits for what runs."""
+        """Return the outputs of dependencies that are not among the chains; wait for those that run."""
         needed = {each: chain_id for chain_id in chain_ids for each in chains.member(chain_id).dependencies if each not in chain_ids}
         for run_id in dict.fromkeys(each.run_id for each in self._state.progress(list(needed)).values() if each.status == "running"):
             shared_client().run(run_id).wait()
@@ -249,7 +249,7 @@ class ChainBuilder:
             run = await asyncio.wrap_future(starting)
             return await asyncio.get_running_loop().run_in_executor(_executor, self._result, run, chain_ids)
         except asyncio.CancelledError:
-            starting.add_done_callback(_cancel_when_started)  # it may be waiting still for what the chains depend on
+            starting.add_done_callback(_cancel_when_started)  # it may still be waiting for dependencies
             raise
 
     @staticmethod
@@ -260,29 +260,29 @@ class ChainBuilder:
 
     @property
     def base(self) -> BuilderBase:
-        """What all its chains have in common."""
+        """The settings that all its chains share."""
         return self._state.plan().base
 
     def get_chain_output(self, chain_id: str) -> JsonValue:
-        """What a chain gave when it was last executed; None if it is not completed, or there is no such chain."""
+        """Return the output of a chain's last execution; None if it is not completed, or there is no such chain."""
         return self._known([chain_id]).get(chain_id, ChainProgress()).output
 
     def get_chain_status(self, chain_id: str) -> Status | None:
-        """created, running, completed or failed; None if there is no such chain."""
+        """Return created, running, completed or failed; None if there is no such chain."""
         found = self._known([chain_id]).get(chain_id)
         return found.status if found else None
 
     def get_group_status(self, group: str) -> dict[str, Status]:
-        """The status of each chain of a group. Raises ValueError for a group that has none."""
+        """Return the status of each chain of a group. Raises ValueError for a group without chains."""
         return {each: progress.status for each, progress in self._state.progress(self._state.plan().group(group)).items()}
 
     def get_chain_error(self, chain_id: str) -> str | None:
-        """Why a chain failed, if it did."""
+        """Return the message of a chain's failure, if it failed."""
         found = self._known([chain_id]).get(chain_id)
         return found.error.message if found and found.error else None
 
     def get_step_dependencies(self, chain_id: str) -> dict[int, list[str]]:
-        """For each step of a chain, from 0, the chains whose outputs its text names."""
+        """Return for each step of a chain, from 0, the chains whose outputs its text refers to."""
         return plan.needs_of_steps(self._state.plan(), chain_id)
 
     def _known(self, chain_ids: Iterable[str]) -> dict[str, ChainProgress]:
@@ -291,6 +291,6 @@ class ChainBuilder:
 
 
 def _cancel_when_started(starting: Future[ChainRun]) -> None:
-    """End the run that was started, in a thread of its own."""
+    """Cancel the run that was started, in a thread of its own."""
     if not starting.cancelled() and starting.exception() is None:
         _executor.submit(starting.result().cancel)

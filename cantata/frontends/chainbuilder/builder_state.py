@@ -1,4 +1,4 @@
-"""A builder's plan and progress in Redis, as values; what is over in its run is written down once, so that it outlives the run."""
+"""A builder's plan and progress in Redis, as values; the outcome of a chain is stored once, so that it outlives the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN_FIELD = "plan"
 
 
 class BuilderState:
-    """What is kept of one builder."""
+    """The stored state of one builder."""
 
     def __init__(self, client: Client, name: str, tenant: str) -> None:
         if fault := fault_of(name):
@@ -26,25 +26,25 @@ class BuilderState:
         self._stored = Builder(client.ledger, name, tenant)
 
     def create(self, plan: BuilderPlan) -> None:
-        """Keep a new builder. Raises ValueError if there is one of its name."""
+        """Store a new builder. Raises ValueError if there is one of its name."""
 
         def change(found: Fields) -> Mapping[str, str]:
             if found[PLAN_FIELD] is not None:
-                raise ValueError(f"there is a builder {self._name!r} already; ChainBuilder.open goes on with it")
+                raise ValueError(f"a builder {self._name!r} exists already; continue with it by ChainBuilder.open")
             return {PLAN_FIELD: _text(plan)}
 
         self._stored.update([PLAN_FIELD], change)
 
     def plan(self) -> BuilderPlan:
-        """The chains, as they are now. Raises ValueError if there is no such builder."""
+        """Return the current plan. Raises ValueError if there is no such builder."""
         return self._plan(self._stored.read([PLAN_FIELD])[PLAN_FIELD])
 
     def change(self, change: Callable[[BuilderPlan], BuilderPlan]) -> None:
-        """Change the chains; what `change` raises leaves them as they are."""
+        """Change the plan; if `change` raises, it stays as it is."""
         self._stored.update([PLAN_FIELD], lambda found: {PLAN_FIELD: _text(change(self._plan(found[PLAN_FIELD])))})
 
     def progress(self, chain_ids: Sequence[str]) -> dict[str, ChainProgress]:
-        """How far chains are."""
+        """Return the progress of chains."""
         if not chain_ids:
             return {}
         texts = self._stored.read([_progress_field(chain_id) for chain_id in chain_ids])
@@ -56,12 +56,12 @@ class BuilderState:
         for run_id, members in by_run.items():
             try:
                 found |= self.record_finished(self._ledger.read(run_id), members)
-            except UnknownRunError:  # it expired, or was never accepted since its submitter died
+            except UnknownRunError:  # it expired, or its submitter died before it was accepted
                 found |= dict.fromkeys(members, ChainProgress())
         return found
 
     def record_finished(self, run: RunRecord, chain_ids: Iterable[str]) -> dict[str, ChainProgress]:
-        """How far chains are in a run; what is over there is written down, unless they have begun anew."""
+        """Return the progress of chains in a run; store the outcomes of those that are not in a newer run."""
         found = {chain_id: progress_in(run, chain_id) for chain_id in chain_ids}
         over = {chain_id: progress for chain_id, progress in found.items() if not progress.is_open}
 
@@ -76,7 +76,7 @@ class BuilderState:
         return found
 
     def record_started(self, chain_ids: Sequence[str], run_id: str) -> dict[str, ChainProgress]:
-        """Write down that chains are executed in a run; answers what was there before."""
+        """Store that chains are executed in a run; return their progress before."""
         before: dict[str, ChainProgress] = {}
 
         def change(kept: Fields) -> Mapping[str, str]:
@@ -87,7 +87,7 @@ class BuilderState:
         return before
 
     def record_outputs(self, outputs: Mapping[str, JsonValue]) -> None:
-        """Write down outputs that others made; what a run made of its own is known already."""
+        """Store outputs of a `parallel_executor`, except those that a run of the builder has already recorded."""
         found = self.progress(list(outputs))
         made = {chain_id: ChainProgress(status="completed", output=output) for chain_id, output in outputs.items()}
         self.write(
@@ -99,7 +99,7 @@ class BuilderState:
         )
 
     def write(self, progress: Mapping[str, ChainProgress]) -> None:
-        """Write down how far chains are."""
+        """Store the progress of chains."""
         self._stored.update([], lambda _: {_progress_field(chain_id): _text(each) for chain_id, each in progress.items()})
 
     def _plan(self, text: str | None) -> BuilderPlan:

@@ -1,9 +1,9 @@
-"""From chains that are executed together to one run: an agent for each, and a chain request that says who waits for whom.
+"""Compilation of chains that are executed together into one run: an agent for each, and a chain request with their dependencies.
 
-    start?    begins all chains that wait for none
-    x?        lets chain x begin when all that it waits for are completed
+    start?    starts all chains without dependencies
+    x?        starts chain x when all of its dependencies are completed
     x         the chain
-    failed!   is reached by a chain that fails, so that the others go on
+    failed!   the target of a chain that fails, so that the others go on
 
 A chain waits for its dependencies, and a serial one also for the serial one before it.
 """
@@ -23,11 +23,11 @@ from cantata.planning.turns.agent_steps import template
 
 START, FAILED = "start?", "failed!"
 FAILED_CHAIN = Agent(description="a chain of the group failed", instructions=[MemoryStep(memory="default")])
-"""Passes its input on: a decision, which asks nobody."""
+"""Returns its input: a decision, which calls no model."""
 
 
 def definitions_of(plan: BuilderPlan, chain_ids: Iterable[str], folder: str) -> Definitions:
-    """What the run of some chains may name; functions are imported from `folder` where the plan names none."""
+    """Return the definitions of a run of chains; functions are imported from `folder` if the plan names none."""
     chains = {
         chain_id: Agent(
             models=[plan.base.model],
@@ -43,7 +43,7 @@ def definitions_of(plan: BuilderPlan, chain_ids: Iterable[str], folder: str) -> 
 def request_of(
     plan: BuilderPlan, chain_ids: Iterable[str], text: str, done: Mapping[str, JsonValue], *, timeout_s: float | None
 ) -> ChainRequest:
-    """The request to run some chains on a text; `done` are the outputs of what they depend on besides."""
+    """Return the request that runs chains on a text; `done` are the outputs of their dependencies outside of the run."""
     ordered = plan.ordered(chain_ids)
     sources = sources_of(plan, ordered)
     roots = [chain_id for chain_id in ordered if not sources[chain_id]]
@@ -58,7 +58,7 @@ def request_of(
 
 
 def sources_of(plan: BuilderPlan, ordered: Sequence[str]) -> dict[str, list[str]]:
-    """Of chains that are executed together, whom each waits for; in an order in which each stands behind those."""
+    """Return the chains that each chain of a run waits for, in topological order."""
     sources: dict[str, list[str]] = {}
     last_serial: str | None = None
     for chain_id in ordered:
@@ -86,12 +86,12 @@ def _chain(plan: BuilderPlan, chain_id: str, together: Sequence[str]) -> ChainNo
 
 
 def _literal(text: str) -> str:
-    """The expression of a text."""
+    """Return the expression of a text."""
     return "`" + json.dumps(text).replace("`", "\\u0060") + "`"
 
 
 def _with_gate(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> list[ChainNode]:
-    """A node behind those it waits for. `deps` are met when one of several is done and the others failed; its gate asks for all."""
+    """Return a node with its dependencies. `deps` are met when one of several is done and the others failed; the gate requires all."""
     if not alone:
         node = node.model_copy(update={"on_error": FAILED})
     if len(waits_for) < 2:
@@ -102,7 +102,7 @@ def _with_gate(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> lis
 
 
 def _in_base_template(base: BuilderBase, instruction: Instruction) -> Instruction:
-    """An instruction within the base template, if it is a text."""
+    """Return an instruction within the base template, if it is a text."""
     match instruction:
         case str():
             return templates.fill(base.instruction, {"instruction": instruction})

@@ -1,4 +1,4 @@
-"""Hands parallel chains to a function of the caller, who runs them as they like: the documented `parallel_executor`."""
+"""Execution of parallel chains by a function of the caller, the documented `parallel_executor`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cantata.frontends.chainbuilder.compiling import sources_of
 from cantata.frontends.chainbuilder.plan import BuilderPlan
 
 Executor = Callable[[list[tuple[str, str]]], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
-"""Is given (chain, input) of each parallel chain that can start, and gives the output of each."""
+"""Receives (chain, input) of each parallel chain that can start, and returns the output of each."""
 
 
 def waves(plan: BuilderPlan, chain_ids: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """Chains in the order they can start: of each wave those that are not parallel, and those that are."""
+    """Return chains in the order in which they can start: for each wave those that are not parallel, and those that are."""
     ordered = plan.ordered(chain_ids)
     sources, depth = sources_of(plan, ordered), dict[str, int]()
     for chain_id in ordered:
@@ -28,13 +28,13 @@ def waves(plan: BuilderPlan, chain_ids: Sequence[str]) -> list[tuple[list[str], 
 
 
 def call(executor: Executor, chain_ids: Sequence[str], text: str) -> dict[str, Any]:
-    """What a function of the caller makes of parallel chains; one that is async has an event loop of its own. Raises ValueError."""
+    """Return the outputs that the caller's function returns; an async one gets an event loop of its own. Raises ValueError."""
     answer = executor([(chain_id, text) for chain_id in chain_ids])
     if inspect.isawaitable(answer):
-        with ThreadPoolExecutor(1) as beside:  # here one may be running
+        with ThreadPoolExecutor(1) as beside:  # this thread may run an event loop already
             answer = beside.submit(asyncio.run, _awaited(answer)).result()
     if not isinstance(answer, Mapping) or set(answer) != set(chain_ids):
-        raise ValueError(f"parallel_executor gives the outputs of {', '.join(map(repr, chain_ids))}, by chain; not {answer!r}")
+        raise ValueError(f"parallel_executor returns the outputs of {', '.join(map(repr, chain_ids))}, by chain; not {answer!r}")
     return dict(answer)
 
 

@@ -1,4 +1,4 @@
-"""Reads the tasks that a head chain lists."""
+"""The tasks that a head chain lists."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _LIST_MARKER = re.compile(r"^\s*(?:\d+\s*[.):-]|[-*•+]|\(\d+\)|\[[ xX]?\])\s+"
 
 
 def tasks_in(text: str) -> list[str]:
-    """The tasks in a model's list, in order: the items of a JSON list of texts, else the numbered or marked lines, else all lines.
+    """Return the tasks in a model's list, in order: the items of a JSON list of texts, else the numbered or bulleted lines, else all lines.
 
-    A line that is indented further than the mark above it goes on with its task.
+    An indented line continues the task above it.
     """
     return _json_tasks(text) or _marked_tasks(text) or [line.strip() for line in text.splitlines() if line.strip()]
 

@@ -1,4 +1,4 @@
-"""The chains of a builder and what they depend on. Each change gives a new plan, or ValueError; nothing is run."""
+"""The chains of a builder and their dependencies. Each change returns a new plan, or raises ValueError; nothing is run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Mode = Literal["serial", "parallel", "independent"]
 Technique = Literal["normal", "head-tail"]
 
 MERGED = "merged"
-"""The group of merged chains for which none is named."""
+"""The default group of merged chains."""
 
 RESERVED = frozenset({"input", "text", "instruction", "output", "index", "item"})
-"""What no chain is called, since texts and expressions mean something else by it."""
+"""Names that no chain may have, since they have another meaning in texts and expressions."""
 
-MAX_ID_LENGTH = 100  # characters; the ids of steps are made of it
+MAX_ID_LENGTH = 100  # characters; ids of steps contain it
 
 
 class BuilderBase(Value):
-    """What all chains of a builder have in common."""
+    """The settings that all chains of a builder share."""
 
     model: str | Model = Field(description="asked for each text")
     instruction: str = Field(description="the template around each text: `{instruction}` is the text")
@@ -40,7 +40,7 @@ class BuilderBase(Value):
 
 
 class ChainParts(Value):
-    """Instructions, and what they name."""
+    """Instructions, and the definitions that they refer to."""
 
     instructions: list[Instruction]
     agents: dict[str, Agent] = Field(default_factory=dict, description="chains within the chain")
@@ -68,17 +68,17 @@ class BuilderPlan(Value):
     tasks: dict[str, str] = Field(default_factory=dict, description="placeholder → the task that a model listed, whose braces are its own")
 
     def member(self, chain_id: str) -> BuilderChain:
-        """A chain. Raises ValueError for one that is not there."""
+        """Return a chain. Raises ValueError if there is none of this id."""
         if not isinstance(chain_id, str):
-            raise ValueError(f"a chain is named by a text, not {chain_id!r}")
+            raise ValueError(f"a chain's id is a text, not {chain_id!r}")
         if chain_id not in self.chains:
             raise ValueError(f"Chain {chain_id!r} not found{did_you_mean(chain_id, self.chains)}")
         return self.chains[chain_id]
 
     def group(self, group: str) -> list[str]:
-        """The chains of a group. Raises ValueError if it has none."""
+        """Return the chains of a group. Raises ValueError if it has none."""
         if not isinstance(group, str):
-            raise ValueError(f"a group is named by a text, not {group!r}")
+            raise ValueError(f"a group's name is a text, not {group!r}")
         found = [chain_id for chain_id, member in self.chains.items() if member.group == group]
         if not found:
             groups = dict.fromkeys(member.group for member in self.chains.values())
@@ -86,13 +86,13 @@ class BuilderPlan(Value):
         return found
 
     def ordered(self, chain_ids: Iterable[str]) -> list[str]:
-        """The chains, each behind those it depends on; else as they were created."""
+        """Return the chains in topological order of their dependencies, otherwise in the order of their creation."""
         wanted = set(chain_ids)
         behind = postorder(self.chains, {chain_id: member.dependencies for chain_id, member in self.chains.items()})
         return [chain_id for chain_id in behind if chain_id in wanted]
 
     def depends_on(self, chain_id: str, other: str) -> bool:
-        """Whether a chain needs another, by way of others too."""
+        """Return whether a chain depends on another, directly or indirectly."""
         needs = {each: member.dependencies for each, member in self.chains.items()}
         return chain_id != other and other in reach([chain_id], needs)
 
@@ -101,7 +101,7 @@ class BuilderPlan(Value):
 
 
 def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> BuilderPlan:
-    """The plan with one more chain."""
+    """Return the plan with one more chain."""
     _check_id(chain_id)
     if chain_id in plan.chains:
         raise ValueError(f"Chain {chain_id!r} already exists")
@@ -119,7 +119,7 @@ def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, g
 
 
 def create_task(plan: BuilderPlan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> BuilderPlan:
-    """The plan with a chain for a task that another chain, its head, listed."""
+    """Return the plan with a chain for a task that another chain, its head, listed."""
     gap = f"task {chain_id}"  # which is no chain's id
     text = f"{{{gap}}}" if "{input}" in plan.base.instruction else f"{{{gap}}}\n\n{{input}}"
     with_task = plan.model_copy(update={"tasks": {**plan.tasks, gap: task}})
@@ -127,30 +127,30 @@ def create_task(plan: BuilderPlan, chain_id: str, task: str, head: str, *, mode:
 
 
 def insert(plan: BuilderPlan, target: str, parts: ChainParts, position: int) -> BuilderPlan:
-    """The plan with more instructions in a chain: before the one at `position`, from 0; at the end if that is negative."""
+    """Return the plan with more instructions in a chain: before the one at `position` (from 0), or at the end if it is negative."""
     member = plan.member(target)
     return _with_chain(_with_parts(plan, parts), target, _with_inserted(member, parts.instructions, position))
 
 
 def inject(plan: BuilderPlan, target: str, source: str, position: int) -> BuilderPlan:
-    """The plan with the instructions of one chain in another too, which then needs what the one needs."""
+    """Return the plan with a copy of one chain's instructions in another, which then also has the dependencies of the source."""
     member, injected = plan.member(target), plan.member(source)
     if not can_inject(plan, target, source):
-        raise ValueError(f"chain {source!r} depends on {target!r}, so it cannot be injected into it: that would be a circle")
+        raise ValueError(f"chain {source!r} depends on {target!r}, so it cannot be injected into it: the dependencies would form a cycle")
     needed = [*member.dependencies, *(each for each in injected.dependencies if each != target)]
     spliced = _with_inserted(member, injected.instructions, position)
     return _with_chain(plan, target, spliced.model_copy(update={"dependencies": list(dict.fromkeys(needed))}))
 
 
 def can_inject(plan: BuilderPlan, target: str, source: str) -> bool:
-    """Whether what a chain would need by an injection does not need that chain itself."""
+    """Return whether an injection would leave the dependencies without a cycle."""
     plan.member(target)
     plan.member(source)
     return not plan.depends_on(source, target)
 
 
 def merge(plan: BuilderPlan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, group: str | None) -> BuilderPlan:
-    """The plan with a chain of the instructions of others, one after the other. A serial one is run behind those others."""
+    """Return the plan with a chain of the instructions of others, in their order. A serial one runs after those others."""
     if isinstance(chain_ids, str) or not isinstance(chain_ids, Sequence) or not chain_ids:
         raise ValueError(f"merge_chains takes the list of the chains to merge, not {chain_ids!r}")
     merged = [plan.member(chain_id) for chain_id in chain_ids]
@@ -161,7 +161,7 @@ def merge(plan: BuilderPlan, chain_ids: Sequence[str], new_id: str, *, mode: Mod
 
 
 def reorder(plan: BuilderPlan, chain_id: str, order: Sequence[int] | None) -> BuilderPlan:
-    """The plan with a chain's steps in another order: `order` names them, from 0. Without it those that need other chains go last."""
+    """Return the plan with a chain's steps in another order, given by indexes from 0; by default those that need other chains go last."""
     member = plan.member(chain_id)
     steps = range(len(member.instructions))
     if order is None:
@@ -173,7 +173,7 @@ def reorder(plan: BuilderPlan, chain_id: str, order: Sequence[int] | None) -> Bu
 
 
 def needs_of_steps(plan: BuilderPlan, chain_id: str) -> dict[int, list[str]]:
-    """For each step of a chain, from 0, the chains whose outputs its text names."""
+    """Return for each step of a chain, from 0, the chains whose outputs its text refers to."""
     member = plan.member(chain_id)
     named = [templates.names(template(instruction)) for instruction in member.instructions]
     return {step: [each for each in member.dependencies if each in names] for step, names in enumerate(named)}
@@ -186,9 +186,9 @@ def _check_id(chain_id: object) -> None:
     if not isinstance(chain_id, str) or not re.fullmatch(r"[\w.-]+", chain_id):
         raise ValueError(f"a chain's id is made of letters, digits, '_', '-' and '.', not {chain_id!r}")
     if len(chain_id) > MAX_ID_LENGTH:
-        raise ValueError(f"the chain's id has {len(chain_id)} characters; {MAX_ID_LENGTH} are the most")
+        raise ValueError(f"the chain's id has {len(chain_id)} characters; at most {MAX_ID_LENGTH} are allowed")
     if chain_id in RESERVED or chain_id.startswith("memory."):
-        raise ValueError(f"a chain cannot be called {chain_id!r}: {{{chain_id}}} in a text means something else")
+        raise ValueError(f"a chain's id cannot be {chain_id!r}: {{{chain_id}}} in a text has another meaning")
 
 
 def _with_chain(plan: BuilderPlan, chain_id: str, member: BuilderChain) -> BuilderPlan:
@@ -196,12 +196,12 @@ def _with_chain(plan: BuilderPlan, chain_id: str, member: BuilderChain) -> Build
 
 
 def _with_parts(plan: BuilderPlan, parts: ChainParts) -> BuilderPlan:
-    """The plan with what more instructions name."""
+    """Return the plan with the definitions that more instructions refer to."""
     if plan.folder and parts.folder and plan.folder != parts.folder:
-        raise ValueError(f"workers import functions from one folder, and these chains have two: {plan.folder} and {parts.folder}")
+        raise ValueError(f"the chains use functions from two folders, {plan.folder} and {parts.folder}; workers import from one only")
     for name, tool in parts.tools.items():
         if plan.tools.get(name, tool) != tool:
-            raise ValueError(f"tool {name!r} is another one in another chain of this builder; rename one")
+            raise ValueError(f"tool {name!r} is a different tool in another chain of this builder; rename one")
     return plan.model_copy(
         update={"agents": {**plan.agents, **parts.agents}, "tools": {**plan.tools, **parts.tools}, "folder": plan.folder or parts.folder}
     )

@@ -1,4 +1,4 @@
-"""How far a chain of a builder is: what was kept of it, or what the ledger knows of its run."""
+"""The progress of a builder's chain: as stored, or as the ledger has it for an open run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cantata.models.wire import RUN_OVER
 from cantata.state.ledger.records import RunRecord, StepRecord
 
 ENDED_FROM_OUTSIDE = frozenset({"cancelled", "timed_out"})
-"""What a run is that somebody or its time ended, whatever its chains were about."""
+"""Statuses of runs that ended by cancellation or by their time limit, with chains in any state."""
 Status = Literal["created", "running", "completed", "failed"]
 
 
 class ChainProgress(Value):
-    """How far a chain is, as it is kept: while it runs, the run knows more."""
+    """The stored progress of a chain; the ledger has newer progress while its run is open."""
 
     status: Status = "created"
     run_id: str = Field(default="", description="the run it was last executed in")
@@ -25,12 +25,12 @@ class ChainProgress(Value):
 
     @property
     def is_open(self) -> bool:
-        """Whether its run knows more."""
+        """Whether the ledger may have newer progress."""
         return bool(self.run_id) and self.status in ("created", "running")
 
 
 def progress_in(run: RunRecord, chain_id: str) -> ChainProgress:
-    """How far a chain is in its run."""
+    """Return the progress of a chain in its run."""
     step = run.answering(chain_id)
     is_over = run.status in RUN_OVER
     if step is None:  # not planned yet, or never
@@ -45,4 +45,4 @@ def progress_in(run: RunRecord, chain_id: str) -> ChainProgress:
 
 
 def _has_begun(step: StepRecord, chain_id: str) -> bool:
-    return step.attempt > 0 or step.state in ("sent", "running") or step.step_id != chain_id  # it grew
+    return step.attempt > 0 or step.state in ("sent", "running") or step.step_id != chain_id  # it has expanded

@@ -1,4 +1,4 @@
-"""What a builder is given, as values: its base, and the instructions of its chains with what they name."""
+"""A builder's arguments as values: its base settings, and instructions with the definitions that they refer to."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PLACEHOLDERS = ("{instruction}", "{input}")
 
 
 def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, step_timeout_s: float) -> BuilderBase:
-    """What all chains have in common. Raises ValueError.
+    """Return the settings that all chains share. Raises ValueError.
 
-    In a template without `{instruction}` each text stands where `{input}` does.
+    In a template without `{instruction}`, each text takes the place of `{input}`.
     """
     if technique not in get_args(Technique):
         raise ValueError(f"technique is 'normal' or 'head-tail', not {technique!r}{did_you_mean(technique, get_args(Technique))}")
@@ -28,13 +28,15 @@ def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, 
         raise ValueError(f"Template missing required placeholder: {PLACEHOLDERS[0]} (or {PLACEHOLDERS[1]}), in {instruction!r}")
     if step_timeout_s <= 0:
         raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
-    (asked,) = models_for([model], ["{input}"])
+    (base_model,) = models_for([model], ["{input}"])
     template = instruction if PLACEHOLDERS[0] in instruction else instruction.replace(PLACEHOLDERS[1], PLACEHOLDERS[0])
-    return BuilderBase.model_validate({"model": asked, "instruction": template, "technique": technique, "step_timeout_s": step_timeout_s})
+    return BuilderBase.model_validate(
+        {"model": base_model, "instruction": template, "technique": technique, "step_timeout_s": step_timeout_s}
+    )
 
 
 def read_parts(instructions: object, technique: Technique) -> ChainParts:
-    """A chain's instructions: a list of what a PromptChain takes; with the technique head-tail also one text. Raises ValueError."""
+    """Return a chain's instructions: a list as a PromptChain takes it, or with the technique head-tail also one text. Raises ValueError."""
     if isinstance(instructions, str):
         if technique != "head-tail":
             raise ValueError("First chain must provide instruction list: a single text is for the technique 'head-tail'")
@@ -47,9 +49,9 @@ def read_parts(instructions: object, technique: Technique) -> ChainParts:
 
 
 def _parts(definitions: Definitions) -> ChainParts:
-    """The agent `chain` of definitions as parts. Chains within it are named by their content, so that they can stand beside others."""
-    mark = sha256(definitions.model_dump_json(include={"agents", "folder"}).encode()).hexdigest()[:8]
-    within = {name: f"{mark}{name.removeprefix(CHAIN)}" for name in definitions.agents if name != CHAIN}
+    """Return the agent `chain` of definitions as parts. Chains within it are named by their content, so that names of two never clash."""
+    digest = sha256(definitions.model_dump_json(include={"agents", "folder"}).encode()).hexdigest()[:8]
+    within = {name: f"{digest}{name.removeprefix(CHAIN)}" for name in definitions.agents if name != CHAIN}
     agents = {name: _renamed(agent, within) for name, agent in definitions.agents.items()}
     chain = agents.pop(CHAIN)
     has_functions = definitions.tools or any(_functions(agent) for agent in (chain, *agents.values()))
