@@ -21,7 +21,7 @@ from cantata.config.faults import faults_of
 from cantata.dashboard.pages.origins import is_asked_here, other_page
 from cantata.errors import ConfigError, Fault
 from cantata.gateway.grants import UNLIMITED, Grant
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 from cantata.models.values import JsonValue
 
 SUBPROTOCOL = "cantata"
@@ -30,7 +30,7 @@ PAGES = "/pages"
 """Where the run pages are."""
 _OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
 
-NOBODY = Grant(tenant="", scopes=[])
+NO_RIGHTS = Grant(tenant="", scopes=[])
 """The rights of whoever asks for an open path: it shows nothing of any tenant."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+-]{16,500}")
@@ -108,7 +108,7 @@ class Access:
                 _check_no_page(headers, scope["path"])
                 grant = UNLIMITED
             else:
-                grant = NOBODY if is_open(scope["path"]) else _grant_in(self._tokens, headers, scope)
+                grant = NO_RIGHTS if is_open(scope["path"]) else _grant_in(self._tokens, headers, scope)
             scope.setdefault("state", {}).update(grant=grant, tenant=grant.tenant)
         await self._app(scope, receive, send)
 
@@ -121,7 +121,7 @@ def _grant_in(tokens: Tokens, headers: Headers, scope: Scope) -> Grant:
     grant = tokens.grant_of(token.strip()) if token else None
     if grant is None:
         said = "this token is not known here" if token else "a token is needed: send `Authorization: Bearer TOKEN`"
-        raise Refused(401, said)
+        raise RequestRejected(401, said)
     return grant
 
 
@@ -132,10 +132,10 @@ def _check_no_page(headers: Headers, path: str) -> None:
     """
     host = headers.get("host", "")
     if not is_asked_here(host):
-        raise Refused(403, f"the gateway without tokens is asked by this machine's names only, such as localhost, not {host!r}")
+        raise RequestRejected(403, f"the gateway without tokens is asked by this machine's names only, such as localhost, not {host!r}")
     other = None if is_page(path) else other_page(headers)
     if other is not None:
-        raise Refused(403, f"{other} may not ask the gateway; start it with tokens, and give the page one")
+        raise RequestRejected(403, f"{other} may not ask the gateway; start it with tokens, and give the page one")
 
 
 def _grant(number: int, token: str, said: JsonValue) -> Grant:

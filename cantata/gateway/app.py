@@ -14,10 +14,10 @@ from cantata.client.client import Client
 from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
 from cantata.gateway.api import bodies, chat_socket, logs, pages, routes
-from cantata.gateway.config_reload import keep_current
-from cantata.gateway.edge import Edge, prefix_of
-from cantata.gateway.request_limits import Bounded, Paced
-from cantata.gateway.tenant_service import Service
+from cantata.gateway.config_reload import reload_on_change
+from cantata.gateway.edge import OuterLayer, prefix_of
+from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
+from cantata.gateway.tenant_service import TenantService
 from cantata.state.limits.request_rate import Pace
 from cantata.state.runs.streams import Streams, connect_async
 
@@ -42,13 +42,13 @@ def create_app(
     prefix = prefix_of(url_prefix, ours=_first_names())
     redis = connect_async(client.redis_url, namespace=client.app.namespace)
     streams = Streams(redis)
-    service = Service(client, streams, prefix=prefix)
+    service = TenantService(client, streams, prefix=prefix)
     pace = Pace(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         reading = asyncio.create_task(streams.run())
-        reloading = asyncio.create_task(keep_current(service))
+        reloading = asyncio.create_task(reload_on_change(service))
         try:
             yield
         finally:
@@ -64,14 +64,14 @@ def create_app(
         servers=[{"url": prefix}] if prefix else None,
     )  # fmt: skip  # the pages that FastAPI would serve load scripts from elsewhere
     app.state.service, app.state.pace, app.state.flower = service, pace, flower
-    app.state.watch = metrics.Watch(client)
+    app.state.watch = metrics.FleetMonitor(client)
     for router in ROUTERS:
         app.include_router(router)
     http_errors.install(app)
-    app.add_middleware(Bounded, most_bytes=request_bytes)
-    app.add_middleware(Paced, pace=pace)
+    app.add_middleware(BodySizeLimit, max_bytes=request_bytes)
+    app.add_middleware(RequestRateLimit, pace=pace)
     app.add_middleware(Access, tokens=tokens)
-    app.add_middleware(Edge, prefix=prefix)  # the outermost
+    app.add_middleware(OuterLayer, prefix=prefix)  # the outermost
     _describe(app, has_tokens=tokens is not None)
     return app
 
@@ -89,7 +89,7 @@ def _describe(app: FastAPI, *, has_tokens: bool) -> None:
         if app.openapi_schema is None:
             document = made()
             components = document.setdefault("components", {})
-            for model in bodies.ASKED:
+            for model in bodies.REQUEST_BODIES:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
             if has_tokens:

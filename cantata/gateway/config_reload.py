@@ -11,10 +11,10 @@ import structlog
 
 from cantata.client.client import Client
 from cantata.errors import CantataError
-from cantata.gateway.tenant_service import Service
+from cantata.gateway.tenant_service import TenantService
 
-LOOK_S = 0.5
-MAX_LOOKS = 3  # at files of which some change all the time, before the configuration is read nonetheless
+POLL_S = 0.5
+MAX_UNSETTLED_POLLS = 3  # at files of which some change all the time, before the configuration is read nonetheless
 MAX_FILES = 2000  # of a configuration's folder, the nearest first
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
@@ -23,16 +23,16 @@ log = structlog.get_logger(__name__)
 _Stats = dict[str, tuple[int, int]]
 
 
-async def keep_current(service: Service) -> None:
+async def reload_on_change(service: TenantService) -> None:
     """Have the service use the configuration as it lies on the disk, from now on."""
     original = service.client
-    judged = seen = await asyncio.to_thread(files_of, original)
+    judged = seen = await asyncio.to_thread(stat_files, original)
     unsettled = 0
     while True:
-        await asyncio.sleep(LOOK_S)
-        before, seen = seen, await asyncio.to_thread(files_of, original)
+        await asyncio.sleep(POLL_S)
+        before, seen = seen, await asyncio.to_thread(stat_files, original)
         unsettled = unsettled + 1 if seen != before else 0
-        if seen == judged or 0 < unsettled < MAX_LOOKS:  # as it was, or still being saved
+        if seen == judged or 0 < unsettled < MAX_UNSETTLED_POLLS:  # as it was, or still being saved
             continue
         judged, unsettled = seen, 0
         try:
@@ -45,7 +45,7 @@ async def keep_current(service: Service) -> None:
             log.info("configuration_served", folder=found.folder)
 
 
-def files_of(client: Client) -> _Stats:
+def stat_files(client: Client) -> _Stats:
     """Return when the files of a configuration's folder were changed, and how large they are."""
     try:
         path = client.find_config()

@@ -11,9 +11,9 @@ from pydantic import AfterValidator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantata.errors import ConfigError
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 
-Name = Annotated[str, AfterValidator(unquote)]
+PathName = Annotated[str, AfterValidator(unquote)]
 """A part of a path as it was meant: only here is it decoded, so that a name may hold a slash (`%2F`)."""
 
 
@@ -30,7 +30,7 @@ def prefix_of(text: str, *, ours: Collection[str]) -> str:
     return found
 
 
-class Edge:
+class OuterLayer:
     """Lets routes see the path as it was written, and answers what is refused before a route is found.
 
     `prefix` is taken off where it is there: a proxy may hand it on, or take it off itself.
@@ -44,17 +44,17 @@ class Edge:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        has_begun = False
+        has_started = False
 
         async def watched(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
             await self._app({**scope, "path": self._own(scope["raw_path"].decode("ascii"))}, receive, watched)
-        except Refused as refused:
-            if has_begun:
+        except RequestRejected as refused:
+            if has_started:
                 raise
             await answer(refused, scope, receive, send)
 
@@ -63,8 +63,8 @@ class Edge:
         return bare if bare.startswith("/") else path
 
 
-async def answer(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request, or the handshake of a WebSocket, with a refusal."""
+async def answer(refused: RequestRejected, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or the handshake of a WebSocket, with a rejection."""
     response = refused.response()
     if scope["type"] == "http":
         await response(scope, receive, send)

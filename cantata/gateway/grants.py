@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import Value
@@ -16,7 +16,7 @@ from cantata.planning.turns.turn_plan import target_of
 
 Scope = Literal["chat", "submit", "signal", "read", "admin"]
 
-USUAL_SCOPES: tuple[Scope, ...] = ("chat", "read")
+DEFAULT_SCOPES: tuple[Scope, ...] = ("chat", "read")
 """The scopes of a token that names none."""
 
 STARTS: Mapping[str, Scope] = {"turn": "chat", "chain": "submit"}
@@ -42,7 +42,7 @@ class Grant(Value):
         default="", max_length=100, description="its name, recorded with each run that it asks for; made of its digest if absent"
     )
     scopes: list[Scope] = Field(
-        default_factory=lambda: list(USUAL_SCOPES), description="chat, submit, signal, read, admin; chat and read if absent"
+        default_factory=lambda: list(DEFAULT_SCOPES), description="chat, submit, signal, read, admin; chat and read if absent"
     )
     teams: list[str] | None = Field(default=None, description="the teams that it may name")
     agents: list[str] | None = Field(default=None, description="the agents that it may name")
@@ -50,9 +50,9 @@ class Grant(Value):
     approve_own: bool = Field(default=False, description="whether it may approve the `wait` steps of runs that it asked for itself")
 
     def require(self, scope: Scope) -> None:
-        """Raise Refused if it lacks a scope."""
+        """Raise RequestRejected if it lacks a scope."""
         if reason := self.lacks(scope):
-            raise Refused(403, reason, code="missing_scope")
+            raise RequestRejected(403, reason, code="missing_scope")
 
     def lacks(self, scope: Scope) -> str:
         """Return why something that needs a scope is refused; nothing if it is not. `admin` includes all others."""
@@ -61,23 +61,23 @@ class Grant(Value):
         return f"token {self.name!r} lacks the scope {scope!r}; add it to the token's 'scopes': {_REMEDY}"
 
     def require_fleet(self) -> None:
-        """Raise Refused if it may not see what is of all tenants together."""
+        """Raise RequestRejected if it may not see what is of all tenants together."""
         self.require("admin")
         if self.tenant:
             message = (
                 f"token {self.name!r} is of tenant {self.tenant!r}, and this tells of all tenants together; "
                 "use a token of the tenant '' with the scope 'admin', or the metrics port"
             )
-            raise Refused(403, message, code="missing_scope")
+            raise RequestRejected(403, message, code="missing_scope")
 
     def check_turn(self, turn: TurnRequest, definitions: Definitions) -> None:
-        """Raise Refused if a turn would be answered by something that this token may not name."""
+        """Raise RequestRejected if a turn would be answered by something that this token may not name."""
         found = target_of(turn, definitions)
         if found is not None:
             self._check(*found)
 
     def check_chain(self, request: ChainRequest) -> None:
-        """Raise Refused if a chain request names something that this token may not name. A limited token calls no tool by itself."""
+        """Raise RequestRejected if a chain request names something that this token may not name. A limited token calls no tool by itself."""
         for node in request.nodes:
             if node.kind not in _CONTROL:
                 self._check(node.kind, node.name)
@@ -90,7 +90,7 @@ class Grant(Value):
         if any(name in (limits[section] or ()) for section in sections):
             return
         remedy = f"add it to the token's {sections[0]!r}: {_REMEDY}" if sections else "it is limited to named teams, agents and chains"
-        raise Refused(403, f"token {self.name!r} may not use the {kind} {name!r}; {remedy}", code="not_granted")
+        raise RequestRejected(403, f"token {self.name!r} may not use the {kind} {name!r}; {remedy}", code="not_granted")
 
     def own_approval(self, labels: Mapping[str, str], step: Spec | None) -> str:
         """Return why this token may not give a step its value, if it asked for the run itself; nothing if it may.

@@ -37,7 +37,7 @@ class ErrorBody(Value):
     error: ErrorDetail = Field(description="why")
 
 
-class Refused(CantataError):
+class RequestRejected(CantataError):
     """A request that is not answered as asked."""
 
     def __init__(self, status: int, message: str, *, code: str = "", faults: tuple[Fault, ...] = (), retry_after_s: float = 0.0) -> None:
@@ -61,37 +61,37 @@ class Refused(CantataError):
         return JSONResponse(self.body.model_dump(mode="json"), self.status, headers)
 
 
-def refusal(error: Exception) -> Refused:
-    """The refusal that an error means; what nobody foresaw is logged, and told without details."""
+def rejection(error: Exception) -> RequestRejected:
+    """The rejection that an error means; what nobody foresaw is logged, and told without details."""
     match error:
-        case Refused():
+        case RequestRejected():
             return error
         case ConfigError(code="session_full"):
-            return Refused(429, str(error), code=error.code, retry_after_s=1)
+            return RequestRejected(429, str(error), code=error.code, retry_after_s=1)
         case ConfigError(code="quota_exceeded"):
-            return Refused(429, str(error), code=error.code, retry_after_s=5)
+            return RequestRejected(429, str(error), code=error.code, retry_after_s=5)
         case ConfigError(code="no_json"):
-            return Refused(400, str(error), faults=error.faults)
+            return RequestRejected(400, str(error), faults=error.faults)
         case ConfigError():
-            return Refused(422, str(error), code=error.code, faults=error.faults)
+            return RequestRejected(422, str(error), code=error.code, faults=error.faults)
         case UnknownRunError():
-            return Refused(404, str(error), code="unknown_run")
+            return RequestRejected(404, str(error), code="unknown_run")
         case UnavailableError() | RedisFailure():
-            return Refused(503, str(error), code="unavailable", retry_after_s=1)
+            return RequestRejected(503, str(error), code="unavailable", retry_after_s=1)
         case StreamsEnded():
-            return Refused(503, str(error), code="ending", retry_after_s=1)
+            return RequestRejected(503, str(error), code="ending", retry_after_s=1)
         case RequestValidationError():
             faults = tuple(Fault(str(each["msg"]), ".".join(map(str, each["loc"]))) for each in error.errors())
-            return Refused(422, "\n".join(map(str, faults)), code="bad_request", faults=faults)
+            return RequestRejected(422, "\n".join(map(str, faults)), code="bad_request", faults=faults)
         case HTTPException():
-            return Refused(error.status_code, str(error.detail))
+            return RequestRejected(error.status_code, str(error.detail))
     log.error("request_broke", trace="".join(traceback.format_exception(error)))  # not as `exc_info`: it may be shown with headers
-    return Refused(500, "this should not happen; the gateway's log says more", code="internal")
+    return RequestRejected(500, "this should not happen; the gateway's log says more", code="internal")
 
 
 def refused(error: ConfigError) -> JSONResponse:
     """The answer to a chain that is refused: its response, in which `error` has all that other errors have."""
-    meant = refusal(error).response()
+    meant = rejection(error).response()
     retry = {"Retry-After": meant.headers["Retry-After"]} if "Retry-After" in meant.headers else {}
     return JSONResponse(refused_chain(error).model_dump(mode="json"), meant.status_code if retry else 422, retry)
 
@@ -100,7 +100,7 @@ def install(app: FastAPI) -> None:
     """Have every error of an application answered in this shape."""
 
     async def answer(_request: Request, error: Exception) -> JSONResponse:
-        refused = refusal(error)
+        refused = rejection(error)
         response = refused.response()
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})

@@ -21,7 +21,7 @@ from cantata import __version__
 from cantata.client.client import Client
 from cantata.dispatch.queues import waiting
 from cantata.errors import UnavailableError
-from cantata.gateway.api.routes import ERRORS, Caller
+from cantata.gateway.api.routes import ERRORS, CallerGrant
 from cantata.health.facts import Unavailable
 from cantata.health.probe import BackgroundCall
 from cantata.models.constraints import NAME
@@ -41,72 +41,72 @@ from cantata.state.redis.redis_errors import reason
 log = structlog.get_logger(__name__)
 
 FRESH_S = 1.0  # what was gathered is told again for so long, however many ask
-PATIENCE_S = 4.0  # for what is gathered: those who scrape wait for 10 s, and are to hear that Redis is away
+TIMEOUT_S = 4.0  # for what is gathered: those who scrape wait for 10 s, and are to hear that Redis is away
 HUNG_S = 30.0  # what takes longer hangs, as with a host that is lost; it is tried anew beside it
-MOST_NAMED = 100  # queues that are remembered since somebody asked for them
+MAX_QUEUES = 100  # queues that are remembered since somebody asked for them
 REMEMBERED_S = 600.0  # since somebody last did: who scales by a queue asks every few seconds or minutes
 
 Queue = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-Queues = Annotated[list[Queue], Query(max_length=MOST_NAMED, description="queues to tell of though nobody serves them")]
+Queues = Annotated[list[Queue], Query(max_length=MAX_QUEUES, description="queues to tell of though nobody serves them")]
 
 
-class Load(Value):
+class LoadReport(Value):
     """How much work each queue has."""
 
     queues: dict[str, QueueLoad] = Field(description="queue → what waits there and who works on it")
 
 
-Found = tuple[FleetLoad, dict[str, QueueLoad], float | None]
+FleetState = tuple[FleetLoad, dict[str, QueueLoad], float | None]
 """How the fleet stands, each queue, and about how many bytes of Redis are ours, if that can be measured."""
 
 
-class Watch:
+class FleetMonitor:
     """Gathers how the fleet stands, at most once a second, and says it to Prometheus and to autoscalers. Safe to use from many threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._named = set(load.USUAL_QUEUES)
-        self._asked: dict[str, float] = {}
+        self._request_of: dict[str, float] = {}
         self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
-        self._gathering: BackgroundCall[Found] | None = None
+        self._gathering: BackgroundCall[FleetState] | None = None
         self._sizes = Sizes()
-        self.page: ScrapeHandler = make_handler(registry(__version__, _Fleet(self)))
+        self.page: ScrapeHandler = make_handler(registry(__version__, _FleetCollector(self)))
 
-    def standing(self, named: Iterable[str] = ()) -> Found:
+    def standing(self, named: Iterable[str] = ()) -> FleetState:
         """How the fleet stands. Raises UnavailableError, after seconds at most."""
         with self._lock:
             gathering = self._gathering_for(set(named))
-        found = gathering.wait(gathering.started_at + PATIENCE_S)
+        found = gathering.wait(gathering.started_at + TIMEOUT_S)
         if isinstance(found, Unavailable):
             raise UnavailableError(found.reason)
         return found
 
-    def _gathering_for(self, named: set[str]) -> BackgroundCall[Found]:
+    def _gathering_for(self, named: set[str]) -> BackgroundCall[FleetState]:
         """What is being gathered or was a moment ago; it is begun anew if that is too old, or for queues that nobody named before."""
         now = time.monotonic()
-        asked = {queue: at for queue, at in self._asked.items() if now - at < REMEMBERED_S}
-        taken = sorted(named - self._named - asked.keys())[: max(0, MOST_NAMED - len(asked))]
-        self._asked = asked | dict.fromkeys([*(named & asked.keys()), *taken], now)
+        asked = {queue: at for queue, at in self._request_of.items() if now - at < REMEMBERED_S}
+        taken = sorted(named - self._named - asked.keys())[: max(0, MAX_QUEUES - len(asked))]
+        self._request_of = asked | dict.fromkeys([*(named & asked.keys()), *taken], now)
         known = self._gathering
         if known is None or taken or now - known.started_at > (FRESH_S if known.is_over else HUNG_S):
             known = self._gathering = BackgroundCall("Redis or the broker", self._gathered)
         return known
 
-    def _gathered(self) -> Found:
+    def _gathered(self) -> FleetState:
         try:
             standing = load.measure(self._client.redis)
             served = {queue for worker in standing.workers for queue in worker.queues}
             waited_in = load.list_ready_queues(self._client.redis)
             with self._lock:
-                self._named |= {*sorted(served)[:MOST_NAMED], *_queues_in(self._client.definitions)}  # though nobody may serve them later
-                named = sorted({*self._named, *self._asked, *served, *waited_in})
+                self._named |= {*sorted(served)[:MAX_QUEUES], *_queues_in(self._client.definitions)}  # though nobody may serve them later
+                named = sorted({*self._named, *self._request_of, *served, *waited_in})
             return standing, load.queues(standing, waiting(self._client.app, named)), self._sizes.estimate(self._client.redis)
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
 
-    def load(self, named: Iterable[str] = ()) -> Load:
+    def load(self, named: Iterable[str] = ()) -> LoadReport:
         """The load of the queues. Raises UnavailableError."""
-        return Load(queues=self.standing(named)[1])
+        return LoadReport(queues=self.standing(named)[1])
 
     def load_page(self, query: str, _accept: str) -> ScrapeResponse:
         """The same, on the metrics port."""
@@ -127,8 +127,8 @@ def _queues_in(definitions: Definitions) -> set[str]:
     return {tool.queue for tool in tools} | {agent.queue for agent in definitions.agents.values()}
 
 
-class _Fleet(Collector):
-    def __init__(self, watch: Watch) -> None:
+class _FleetCollector(Collector):
+    def __init__(self, watch: FleetMonitor) -> None:
         self._watch = watch
 
     def collect(self) -> Iterable[Metric]:
@@ -191,13 +191,13 @@ def _metric(name: str) -> CounterMetricFamily | GaugeMetricFamily:
 router = APIRouter(tags=["health"], responses=ERRORS)
 
 
-def _watch(request: Request) -> Watch:
-    watch: Watch = request.app.state.watch
+def _watch(request: Request) -> FleetMonitor:
+    watch: FleetMonitor = request.app.state.watch
     return watch
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"description": "in Prometheus's format", "content": {"text/plain": {}}}})
-async def show_metrics(request: Request, caller: Caller) -> Response:
+async def show_metrics(request: Request, caller: CallerGrant) -> Response:
     """The whole fleet, for Prometheus."""
     caller.require_fleet()
     answer = await request.app.state.service.call(partial(_watch(request).page, "", request.headers.get("accept", "")))
@@ -205,8 +205,8 @@ async def show_metrics(request: Request, caller: Caller) -> Response:
 
 
 @router.get("/load")
-async def show_load(request: Request, caller: Caller, queue: Queues = []) -> Load:  # noqa: B006  # FastAPI copies it
+async def show_load(request: Request, caller: CallerGrant, queue: Queues = []) -> LoadReport:  # noqa: B006  # FastAPI copies it
     """What waits in each queue and what is under way: for autoscalers."""
     caller.require_fleet()
-    found: Load = await request.app.state.service.call(partial(_watch(request).load, queue))
+    found: LoadReport = await request.app.state.service.call(partial(_watch(request).load, queue))
     return found

@@ -17,7 +17,7 @@ from cantata.dashboard.pages.origins import is_loopback
 from cantata.errors import ConfigError, UnavailableError
 
 GRACE_S = 5.0  # for requests under way when it is told to end; those who follow runs are let go of at once
-LINGER_S = 2.0  # for what is left to send on a WebSocket that is over
+CLOSE_GRACE_S = 2.0  # for what is left to send on a WebSocket that is over
 TICKS = 10  # of a tenth of a second, between two looks whether the stack is still there
 BACKLOG = 2048  # connections that may come at once
 
@@ -51,19 +51,19 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def address_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket) -> str:
     """Where a socket listens, as an address to ask."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.GatewayServer):
     """uvicorn, which tells when it listens, lets go of followers before it ends, and ends when its stack does."""
 
-    def __init__(self, app: FastAPI, *, ready: Callable[[], None] = lambda: None, most_bytes: int) -> None:
+    def __init__(self, app: FastAPI, *, ready: Callable[[], None] = lambda: None, max_bytes: int) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, http="h11", ws=_Sockets, ws_max_size=most_bytes, ws_per_message_deflate=False,
+                app, log_config=None, access_log=False, http="h11", ws=_WebSocketProtocol, ws_max_size=max_bytes, ws_per_message_deflate=False,
                 lifespan="on", timeout_graceful_shutdown=int(GRACE_S), server_header=False,
             )
         )  # fmt: skip  # without compression: it takes 40 kB of memory a connection, and frames are small
@@ -97,13 +97,13 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-class _Sockets(WebSocketsSansIOProtocol):
+class _WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSockets, which do not wait for ever for a client that never reads."""
 
     async def run_asgi(self) -> None:
         await super().run_asgi()
-        self.loop.call_later(LINGER_S, self.transport.abort)
+        self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self.loop.call_later(LINGER_S, self.transport.abort)
+        self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)

@@ -17,7 +17,7 @@ from cantata.coordinator.start import definitions_from
 from cantata.dashboard.pages.run_pages import Pages
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.grants import STARTS, Grant, is_question
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, TurnRequest
@@ -35,13 +35,13 @@ from cantata.state.sessions.conversations import Sessions
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 FRESH_S = 1.0  # for so long the answer of a probe is given again
 READY_S = 2.0  # until it is said that Redis hangs: probes, and `submit status`, which waits for 3 s, are to hear why
-MOST_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
+MAX_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Service:
+class TenantService:
     """The way to runs, sessions and memory, of whoever asks. Every method takes the tenant, and shows nobody what is another's."""
 
     def __init__(self, client: Client, streams: Streams, *, prefix: str = "") -> None:
@@ -51,13 +51,13 @@ class Service:
         self.pages = Pages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0
-        self._looking: asyncio.Task[list[str] | Exception] | None = None
-        self._looked_at = 0.0
+        self._probing: asyncio.Task[list[str] | Exception] | None = None
+        self._probed_at = 0.0
 
     async def call(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call what blocks, in a thread."""
-        if self._waiting >= MOST_WAITING:
-            raise Refused(503, "this gateway has too much to do; come again", code="busy", retry_after_s=1)
+        if self._waiting >= MAX_WAITING:
+            raise RequestRejected(503, "this gateway has too much to do; come again", code="busy", retry_after_s=1)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **more))
@@ -71,11 +71,11 @@ class Service:
     # --- runs -----------------------------------------------------------------------------------------------------------
 
     async def submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None = None) -> TurnRun:
-        """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError, or Refused for what the token may not name."""
+        """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError, or RequestRejected for what the token may not name."""
         return await self.call(self._submit_turn, grant, turn, key)
 
     async def submit_chain(self, grant: Grant, request: ChainRequest, key: str | None = None) -> ChainRun:
-        """Submit a chain request. The same key of a tenant gives the same run. Raises ConfigError, or Refused as above."""
+        """Submit a chain request. The same key of a tenant gives the same run. Raises ConfigError, or RequestRejected as above."""
         return await self.call(self._submit_chain, grant, request, key)
 
     async def run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
@@ -97,21 +97,21 @@ class Service:
         return bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s)
 
     async def cancel(self, grant: Grant, run_id: str) -> RunStatus:
-        """End a run; its status after that. Raises Refused for a token that could not start it."""
-        return await self.call(lambda: self._started_by(grant, run_id).cancel())
+        """End a run; its status after that. Raises RequestRejected for a token that could not start it."""
+        return await self.call(lambda: self._startable_run(grant, run_id).cancel())
 
     async def retry(self, grant: Grant, run_id: str, key: str | None = None) -> TurnRun | ChainRun:
-        """Do anew what a run left unfinished. The same key gives the same run. Raises ConfigError, or Refused as `cancel` does."""
-        return await self.call(self._made_of, grant, run_id, None, {}, key)
+        """Do anew what a run left unfinished. The same key gives the same run. Raises ConfigError, or RequestRejected as `cancel` does."""
+        return await self.call(self._rerun, grant, run_id, None, {}, key)
 
     async def fork(
         self, grant: Grant, run_id: str, from_step: str, changes: Mapping[str, JsonValue], key: str | None = None
     ) -> TurnRun | ChainRun:
-        """Do a run anew from a step on. The same key gives the same run. Raises ConfigError, or Refused as `cancel` does."""
-        return await self.call(self._made_of, grant, run_id, from_step, changes, key)
+        """Do a run anew from a step on. The same key gives the same run. Raises ConfigError, or RequestRejected as `cancel` does."""
+        return await self.call(self._rerun, grant, run_id, from_step, changes, key)
 
     async def signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
-        """Give a waiting step its value; what became of it. Raises Refused for an approval of the token's own run."""
+        """Give a waiting step its value; what became of it. Raises RequestRejected for an approval of the token's own run."""
         return await self.call(self._signal, grant, run_id, step, value)
 
     async def refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
@@ -138,9 +138,9 @@ class Service:
         However many ask, Redis is asked once a second: the path is open to anyone.
         """
         now = asyncio.get_running_loop().time()
-        if self._looking is None or (self._looking.done() and now - self._looked_at > FRESH_S):
-            self._looking, self._looked_at = asyncio.create_task(self._look()), now
-        found = await asyncio.shield(self._looking)
+        if self._probing is None or (self._probing.done() and now - self._probed_at > FRESH_S):
+            self._probing, self._probed_at = asyncio.create_task(self._look()), now
+        found = await asyncio.shield(self._probing)
         if isinstance(found, Exception):
             raise found
         return found
@@ -159,8 +159,8 @@ class Service:
             turn.text, team=turn.team, agent=turn.agent, workflow=turn.workflow, session=turn.session, send_history=turn.send_history,
             timeout_s=turn.timeout_s, idempotency_key=key and f"gateway\n{grant.tenant}\nturn\n{key}", labels=grant.labels(),
         )  # fmt: skip
-        if key is not None and self._asked(run, TurnRequest) != turn:
-            raise _used(key)
+        if key is not None and self._request_of(run, TurnRequest) != turn:
+            raise _key_reused(key)
         return run
 
     def _submit_chain(self, grant: Grant, request: ChainRequest, key: str | None) -> ChainRun:
@@ -168,20 +168,20 @@ class Service:
         own = key and f"gateway\n{grant.tenant}\nchain\n{key}"
         run = self.client.submit_chain(request, idempotency_key=own, labels=grant.labels())
         if key is not None:
-            asked = self._asked(run, ChainRequest)
+            asked = self._request_of(run, ChainRequest)
             named = asked if request.chain_id else asked.model_copy(update={"chain_id": ""})  # one was made up
             if named != request:
-                raise _used(key)
+                raise _key_reused(key)
         return run
 
-    def _made_of(
+    def _rerun(
         self, grant: Grant, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None
     ) -> TurnRun | ChainRun:
-        run = self._started_by(grant, run_id)
+        run = self._startable_run(grant, run_id)
         if isinstance(run, TurnRun):
-            grant.check_turn(self._asked(run, TurnRequest), self.client.definitions)
+            grant.check_turn(self._request_of(run, TurnRequest), self.client.definitions)
         else:
-            grant.check_chain(self._asked(run, ChainRequest))
+            grant.check_chain(self._request_of(run, ChainRequest))
         own, labels = key and f"gateway\n{grant.tenant}\nfork\n{key}", grant.labels()
         if from_step is None:
             made = self.client.retry(run_id, idempotency_key=own, labels=labels)
@@ -189,11 +189,11 @@ class Service:
             if changes and not grant.approve_own:
                 _check_approvals(fork_store.read(self.client.ledger, run_id), from_step)
             made = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own, labels=labels)
-        if key is not None and not self._is_made_so(made, run_id, from_step, changes):
-            raise _used(key)
+        if key is not None and not self._was_made_from(made, run_id, from_step, changes):
+            raise _key_reused(key)
         return made
 
-    def _is_made_so(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+    def _was_made_from(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
         """Whether a run was made of another as is asked now, and not by an earlier request with the same key."""
         ledger = self.client.ledger
         _, request, _, labels = ledger.request_of(made.run_id)
@@ -203,7 +203,7 @@ class Service:
         wanted, _ = fork_requests.request_of(past, changes, definitions_from(ledger.definitions(source, past.definitions)))
         return cast(JsonValue, json.loads(request)) == wanted
 
-    def _asked(self, run: Run, kind: type[TurnOrChain]) -> TurnOrChain:
+    def _request_of(self, run: Run, kind: type[TurnOrChain]) -> TurnOrChain:
         return kind.model_validate_json(self.client.ledger.request_of(run.run_id)[1])
 
     def _run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
@@ -212,8 +212,8 @@ class Service:
             raise UnknownRunError.of(run_id)
         return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
 
-    def _started_by(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
-        """A run of the token's tenant that it could start, and so may end. Raises UnknownRunError, Refused."""
+    def _startable_run(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
+        """A run of the token's tenant that it could start, and so may end. Raises UnknownRunError, RequestRejected."""
         run = self._run(grant.tenant, run_id)
         grant.require(STARTS[kind_of(run)])
         return run
@@ -221,7 +221,7 @@ class Service:
     def _signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
         run = self._run(grant.tenant, run_id)
         if reason := self._own_approval(grant, run, step):
-            raise Refused(403, reason, code="own_run")
+            raise RequestRejected(403, reason, code="own_run")
         return run.signal(step, value)
 
     def _own_approval(self, grant: Grant, run: Run, step: str) -> str:
@@ -239,7 +239,7 @@ class Service:
         run = self._run(tenant, run_id)
         if not isinstance(run, TurnRun):
             raise UnknownRunError(f"run {run_id!r} is a chain, not a turn")
-        return run, self._asked(run, TurnRequest)
+        return run, self._request_of(run, TurnRequest)
 
     def _faults(self) -> list[str]:
         redis = self.client.redis
@@ -251,7 +251,7 @@ class Service:
 TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)
 
 
-def addressed(turn: TurnRequest) -> TurnRequest:
+def apply_mention(turn: TurnRequest) -> TurnRequest:
     """The turn, for the agent that its text names: `@agent: text`, `@history @agent: text`."""
     named = mention(turn.text)
     if named is None or turn.agent or turn.team:
@@ -271,7 +271,7 @@ def kind_of(run: Run) -> str:
 
 
 def _check_approvals(source: EndedRun, from_step: str) -> None:
-    """Raise Refused if a fork with another input would take over an approval that was given for the input before."""
+    """Raise RequestRejected if a fork with another input would take over an approval that was given for the input before."""
     fork = rewinding.fork(source, from_step)
     restarted = {each.step_id for each in fork.restarted}.union(fork.removed)
     for step_id, spec in source.specs.items():
@@ -281,8 +281,8 @@ def _check_approvals(source: EndedRun, from_step: str) -> None:
                 f"step {step_id!r} was approved for the input before, and this fork would change the input behind it; "
                 "fork from that step or one before it, so that it is approved again"
             )
-            raise Refused(403, message, code="own_run")
+            raise RequestRejected(403, message, code="own_run")
 
 
-def _used(key: str) -> ConfigError:
+def _key_reused(key: str) -> ConfigError:
     return ConfigError(f"the key {key!r} was used for another request; a new request needs a new key", code="key_used")

@@ -12,7 +12,7 @@ from cantata.config import chain_requests
 from cantata.config.documents import parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import ConfigError
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 from cantata.models.values import JsonValue, Value
 from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 
@@ -94,7 +94,7 @@ class Keys(Value):
     keys: list[str] = Field(description="sorted")
 
 
-class Memory(Value):
+class MemoryValue(Value):
     """A remembered value."""
 
     namespace: str = Field(description="where it is")
@@ -157,7 +157,7 @@ class Health(Value):
 
 
 async def read(request: Request, model: type[Body]) -> Body:
-    """The body of a request, which is a JSON object. Raises Refused or ConfigError with every fault."""
+    """The body of a request, which is a JSON object. Raises RequestRejected or ConfigError with every fault."""
     document = parse_json(await _json(request), source="body")
     try:
         return model.model_validate(document.data)
@@ -173,21 +173,21 @@ async def read_chain(request: Request) -> ChainRequest:
 async def _json(request: Request) -> str:
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        raise Refused(415, f"the body must be application/json, not {kind!r}", code="unsupported_media_type")
+        raise RequestRejected(415, f"the body must be application/json, not {kind!r}", code="unsupported_media_type")
     try:
         text = (await request.body()).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Refused(400, f"the body is no text in UTF-8: byte {error.start} is wrong") from error
+        raise RequestRejected(400, f"the body is no text in UTF-8: byte {error.start} is wrong") from error
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
-        raise Refused(400, "the body must be a JSON object; /openapi.json shows an example")
+        raise RequestRejected(400, "the body must be a JSON object; /openapi.json shows an example")
     return text
 
 
-def documented(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, Any]:
+def document_body(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, Any]:
     """A request body for the OpenAPI document."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 
 
-ASKED: tuple[type[BaseModel], ...] = (TurnRequest, ChainRequest, ForkBody, SignalBody, MemoryBody)
+REQUEST_BODIES: tuple[type[BaseModel], ...] = (TurnRequest, ChainRequest, ForkBody, SignalBody, MemoryBody)
 """The models of request bodies, for the OpenAPI document."""

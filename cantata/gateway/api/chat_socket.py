@@ -24,11 +24,11 @@ from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.access import SUBPROTOCOL
 from cantata.gateway.api import chat_frames
 from cantata.gateway.api.chat_frames import Frame
-from cantata.gateway.edge import Name
+from cantata.gateway.edge import PathName
 from cantata.gateway.grants import Grant
-from cantata.gateway.http_errors import Refused, refusal
+from cantata.gateway.http_errors import RequestRejected, rejection
 from cantata.gateway.request_limits import hold
-from cantata.gateway.tenant_service import Service, addressed
+from cantata.gateway.tenant_service import TenantService, apply_mention
 from cantata.models.values import Value
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.limits.request_rate import Pace
@@ -39,14 +39,14 @@ from cantata.state.sessions.conversations import fault_of
 TOO_SLOW = 4008  # the code that a connection is closed with whose client does not read
 ENDING = 1012  # the gateway ends, and may be started again: come back
 SLOW_S = 10.0  # how long a client may leave what it is sent unread
-LAST_WORDS_S = 2.0  # how long the code of the close may take on its way
-MOST_FOLLOWED = 100  # runs that one connection follows at once
+CLOSE_S = 2.0  # how long the code of the close may take on its way
+MAX_FOLLOWED = 100  # runs that one connection follows at once
 
 log = structlog.get_logger(__name__)
 router = APIRouter()
 
 
-class Say(Value):
+class ChatText(Value):
     """A text to be answered."""
 
     text: str = Field(description="what the user said; `@agent: text` asks an agent, past all routing")
@@ -59,35 +59,35 @@ class Say(Value):
     timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
 
 
-class Resume(Value):
+class ResumeRequest(Value):
     """Runs to go on with."""
 
     resume: dict[str, Annotated[int, Field(ge=0, le=2**53)]] = Field(
-        min_length=1, max_length=MOST_FOLLOWED, description="run id → the offset of the last frame that came; 0 for all"
+        min_length=1, max_length=MAX_FOLLOWED, description="run id → the offset of the last frame that came; 0 for all"
     )
 
 
-class _Left(Exception):
+class _ClientGone(Exception):
     """The client is gone, or does not read."""
 
 
 @router.websocket("/ws/{session}")
-async def chat(websocket: WebSocket, session: Name) -> None:
+async def chat(websocket: WebSocket, session: PathName) -> None:
     """Answers texts of a session until the client leaves. Its runs go on."""
     grant: Grant = websocket.state.grant
     grant.require("chat")
     if fault := fault_of(session):
-        raise Refused(422, fault, code="bad_request")
+        raise RequestRejected(422, fault, code="bad_request")
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
     state = websocket.app.state
-    connection = _Connection(websocket, state.service, state.pace, grant, session)
+    connection = _ChatConnection(websocket, state.service, state.pace, grant, session)
     await connection.serve()
 
 
-class _Connection:
+class _ChatConnection:
     """One client."""
 
-    def __init__(self, websocket: WebSocket, service: Service, pace: Pace, grant: Grant, session: str) -> None:
+    def __init__(self, websocket: WebSocket, service: TenantService, pace: Pace, grant: Grant, session: str) -> None:
         self._websocket = websocket
         self._service = service
         self._pace = pace
@@ -96,7 +96,7 @@ class _Connection:
         self._followed: dict[str, asyncio.Task[None]] = {}
         self._sending = asyncio.Lock()
         self._serving: asyncio.Task[None] | None = None
-        self._is_let_go = False
+        self._is_disconnected = False
 
     async def serve(self) -> None:
         """Take in what comes until the client leaves, or is let go of."""
@@ -104,10 +104,10 @@ class _Connection:
         try:
             while True:
                 await self._take(await self._websocket.receive())
-        except (_Left, WebSocketDisconnect):
+        except (_ClientGone, WebSocketDisconnect):
             pass
         except asyncio.CancelledError:
-            if not self._is_let_go:
+            if not self._is_disconnected:
                 raise
         finally:
             for task in self._followed.values():
@@ -115,27 +115,27 @@ class _Connection:
 
     async def _take(self, message: Message) -> None:
         if message["type"] == "websocket.disconnect":
-            raise _Left
+            raise _ClientGone
         named: str | None = None
         try:
             await hold(self._pace, self._grant.tenant)
             document = _document(message.get("text"))
             named = _id_of(document)
             said = _said(document)
-            await (self._resume(said) if isinstance(said, Resume) else self._say(said))
+            await (self._resume(said) if isinstance(said, ResumeRequest) else self._say(said))
         except (CantataError, RedisFailure, RecursionError) as error:
             await self._send({"type": "error", "id": named, **_fault(error)})
 
-    async def _say(self, said: Say) -> None:
-        if len(self._followed) >= MOST_FOLLOWED:
-            raise Refused(429, f"{MOST_FOLLOWED} turns of this connection are not over yet", code="too_many_turns", retry_after_s=1)
-        turn = addressed(TurnRequest(session=self._session, **said.model_dump(exclude={"id"})))
+    async def _say(self, said: ChatText) -> None:
+        if len(self._followed) >= MAX_FOLLOWED:
+            raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are not over yet", code="too_many_turns", retry_after_s=1)
+        turn = apply_mention(TurnRequest(session=self._session, **said.model_dump(exclude={"id"})))
         key = None if said.id is None else f"{self._session}\n{said.id}"
         run = await self._service.submit_turn(self._grant, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": said.id})
         self._follow(run, 0)
 
-    async def _resume(self, said: Resume) -> None:
+    async def _resume(self, said: ResumeRequest) -> None:
         for run_id, after in said.resume.items():
             try:
                 run, turn = await self._service.turn_of(self._grant.tenant, run_id)
@@ -155,14 +155,14 @@ class _Connection:
         task.add_done_callback(lambda _: self._followed.pop(run.run_id, None))
 
     async def _tell(self, run: TurnRun, after: int) -> None:
-        with suppress(_Left, WebSocketDisconnect):
+        with suppress(_ClientGone, WebSocketDisconnect):
             try:
                 await self._tell_all(run, after)
-            except (_Left, WebSocketDisconnect):
+            except (_ClientGone, WebSocketDisconnect):
                 pass
             except StreamsEnded:
                 await self._close(ENDING, "the gateway ends; your turns go on")
-            except Exception as error:  # noqa: BLE001  # the edge of a task; `refusal` logs what nobody foresaw
+            except Exception as error:  # noqa: BLE001  # the edge of a task; `rejection` logs what nobody foresaw
                 await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
 
     async def _tell_all(self, run: TurnRun, after: int) -> None:
@@ -181,7 +181,7 @@ class _Connection:
                         await self._send(frame)
 
     async def _send(self, frame: Frame) -> None:
-        """Send a frame; who does not read is let go of. Raises _Left."""
+        """Send a frame; who does not read is let go of. Raises _ClientGone."""
         text = json.dumps(frame, ensure_ascii=False)
         async with self._sending:
             try:
@@ -191,21 +191,21 @@ class _Connection:
             except TimeoutError:
                 log.info("client_too_slow", session=self._session)
             except RuntimeError as error:  # it was closed meanwhile
-                raise _Left from error
-        await self._let_go()
-        raise _Left
+                raise _ClientGone from error
+        await self._disconnect()
+        raise _ClientGone
 
-    async def _let_go(self) -> None:
+    async def _disconnect(self) -> None:
         """End the connection, though its client will not hear of it before it reads."""
-        if not self._is_let_go and self._serving:
-            self._is_let_go = True
+        if not self._is_disconnected and self._serving:
+            self._is_disconnected = True
             await self._close(TOO_SLOW, "too slow; come back and resume")
             if self._serving is not asyncio.current_task():
                 self._serving.cancel()
 
     async def _close(self, code: int, reason: str) -> None:
         with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(CLOSE_S):
                 await self._websocket.close(code, reason)
 
 
@@ -224,9 +224,9 @@ def _id_of(document: Document) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def _said(document: Document) -> Say | Resume:
+def _said(document: Document) -> ChatText | ResumeRequest:
     """What a message says. Raises ConfigError with every fault."""
-    model: type[Say | Resume] = Resume if isinstance(document.data, dict) and "resume" in document.data else Say
+    model: type[ChatText | ResumeRequest] = ResumeRequest if isinstance(document.data, dict) and "resume" in document.data else ChatText
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
@@ -234,7 +234,7 @@ def _said(document: Document) -> Say | Resume:
 
 
 def _fault(error: Exception) -> Frame:
-    refused = refusal(error)
+    refused = rejection(error)
     body: Frame = refused.body.model_dump(mode="json")
     if refused.retry_after_s:
         body["retry_after_s"] = refused.retry_after_s

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from cantata.gateway.api.routes import ERRORS, UNKNOWN, Desk, Reader
-from cantata.gateway.edge import Name
+from cantata.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep
+from cantata.gateway.edge import PathName
 from cantata.models.values import Value
 from cantata.observability.logs.lines import LogLine
 from cantata.state.runs import log_store
@@ -21,7 +21,7 @@ After = Annotated[
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class RunLog(Value):
+class RunLogLines(Value):
     """Lines of a run's log."""
 
     lines: list[LogLine] = Field(description="in the order they were said")
@@ -31,12 +31,12 @@ class RunLog(Value):
 
 @router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
 async def show_logs(
-    run_id: Name, desk: Desk, tenant: Reader, after: After = "0-0", level: Level = "debug", step: str | None = None
-) -> RunLog:
+    run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: After = "0-0", level: Level = "debug", step: str | None = None
+) -> RunLogLines:
     """What workers and tools logged for a run, on all machines: up to 1,000 lines, from `after` on."""
-    await desk.run(tenant, run_id)
-    found = log_store.Logs(desk.client.redis, run_id)
-    lines = await desk.call(found.read, after=after)
+    await service.run(tenant, run_id)
+    found = log_store.Logs(service.client.redis, run_id)
+    lines = await service.call(found.read, after=after)
     newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
     wanted = [line for line in lines if log_store.at_least(line, level) and (step is None or log_store.of_step(line, step))]
-    return RunLog(lines=wanted, dropped=await desk.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}")
+    return RunLogLines(lines=wanted, dropped=await service.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantata.gateway import request_limits
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 
 
 class Paces:
@@ -29,11 +29,11 @@ def hold(pace: Any) -> None:
 
 def test_who_comes_too_soon_is_refused() -> None:
     hold(Paces(0.0))
-    with pytest.raises(Refused, match="too many requests"):
+    with pytest.raises(RequestRejected, match="too many requests"):
         hold(Paces(0.5))
 
 
 def test_nobody_is_held_back_while_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_limits, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(request_limits, "TIMEOUT_S", 0.01)
 
     hold(Paces(None))

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from cantata.errors import ConfigError
-from cantata.gateway.edge import Edge, prefix_of
+from cantata.gateway.edge import OuterLayer, prefix_of
 
 
 @pytest.mark.parametrize(("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")])
@@ -45,6 +45,6 @@ def test_a_prefix_is_taken_off_where_it_is(asked: str, seen: str) -> None:
     async def nothing(message: Message) -> None:
         raise AssertionError("nothing is sent")
 
-    asyncio.run(Edge(app, prefix="/a")({"type": "http", "raw_path": asked.encode()}, never, nothing))
+    asyncio.run(OuterLayer(app, prefix="/a")({"type": "http", "raw_path": asked.encode()}, never, nothing))
 
     assert paths == [seen]

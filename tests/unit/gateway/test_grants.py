@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantata.gateway.grants import UNLIMITED, Grant, Scope
-from cantata.gateway.http_errors import Refused
+from cantata.gateway.http_errors import RequestRejected
 from cantata.models.definitions import Agent, Chain, Definitions, Team
 from cantata.models.graph import Spec
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
@@ -15,9 +15,9 @@ from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 DEFINITIONS = Definitions.model_validate(
     {
         "agents": {"echo": Agent(), "clerk": Agent()},
-        "teams": {"desk": Team(mode="pipeline", agents=["echo"])},
+        "teams": {"service": Team(mode="pipeline", agents=["echo"])},
         "chains": {"adding": Chain(nodes=[ChainNode(node_id="a", kind="wait")], entry_node="a")},
-        "defaults": {"team": "desk"},
+        "defaults": {"team": "service"},
     }
 )
 
@@ -34,7 +34,7 @@ def chain(kind: Any, name: str) -> ChainRequest:
 def test_a_refusal_names_the_scope_and_the_token_and_says_what_to_do(scope: Scope) -> None:
     grant = token(scopes=[])
 
-    with pytest.raises(Refused, match=f"token 'app' lacks the scope '{scope}'; add it to the token's 'scopes'") as refused:
+    with pytest.raises(RequestRejected, match=f"token 'app' lacks the scope '{scope}'; add it to the token's 'scopes'") as refused:
         grant.require(scope)
 
     assert (refused.value.status, refused.value.code) == (403, "missing_scope")
@@ -43,8 +43,8 @@ def test_a_refusal_names_the_scope_and_the_token_and_says_what_to_do(scope: Scop
 
 
 TURNS = [
-    ({}, {"teams": ["desk"]}),
-    ({"team": "desk"}, {"teams": ["desk"]}),
+    ({}, {"teams": ["service"]}),
+    ({"team": "service"}, {"teams": ["service"]}),
     ({"agent": "echo"}, {"agents": ["echo"]}),
     ({"workflow": "adding"}, {"chains": ["adding"]}),
 ]
@@ -57,7 +57,9 @@ def test_a_limited_token_has_turns_answered_by_what_it_names(asked: dict[str, st
     for grant in (token(), token(**enough), UNLIMITED):
         grant.check_turn(turn, DEFINITIONS)
     for section, names in (("agents", ["clerk"]), ("chains", []), ("teams", ["other"])):
-        with pytest.raises(Refused, match=r"token 'app' may not use the (team 'desk'|agent 'echo'|workflow 'adding'); add it to"):
+        with pytest.raises(
+            RequestRejected, match=r"token 'app' may not use the (team 'service'|agent 'echo'|workflow 'adding'); add it to"
+        ):
             token(**{section: names}).check_turn(turn, DEFINITIONS)
 
 
@@ -67,7 +69,7 @@ def test_a_limited_token_s_chains_name_what_it_may_and_no_tools() -> None:
     for kind, name in (("agent", "echo"), ("chain", "adding"), ("wait", "")):
         grant.check_chain(chain(kind, name))
     for kind, name in (("agent", "clerk"), ("chain", "other"), ("tool", "echo"), ("skill", "adding"), ("proc", "ls")):
-        with pytest.raises(Refused, match=f"may not use the {kind} '{name}'") as refused:
+        with pytest.raises(RequestRejected, match=f"may not use the {kind} '{name}'") as refused:
             grant.check_chain(chain(kind, name))
         assert refused.value.code == "not_granted"
     token().check_chain(chain("proc", "ls"))
@@ -91,5 +93,5 @@ def test_an_approval_needs_another_token_than_the_one_that_asked_for_the_run() -
 def test_what_is_of_all_tenants_is_for_the_operator_s_token() -> None:
     Grant(tenant="", scopes=["admin"]).require_fleet()
     for grant in (token(scopes=["admin"]), Grant(tenant="", scopes=["read"])):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             grant.require_fleet()

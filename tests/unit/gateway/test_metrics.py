@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cantata.errors import UnavailableError
 from cantata.gateway import metrics
-from cantata.gateway.metrics import Watch
+from cantata.gateway.metrics import FleetMonitor
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.observability.metrics.families import FAMILIES
 from cantata.state.fleet.load import FleetLoad, QueueLoad, Waiting, queues
@@ -52,12 +52,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
 
 @pytest.fixture
-def watch(asked: list[Sequence[str]]) -> Watch:
-    return Watch(StubClient())  # type: ignore[arg-type]  # as said there
+def watch(asked: list[Sequence[str]]) -> FleetMonitor:
+    return FleetMonitor(StubClient())  # type: ignore[arg-type]  # as said there
 
 
-def exported(watch: Watch) -> dict[str, tuple[str, set[str]]]:
-    """Name → type and labels, of ours."""
+def exported(watch: FleetMonitor) -> dict[str, tuple[str, set[str]]]:
+    """PathName → type and labels, of ours."""
     text = watch.page("", "").body.decode()
     found = {}
     for family in text_string_to_metric_families(text):
@@ -67,13 +67,13 @@ def exported(watch: Watch) -> dict[str, tuple[str, set[str]]]:
     return found
 
 
-def test_all_that_the_gateway_is_said_to_show_it_shows_and_nothing_else(watch: Watch) -> None:
+def test_all_that_the_gateway_is_said_to_show_it_shows_and_nothing_else(watch: FleetMonitor) -> None:
     said = {family.name: (family.kind, set(family.labels)) for family in FAMILIES if family.source in ("gateway", "both")}
 
     assert exported(watch) == said
 
 
-def test_the_load_of_a_queue_is_what_waits_and_what_is_leased(watch: Watch) -> None:
+def test_the_load_of_a_queue_is_what_waits_and_what_is_leased(watch: FleetMonitor) -> None:
     found = watch.load().queues
 
     assert found["tools"] == QueueLoad(ready=7, leased=3, work=10, slots=6, workers=2, oldest_wait_s=1.5)
@@ -81,7 +81,7 @@ def test_the_load_of_a_queue_is_what_waits_and_what_is_leased(watch: Watch) -> N
     assert found["lost"].leased == 1, "its worker is gone, its lease is not"
 
 
-def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_for(watch: Watch) -> None:
+def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_for(watch: FleetMonitor) -> None:
     assert {"coordinator", "agents", "tools", "studio", "calm"} <= watch.load().queues.keys()
     assert "night" not in watch.load().queues
 
@@ -89,18 +89,20 @@ def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_f
     assert "night" in watch.load().queues, "and from then on"
 
 
-def test_a_queue_is_told_of_that_only_steps_name(watch: Watch) -> None:
+def test_a_queue_is_told_of_that_only_steps_name(watch: FleetMonitor) -> None:
     assert watch.load().queues["nobodys"].workers == 0
 
 
-def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(watch: Watch, asked: list[Sequence[str]]) -> None:
+def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(watch: FleetMonitor, asked: list[Sequence[str]]) -> None:
     assert watch.load_page("queue=cantata%3Aworkers&queue=gpu&queue=", "").status == 200
 
     assert "gpu" in asked[-1]
     assert "cantata:workers" not in asked[-1]
 
 
-def test_what_was_gathered_is_told_again_for_a_second(watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_gathered_is_told_again_for_a_second(
+    watch: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(3):
         watch.load()
         watch.page("", "")
@@ -111,22 +113,22 @@ def test_what_was_gathered_is_told_again_for_a_second(watch: Watch, asked: list[
     assert len(asked) == 2
 
 
-def test_the_number_of_queues_that_can_be_asked_for_is_bounded(watch: Watch, asked: list[Sequence[str]]) -> None:
+def test_the_number_of_queues_that_can_be_asked_for_is_bounded(watch: FleetMonitor, asked: list[Sequence[str]]) -> None:
     for number in range(3):
         watch.load([f"q{number}-{each}" for each in range(90)])
 
-    assert len(asked[-1]) <= metrics.MOST_NAMED + 10
+    assert len(asked[-1]) <= metrics.MAX_QUEUES + 10
     asked.clear()
     watch.load(["one-more"])
     assert asked == [], "it is not looked for, however often it is asked for"
 
 
 def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
-    watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+    watch: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("cantata.gateway.metrics.time.monotonic", lambda: now[0])
-    watch.load(["night", *(f"q{number}" for number in range(metrics.MOST_NAMED - 1))])
+    watch.load(["night", *(f"q{number}" for number in range(metrics.MAX_QUEUES - 1))])
     now[0] += metrics.REMEMBERED_S * 0.6
     watch.load(["night", "late"])
     assert "night" in asked[-1]
@@ -139,7 +141,7 @@ def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
     assert "q7" not in asked[-1]
 
 
-def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: FleetMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: object) -> FleetLoad:
         raise UnavailableError("Redis is away")
 
@@ -151,7 +153,7 @@ def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: Watch
 
 
 def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
-    watch: Watch, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+    watch: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, tries = threading.Event(), list[float]()
 
@@ -162,7 +164,7 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
         return STANDING
 
     monkeypatch.setattr("cantata.state.fleet.load.measure", hangs)
-    monkeypatch.setattr(metrics, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(metrics, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
     for _ in range(3):
         with pytest.raises(UnavailableError, match="gave no answer"):
@@ -170,7 +172,7 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
     assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
     assert len(tries) == 1, "whoever asks meanwhile begins nothing"
 
-    monkeypatch.setattr(metrics, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(metrics, "TIMEOUT_S", 20.0)
     monkeypatch.setattr(metrics, "HUNG_S", 0.0)
     assert watch.standing()[0] == STANDING, "though the first still hangs"
     free.set()

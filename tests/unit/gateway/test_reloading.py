@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cantata.gateway import config_reload
-from cantata.gateway.config_reload import files_of
+from cantata.gateway.config_reload import stat_files
 
 
 def client_of(path: Path | None) -> Any:
@@ -14,7 +14,7 @@ def client_of(path: Path | None) -> Any:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(os.path.relpath(path, folder) for path in files_of(client_of(folder / "cantata.yaml")))
+    return sorted(os.path.relpath(path, folder) for path in stat_files(client_of(folder / "cantata.yaml")))
 
 
 def test_all_files_beside_a_configuration_count_but_not_what_is_hidden_or_installed(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_all_files_beside_a_configuration_count_but_not_what_is_hidden_or_instal
         (tmp_path / name).write_text("x")
 
     assert names(tmp_path) == ["cantata.yaml", "prompts/a.md", "steps.py"]
-    assert files_of(client_of(None)) == {}
+    assert stat_files(client_of(None)) == {}
 
 
 def test_of_a_large_folder_the_nearest_files_count(tmp_path: Path, monkeypatch: Any) -> None:
@@ -40,10 +40,10 @@ def test_of_a_large_folder_the_nearest_files_count(tmp_path: Path, monkeypatch: 
 def test_a_saved_file_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "cantata.yaml"
     file.write_text("a")
-    before = files_of(client_of(file))
+    before = stat_files(client_of(file))
 
     (tmp_path / "new").write_text("b")
     os.utime(tmp_path / "new", ns=(1, 1))
     (tmp_path / "new").replace(file)
 
-    assert files_of(client_of(file)) != before
+    assert stat_files(client_of(file)) != before

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from cantata.gateway import tenant_service
-from cantata.gateway.tenant_service import Service
+from cantata.gateway.tenant_service import TenantService
 from cantata.state.fleet import registry
 from cantata.state.fleet.load import USUAL_QUEUES
 
@@ -30,11 +30,11 @@ def test_a_probe_is_answered_in_time_though_redis_hangs(monkeypatch: pytest.Monk
     monkeypatch.setattr(tenant_service, "READY_S", 0.05)
     monkeypatch.setattr(tenant_service, "Pages", lambda _: None)
     client = HungClient()
-    desk = Service(client, None)  # type: ignore[arg-type]  # as said there
+    service = TenantService(client, None)  # type: ignore[arg-type]  # as said there
 
-    assert asyncio.run(desk.faults()) == ["Redis gave no answer within 0.05 s"]
+    assert asyncio.run(service.faults()) == ["Redis gave no answer within 0.05 s"]
     client.freed.set()
-    desk.close()
+    service.close()
 
 
 class CountingClient(HungClient):
@@ -51,13 +51,13 @@ def test_however_many_probe_redis_is_asked_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tenant_service, "Pages", lambda _: None)
     monkeypatch.setattr(registry, "workers", lambda _: [])
     client = CountingClient()
-    desk = Service(client, None)  # type: ignore[arg-type]  # as said there
+    service = TenantService(client, None)  # type: ignore[arg-type]  # as said there
 
     async def probe() -> list[list[str]]:
-        together = await asyncio.gather(*(desk.faults() for _ in range(50)))
-        return [*together, await desk.faults()]
+        together = await asyncio.gather(*(service.faults() for _ in range(50)))
+        return [*together, await service.faults()]
 
     answers = asyncio.run(probe())
     assert all(len(answer) == len(USUAL_QUEUES) for answer in answers)
     assert client.asked == 1
-    desk.close()
+    service.close()
