@@ -15,7 +15,7 @@ from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
 from cantata.gateway.api import bodies, chat_socket, logs, pages, routes
 from cantata.gateway.config_reload import reload_on_change
-from cantata.gateway.edge import OuterLayer, prefix_of
+from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
 from cantata.gateway.tenant_service import TenantService
 from cantata.state.limits.request_rate import Pace

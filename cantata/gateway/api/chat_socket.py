@@ -24,9 +24,9 @@ from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.access import SUBPROTOCOL
 from cantata.gateway.api import chat_frames
 from cantata.gateway.api.chat_frames import Frame
-from cantata.gateway.edge import PathName
 from cantata.gateway.grants import Grant
 from cantata.gateway.http_errors import RequestRejected, rejection
+from cantata.gateway.outer_layer import PathName
 from cantata.gateway.request_limits import hold
 from cantata.gateway.tenant_service import TenantService, apply_mention
 from cantata.models.values import Value

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep
-from cantata.gateway.edge import PathName
+from cantata.gateway.outer_layer import PathName
 from cantata.models.values import Value
 from cantata.observability.logs.lines import LogLine
 from cantata.state.runs import log_store

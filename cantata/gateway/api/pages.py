@@ -13,8 +13,8 @@ from cantata.gateway.access import PAGES
 from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
-from cantata.gateway.edge import PathName
 from cantata.gateway.http_errors import ErrorBody, RequestRejected
+from cantata.gateway.outer_layer import PathName
 from cantata.models.wire import RunStatus
 from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
 

@@ -13,9 +13,9 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError
 from cantata.gateway.api import bodies, event_stream
 from cantata.gateway.api.bodies import document_body
-from cantata.gateway.edge import PathName
 from cantata.gateway.grants import Grant, Scope
 from cantata.gateway.http_errors import ErrorBody, RequestRejected, refused
+from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService, kind_of
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, TurnRequest
 from cantata.runs.results import REFUSALS

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from cantata.errors import ConfigError
-from cantata.gateway.edge import OuterLayer, prefix_of
+from cantata.gateway.outer_layer import OuterLayer, prefix_of
 
 
 @pytest.mark.parametrize(("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")])
