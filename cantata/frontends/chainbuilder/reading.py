@@ -36,7 +36,7 @@ def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, 
 
 
 def read_parts(instructions: object, technique: Technique) -> ChainParts:
-    """Return a chain's instructions: a list as a PromptChain takes it, or with the technique head-tail also one text. Raises ValueError."""
+    """Return a chain's instructions: a PromptChain's list, or with the technique head-tail also one text. Raises ValueError."""
     if isinstance(instructions, str):
         if technique != "head-tail":
             raise ValueError("First chain must provide instruction list: a single text is for the technique 'head-tail'")

@@ -55,8 +55,8 @@ def instructions(old: BuilderPlan, chain_id: str) -> list[object]:
         ("b", {"mode": "seriel"}, "did you mean 'serial'"),
         ("b", {"group": " "}, "a group is a text"),
         ("b c", {}, "a chain's id is made of letters"),
-        ("input", {}, "cannot be called 'input'"),
-        ("x" * 101, {}, "100 are the most"),
+        ("input", {}, "cannot be 'input'"),
+        ("x" * 101, {}, "at most 100 are allowed"),
     ],
 )
 def test_a_chain_that_does_not_fit_is_refused(chain_id: str, more: dict[str, Any], message: str) -> None:
@@ -78,7 +78,7 @@ def test_what_is_no_list_or_no_name_is_refused_in_words() -> None:
 def test_dependencies_as_one_text_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dependencies is a list of chains, such as \['a'\]"):
         added(row("a"), "b", needs="a")
-    with pytest.raises(ValueError, match=r"a chain is named by a text, not \['a'\]"):
+    with pytest.raises(ValueError, match=r"a chain's id is a text, not \['a'\]"):
         added(row("a"), "b", needs=[["a"]])  # type: ignore[list-item]  # as from a caller without types
 
 
@@ -297,5 +297,5 @@ def test_an_executor_gives_an_output_for_each_chain() -> None:
         return {chain_id: text.upper() for chain_id, text in pairs}
 
     assert executors.call(later, ["a", "b"], "x") == {"a": "X", "b": "X"}
-    with pytest.raises(ValueError, match="gives the outputs of 'a', 'b', by chain; not"):
+    with pytest.raises(ValueError, match="returns the outputs of 'a', 'b', by chain; not"):
         executors.call(lambda pairs: {"a": 1}, ["a", "b"], "x")

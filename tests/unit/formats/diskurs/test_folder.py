@@ -134,10 +134,10 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
 
 @pytest.mark.parametrize(("files", "pairs", "told"), FAULTS)
 def test_faults_are_told_with_the_nearest_known_word(
-    tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], file_faults: str
+    tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], told: str
 ) -> None:  # fmt: skip
     found = faults(tmp_path, changed(files, *pairs))
-    assert any(file_faults in fault for fault in found), found
+    assert any(told in fault for fault in found), found
     assert all(fault.startswith("line ") for fault in found), found
 
 
@@ -176,10 +176,10 @@ def test_templates_that_a_template_includes_are_read_too(tmp_path: Path) -> None
         ("{% include answer %}", "write that template's name in quotes"),
     ],
 )
-def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, file_faults: str) -> None:
+def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, told: str) -> None:
     files = {**CONCEPTS, "agents/helper/user_prompt.jinja2": text, "agents/helper/words.jinja2": "a\n{% if x %}"}
     (found,) = faults(tmp_path, files)
-    assert file_faults in found
+    assert told in found
 
 
 def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:
