@@ -1,4 +1,4 @@
-"""Runs allowed commands on behalf of steps, in an environment of named variables, and without telling secrets."""
+"""Steps that run allowed commands, with named environment variables and without secrets in the output."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ QUOTED_CHARS = 500  # of that in an error
 def proc_run(context: StepContext) -> Outcome:
     """Run an allowed command; an exit code other than 0 is an error."""
     name = context.text_param("command")
-    arguments, stdin = _given(context)
+    arguments, stdin = _arguments(context)
     done = _run(context.definitions.commands[name], arguments, stdin, local_folder(context.definitions.folder))
     secrets = secrets_in(os.environ)
-    stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not known again
+    stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not recognized
     if stderr.strip():
         log.info("command_output", command=name, stderr=stderr.strip()[-LOGGED_CHARS:])
     if done.returncode != 0:
-        said = (stderr or stdout).strip()[-QUOTED_CHARS:]
-        raise StepError(f"command exited with {done.returncode}: {said}", code="proc_error", retryable=True)
+        quoted = (stderr or stdout).strip()[-QUOTED_CHARS:]
+        raise StepError(f"command exited with {done.returncode}: {quoted}", code="proc_error", retryable=True)
     return Outcome(output={"exit_code": done.returncode, "stdout": stdout, "stderr": stderr}, usage=Usage(tool_calls=1))
 
 
-def _given(context: StepContext) -> tuple[list[str], str]:
-    """The arguments and the standard input that a node gives."""
+def _arguments(context: StepContext) -> tuple[list[str], str]:
+    """Return the arguments and the standard input from the node's input."""
     given = context.node_input
     unknown = sorted(set(given) - {"args", "stdin"})
     if unknown:

@@ -1,4 +1,4 @@
-"""Calls Python functions on behalf of steps."""
+"""Steps that call Python functions: loading, checking arguments, calling."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ log = structlog.get_logger(__name__)
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
-_imported_from: str | None = None  # the configuration's folder that modules come from now
+_imported_from: str | None = None  # the configuration's folder that modules are imported from now
 
 
 def tool_call(context: StepContext) -> Outcome:
-    """Calls a tool or skill with the node's input, or with what a model gave, as keyword arguments."""
+    """Call a tool or skill with the node's input, or with a model's arguments, as keyword arguments."""
     section, name = context.text_param("section"), context.text_param("tool")
     tool: Tool = getattr(context.definitions, section)[name]
-    function, called = _function(name, tool, context)
+    function, label = _function(name, tool, context)
     by_model = context.params.get("asked_by") == "model"
     arguments = _with_values(tool, schemas.bind(function, tool, context.node_input) if by_model else context.node_input)
     if schemas.wants_context(function):
         arguments = {**arguments, CONTEXT: WorkerToolContext.of(context)}
-    _check_arguments(called, function, arguments)
+    _check_arguments(label, function, arguments)
     fault_points.at("tool-started")
-    output = call(context, called, function, arguments)
+    output = call(context, label, function, arguments)
     fault_points.at("tool-finished")
     return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
 
 
 def _function(name: str, tool: Tool, context: StepContext) -> tuple[Function, str]:
-    """The function that a tool is, and its name in messages."""
+    """Return the function of a tool, and its name in messages."""
     if tool.script is not None:
         return inline_scripts.load(tool.script, context), f"script:{tool.script.function}"
     if tool.function is None:
-        raise StepError(f"{name!r} is an MCP server and no function", code="internal")
+        raise StepError(f"{name!r} is an MCP server, not a function", code="internal")
     return load(tool.function, local_folder(context.definitions.folder)), tool.function
 
 
 def load(name: str, folder: str | None) -> Function:
-    """The function `module:name`, from the configuration's folder or installed. Raises StepError."""
+    """Return the function `module:name`, from the configuration's folder or an installed package. Raises StepError."""
     user_code.use(folder, name.partition(":")[0].partition(".")[0])
     known = _functions.get((name, folder))
     if known is None:
@@ -89,20 +89,20 @@ def _load(name: str, folder: str | None) -> Function:
 
 
 def _import(module_name: str, folder: str | None) -> Any:
-    """Import from the folder if the module is there. Modules of another folder are forgotten first: they may have the same names."""
+    """Import a module, from the folder if it is there. Modules of another folder are unloaded first: they may have the same names."""
     global _imported_from
     if folder is None or not _is_in(Path(folder), module_name.partition(".")[0]):
         return importlib.import_module(module_name)
     if _imported_from != folder:
-        forget_folder()
+        unload_folder()
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         _imported_from = folder
     return importlib.import_module(module_name)
 
 
-def forget_folder() -> None:
-    """Have no configuration's modules importable, until one is needed again; functions that were loaded go on."""
+def unload_folder() -> None:
+    """Unload the modules of the current configuration's folder. Loaded functions still work."""
     global _imported_from
     with _importing:
         if _imported_from is None:
@@ -111,15 +111,15 @@ def forget_folder() -> None:
             sys.path.remove(_imported_from)
         folder, _imported_from = Path(_imported_from), None
         own = [name for name, module in sys.modules.copy().items() if name.partition(".")[0] not in OURS and lies_in(module, folder)]
-        for name in own:  # only now: where a package without a file lies is asked of the package that it is in
+        for name in own:  # only now: the path of a package without a file is computed from that of its parent package
             del sys.modules[name]
 
 
 def lies_in(module: object, folder: Path) -> bool:
-    """Whether a module is of a folder, by its file, or as a package without one by its place; what is installed there is not."""
+    """Return whether a module is in a folder: its file, or the folder of a package without one. Installed modules are not."""
     file = getattr(module, "__file__", None)
-    places = [Path(place) for place in ([file] if file else getattr(module, "__path__", ()))]
-    return any(place.is_relative_to(folder) and not sources.INSTALLED & set(place.relative_to(folder).parts) for place in places)
+    paths = [Path(path) for path in ([file] if file else getattr(module, "__path__", ()))]
+    return any(path.is_relative_to(folder) and not sources.INSTALLED & set(path.relative_to(folder).parts) for path in paths)
 
 
 def _is_in(folder: Path, root: str) -> bool:
@@ -136,25 +136,25 @@ def _with_values(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]) -> None:
     signature = schemas.signature_of(function)
     if signature is None:
-        return  # the call itself will tell
+        return  # the call itself will raise
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        shown = f"{name.partition(':')[2]}{signature}"
+        declared = f"{name.partition(':')[2]}{signature}"
         given = sorted(set(arguments) - {CONTEXT})
-        raise StepError(f"{error}; the function is {shown}, its input was {given}", code="bad_arguments") from error
+        raise StepError(f"{error}; the function is {declared}, its input was {given}", code="bad_arguments") from error
 
 
 def call(context: StepContext, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
-    """What the function called `name` answers. Raises StepError with the code tool_error, whatever it raises."""
+    """Return the output of the function called `name`. Raises StepError with the code tool_error for whatever it raises."""
     try:
-        answer = function(**arguments)
-        if inspect.iscoroutine(answer):
-            coroutine = cast("Coroutine[object, object, JsonValue]", answer)
-            answer = asyncio.run_coroutine_threadsafe(coroutine, context.process.loop()).result()
-        return cast(JsonValue, answer)
+        output = function(**arguments)
+        if inspect.iscoroutine(output):
+            coroutine = cast("Coroutine[object, object, JsonValue]", output)
+            output = asyncio.run_coroutine_threadsafe(coroutine, context.process.loop()).result()
+        return cast(JsonValue, output)
     except MemoryError as error:
-        traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
+        traceback.clear_frames(error.__traceback__)  # frees memory, which reporting the error needs
         raise StepError(f"{name} ran out of memory{resource_limits.limit_note()}", code="tool_error", retryable=True) from None
     except SystemExit as error:
         raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error

@@ -1,4 +1,4 @@
-"""Functions that workflows' files define: read from this worker's own files, by the digest that a run stores."""
+"""Inline script functions: read from this worker's own workflow files, by the digest that a run stores."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.schemas import Function
 
 QUEUE = "tools"
-SHOWN_DIGITS = 12  # of a digest in messages
+DIGEST_CHARS = 12  # of a digest in messages
 
 _functions: dict[tuple[str, str], Function] = {}
 
 
 def refusal(context: StepContext) -> str:
-    """Return why this worker cannot call the script of a step; nothing if it can, or the step has none."""
+    """Return why this worker cannot call the script of a step; empty if it can, or if the step has none."""
     script = script_of(context)
     if script is None or _text(script, context.definitions.folder) is not None:
         return ""
     return (
-        f"this worker has no script {script.function!r} with the digest {script.digest[:SHOWN_DIGITS]} in {script.file!r}: give it the "
+        f"this worker has no script {script.function!r} with the digest {script.digest[:DIGEST_CHARS]} in {script.file!r}: give it the "
         "configuration that the run was submitted with (CANTATA_CONFIG, or the same folder)"
     )  # fmt: skip
 
 
 def script_of(context: StepContext) -> ScriptReference | None:
-    """Return the script that a step calls."""
+    """Return the script that a step calls; None if it calls none."""
     if context.begun.spec.kind != "tool.call":
         return None
     tool = getattr(context.definitions, context.text_param("section")).get(context.text_param("tool"))
@@ -67,7 +67,7 @@ def _load(script: ScriptReference, context: StepContext) -> Function:
 
 
 def _text(script: ScriptReference, folder: str | None) -> str | None:
-    """The text of a script, from the run's folder if that is here, else from the worker's own."""
+    """Return the text of a script from the run's folder if it exists here, else from the worker's own; None if neither has it."""
     for file in _files(script, folder):
         try:
             stat = file.stat()

@@ -206,7 +206,7 @@ def test_secrets_in_the_last_words_of_a_command_are_not_told(monkeypatch: pytest
 
     error = run(failure(McpServer(command=command, env=["DESK_WORD"]), "any"))
 
-    assert str(error) == "MCP server 'desk' cannot be started: it ended; its last words: cannot log in with ***"
+    assert str(error) == "MCP server 'desk' cannot be started: it ended; its standard error ends with: cannot log in with ***"
 
 
 def test_a_variable_that_is_not_set_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,16 +351,16 @@ def test_a_listing_is_asked_for_again_of_a_server_that_was_started_again(web: Ht
 
 
 def test_a_listing_that_breaks_off_on_the_way_is_asked_for_again(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, broken = Connection._ask, list[str]()
+    request, broken = Connection._request, list[str]()
 
-    async def breaks_once(connection: Connection, request: Any, what: str, timeout_s: float) -> Any:
-        if what == "the list of tools" and not broken:
-            broken.append(what)
-            await connection.end()
-            raise ConnectionLost("the server is gone", was_sent=True)
-        return await ask(connection, request, what, timeout_s)
+    async def breaks_once(connection: Connection, send: Any, subject: str, timeout_s: float) -> Any:
+        if subject == "the list of tools" and not broken:
+            broken.append(subject)
+            await connection.close()
+            raise ConnectionLost("the connection is closed", was_sent=True)
+        return await request(connection, send, subject, timeout_s)
 
-    monkeypatch.setattr(Connection, "_ask", breaks_once)
+    monkeypatch.setattr(Connection, "_request", breaks_once)
 
     assert run(call(McpServer(url=web.url), "add", a=1)) == {"result": 2}
     assert broken
@@ -392,7 +392,7 @@ def test_an_http_server_that_dies_in_a_call_is_noticed_long_before_the_time_out(
     error = run(scenario())
 
     assert (error.code, error.retryable) == ("mcp_unavailable", True)
-    assert "broke off" in str(error)
+    assert "was lost" in str(error)
 
 
 # The end
@@ -409,7 +409,7 @@ def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: 
     from cantata.workers.tools.mcp import server_session  # noqa: PLC0415  # the SDK is imported when it is needed, here too
 
     monkeypatch.setattr(server_session, "IDLE_S", 0.2)
-    monkeypatch.setattr(server_session, "PING_S", 0.05)
+    monkeypatch.setattr(server_session, "PING_INTERVAL_S", 0.05)
     server = by_command(journal)
 
     async def scenario() -> None:

@@ -232,14 +232,14 @@ def test_arguments_become_what_the_function_declares() -> None:
         ({"user_id": {"a": 1}}, "'user_id': input should be a valid string, found a mapping"),
     ],
 )
-def test_an_argument_that_does_not_fit_is_told_with_the_schema(arguments: dict[str, JsonValue], said: str) -> None:
+def test_an_invalid_argument_is_reported_with_the_schema(arguments: dict[str, JsonValue], said: str) -> None:
     message = refusal(orders, arguments)
 
     assert said in message
     assert json.loads(message.partition("\nThe arguments are ")[2]) == schema_of(orders, PLAIN, "t").parameters
 
 
-def test_an_argument_inside_another_is_told_by_its_place() -> None:
+def test_a_nested_argument_is_reported_by_its_path() -> None:
     message = refusal(buy, {"item": {"name": "tea", "count": 0}, "place": 1, "colour": "pink", "when": "x", "mode": "slow", "price": -1})
 
     assert "'item.count': input should be greater than or equal to 1, found 0" in message
@@ -249,12 +249,12 @@ def test_an_argument_inside_another_is_told_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (decided, "decided cannot be shown to models: the type Decimal of 'decimal' cannot be read where it is run (name 'Decimal' is not"),
+        (decided, "decided has no tool schema: the type Decimal of 'decimal' cannot be evaluated on the worker (name 'Decimal' is"),
         (calls, "'back' is of type Callable[[], int], which has no JSON schema; hide the parameter"),
         (by_place, "'first' of by_place is positional-only"),
     ],
 )
-def test_a_type_without_schema_is_told_by_its_parameter(function: Callable[..., Any], said: str) -> None:
+def test_a_type_without_schema_is_reported_by_its_parameter(function: Callable[..., Any], said: str) -> None:
     with pytest.raises(StepError) as caught:
         schema_of(function, PLAIN, "t")
 

@@ -1,7 +1,7 @@
-"""Calls the tools of MCP servers, and tells what tools they have.
+"""Tools of MCP servers: calling and listing them.
 
-What speaks to them, with the SDK behind it, takes half a second to import and comes with the first call. All here runs on the event loop
-of the process, where a server's one connection lives.
+The connection class imports the SDK, which takes half a second, so it is imported with the first call. All functions here run on the
+event loop of the process, which owns one connection for each server.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _connections: dict[tuple[str, str | None, str], Connection] = {}
 
 
 async def mcp_call(context: StepContext) -> Outcome:
-    """Calls a server's tool with the node's input as its arguments."""
+    """Call a server's tool with the node's input as its arguments."""
     name, method = context.text_param("tool"), context.text_param("method")
     tools: Mapping[str, Tool] = getattr(context.definitions, context.text_param("section") or "tools")
     server = tools[name].mcp
     if server is None:
-        raise StepError(f"tool {name!r} is a function and no MCP server", code="internal")
+        raise StepError(f"tool {name!r} is a function, not an MCP server", code="internal")
     fault_points.at("tool-started")
     output = await call(
         name, server, method, context.node_input, folder=local_folder(context.definitions.folder), timeout_s=context.begun.spec.timeout_s
@@ -46,58 +46,58 @@ async def mcp_call(context: StepContext) -> Outcome:
 
 
 async def list_tools(name: str, server: McpServer, *, folder: str | None = None) -> tuple[ToolSchema, ...]:
-    """The tools of the server called `name`, as it told them last. Its command runs in `folder`.
+    """Return the tools of the server called `name`, as last listed. Its command runs in `folder`.
 
     Raises StepError with the code mcp_unavailable, timeout or tool_error.
     """
-    return await _again_if_gone(name, server, folder, lambda connection: connection.tools())
+    return await _with_reconnect(name, server, folder, lambda connection: connection.tools())
 
 
 async def call(
     name: str, server: McpServer, tool: str, arguments: Mapping[str, JsonValue],
     *, folder: str | None = None, timeout_s: float | None = None,
 ) -> JsonValue:  # fmt: skip
-    """What a tool of the server called `name` answers: its structured content, else its text, a list if there are several.
+    """Call a tool of the server called `name`; return its structured content, else its text, or a list if there are several texts.
 
     Images, sounds and files come as `{type, mimeType, bytes}`. `timeout_s` wins over the server's own. Raises StepError with the code
     unknown_tool, tool_error (the message is the server's), bad_output, timeout or mcp_unavailable.
     """
 
-    async def called(connection: Connection) -> JsonValue:
+    async def call_tool(connection: Connection) -> JsonValue:
         if tool not in _names(await connection.tools()):
-            known = _names(await connection.tools(fresh=True))  # not every server says that its tools changed
+            known = _names(await connection.tools(fresh=True))  # not every server notifies that its tools changed
             if tool not in known:
                 raise StepError(f"MCP server {name!r} has no tool {tool!r}{did_you_mean(tool, known)}", code="unknown_tool")
         return await connection.call(tool, arguments, timeout_s)
 
-    return await _again_if_gone(name, server, folder, called)
+    return await _with_reconnect(name, server, folder, call_tool)
 
 
 async def close() -> None:
     """Close all connections."""
-    await asyncio.gather(*(connection.end() for connection in _connections.values()))
+    await asyncio.gather(*(connection.close() for connection in _connections.values()))
 
 
-async def _again_if_gone(name: str, server: McpServer, folder: str | None, ask: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """Ask, and once more by a new connection if the one there was is gone and its server cannot have begun what was asked."""
+async def _with_reconnect(name: str, server: McpServer, folder: str | None, request: Callable[[Connection], Awaitable[Result]]) -> Result:
+    """Send a request; repeat it on a new connection if the old one was lost before the server can have begun the request."""
     try:
-        return await ask(await _connected(name, server, folder))
+        return await request(await _connection(name, server, folder))
     except ConnectionLost as error:
         if error.was_sent:
             raise
-        return await ask(await _connected(name, server, folder))
+        return await request(await _connection(name, server, folder))
 
 
-async def _connected(name: str, server: McpServer, folder: str | None) -> Connection:
-    """The connection to a server: the one there is, else a new one."""
-    opened = await asyncio.to_thread(_connection_class)
+async def _connection(name: str, server: McpServer, folder: str | None) -> Connection:
+    """Return the open connection to a server, or a new one."""
+    connection_class = await asyncio.to_thread(_connection_class)
     key = (name, folder, server.model_dump_json())
-    known = _connections.get(key)
-    if known is None or known.is_over:
-        for other in [other for other, connection in _connections.items() if connection.is_over]:
-            del _connections[other]
-        known = _connections[key] = opened(name, server, folder)
-    return known
+    connection = _connections.get(key)
+    if connection is None or connection.is_closed:
+        for closed in [other for other, connection in _connections.items() if connection.is_closed]:
+            del _connections[closed]
+        connection = _connections[key] = connection_class(name, server, folder)
+    return connection
 
 
 def _connection_class() -> type[Connection]:

@@ -1,4 +1,4 @@
-"""Tells which MCP servers do not answer a worker: called as a tool of its own, by who wants to know before agents need them."""
+"""A tool that checks MCP servers from a worker, before agents need them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cantata.workers.tools import mcp
 
 
 async def faults(servers: Mapping[str, JsonValue], folder: str | None) -> list[str]:
-    """What is wrong with those that do not tell their tools."""
-    said = await asyncio.gather(*(_fault(name, McpServer.model_validate(server), folder) for name, server in servers.items()))
-    return list(filter(None, said))
+    """Return the errors of the servers that do not list their tools."""
+    errors = await asyncio.gather(*(_fault(name, McpServer.model_validate(server), folder) for name, server in servers.items()))
+    return list(filter(None, errors))
 
 
 async def _fault(name: str, server: McpServer, folder: str | None) -> str:

@@ -26,182 +26,183 @@ from cantata.workers.tools.mcp.transports import Read, Write
 
 log = structlog.get_logger(__name__)
 
-PING_S = 2.0  # a server that is gone is found this fast, where the transport does not tell: HTTP waits on for an answer that was lost
-PING_PATIENCE_S = 30.0  # a server that does one thing at a time answers a ping late, and need not answer it at all
-MAX_TEXT = 400  # characters that are kept of what a server says of a failure
-IDLE_S = 900.0  # so that the servers of configurations that nobody uses any more do not stay
+PING_INTERVAL_S = 2.0  # finds a server that has ended, where the transport does not: HTTP waits on for an answer that was lost
+PING_TIMEOUT_S = 30.0  # a server that executes one request at a time answers a ping late, or not at all
+MAX_TEXT_CHARS = 400  # of a server's text about a failure
+IDLE_S = 900.0  # so that the servers of configurations that are no longer used do not stay
 CLOSE_S = 5.0  # the SDK gives a command 2 s to end by itself, and 2 s after SIGTERM
 
 CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 UNKNOWN_SESSION = (32600, "Session terminated")
-"""Errors that the SDK makes itself: of a stream that ended, and of an HTTP server that forgot us (404), so has not done what we ask."""
+"""Errors that the SDK makes itself: for a stream that ended, and for an HTTP server that lost the session (404) and executed nothing."""
 
 Result = TypeVar("Result")
 
 
 class Connection:
-    """A server that is asked by many steps at once.
+    """A connection to a server, for many concurrent requests.
 
-    What the SDK enters in a task it must leave in the same task. So the connection has a task of its own for as long as it lives.
+    The SDK requires that a context is left by the task that entered it. So the connection has a task of its own until it is closed.
     """
 
     def __init__(self, name: str, server: McpServer, folder: str | None) -> None:
-        """Connect to the server called `name`; a command is run in `folder`."""
-        self.is_over = False
-        """It is of no use any more."""
+        """Connect to the server called `name`; its command runs in `folder`."""
+        self.is_closed = False
         self._name = name
         self._server = server
         self._secrets = transports.secrets_of(server)
         self._stderr = StderrTail()
-        self._streams = partial(transports.opened, server, folder, self._stderr)
-        self._why = "it was closed"
+        self._streams = partial(transports.open_streams, server, folder, self._stderr)
+        self._close_reason = "it was closed"
         self._loop = asyncio.get_running_loop()
         self._session: asyncio.Future[ClientSession] = self._loop.create_future()
-        self._session.add_done_callback(asyncio.Future.exception)  # if it fails when nobody waits any more, asyncio need not say so
+        self._session.add_done_callback(asyncio.Future.exception)  # so that asyncio does not log an exception that nobody awaits
         self._tools: tuple[ToolSchema, ...] | None = None
-        self._changes = 0  # how often the server said that its tools changed
+        self._tool_changes = 0  # notifications of the server that its tools changed
         self._listing = asyncio.Lock()
-        self._asking = 0  # requests under way
-        self._asked_at = self._loop.time()
+        self._open_requests = 0
+        self._used_at = self._loop.time()
         self._notices: set[asyncio.Task[None]] = set()
-        # In a context of its own: it outlives the step that connects first, and is not to carry its names and its trace.
-        self._task = asyncio.create_task(self._live(), name=f"mcp {name}", context=Context())
+        # In a context of its own: it outlives the step that connects first, and must not carry its log names and trace.
+        self._task = asyncio.create_task(self._run(), name=f"mcp {name}", context=Context())
 
     async def tools(self, *, fresh: bool = False) -> tuple[ToolSchema, ...]:
-        """What the server can do: as it was told last, unless the server said that it changed, or it is to be `fresh`."""
+        """Return the server's tools, from a cache until the server notifies of a change; list them anew if `fresh`."""
         async with self._listing:
             if self._tools is None or fresh:
-                changes = self._changes
+                changes = self._tool_changes
                 try:
-                    listed = await self._ask(_listed, "the list of tools", self._server.timeout_s)
+                    listed = await self._request(_list_tools, "the list of tools", self._server.timeout_s)
                 except ConnectionLost as error:
-                    raise ConnectionLost(str(error), was_sent=False) from None  # no harm if it is asked for twice
-                self._tools = listed if changes == self._changes else None
+                    raise ConnectionLost(str(error), was_sent=False) from None  # listing twice does no harm
+                self._tools = listed if changes == self._tool_changes else None
                 return listed
             return self._tools
 
     async def call(self, tool: str, arguments: Mapping[str, JsonValue], timeout_s: float | None) -> JsonValue:
-        """What a tool answers."""
-        result = await self._ask(
+        """Call a tool; return its output. Raises StepError if the tool failed."""
+        result = await self._request(
             lambda session: session.call_tool(tool, dict(arguments)), f"tool {tool!r}", timeout_s or self._server.timeout_s
         )
-        answer = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         if result.isError:
-            message = redact(tool_results.text_of(answer), self._secrets) or f"tool {tool!r} failed and does not say why"
+            message = redact(tool_results.text_of(dumped), self._secrets) or f"tool {tool!r} failed without a message"
             raise StepError(message, code="tool_error", retryable=True)
-        return tool_results.output_of(answer)
+        return tool_results.output_of(dumped)
 
-    async def end(self) -> None:
-        """Close it, and wait until it is closed."""
-        self._end()
+    async def close(self) -> None:
+        """Close the connection, and wait until it is closed."""
+        self._close()
         await asyncio.wait((self._task,))
 
-    def _end(self) -> None:
-        if not self.is_over:
-            self.is_over = True
+    def _close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
             self._task.cancel()
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: Callable[[ClientSession], Coroutine[Any, Any, Result]], what: str, timeout_s: float) -> Result:
+    async def _request(self, send: Callable[[ClientSession], Coroutine[Any, Any, Result]], subject: str, timeout_s: float) -> Result:
+        """Send a request and return its result; `subject` names it in errors."""
         session = await asyncio.shield(self._session)
-        number: int | None = None
+        request_id: int | None = None
 
-        async def asked() -> Result:
-            nonlocal number
-            number = session._request_id  # it will have this one, which the SDK tells nobody
-            return await request(session)
+        async def noting_id() -> Result:
+            nonlocal request_id
+            request_id = session._request_id  # the id that the request will have, which the SDK does not return
+            return await send(session)
 
-        asking = asyncio.create_task(asked())
-        self._asking += 1
+        request = asyncio.create_task(noting_id())
+        self._open_requests += 1
         try:
-            await asyncio.wait((asking, self._task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-            if self._task.done():  # the SDK leaves those who wait alone then
-                raise ConnectionLost(f"MCP server {self._name!r} broke off: {self._why}", was_sent=True)
-            message = f"{what} of MCP server {self._name!r} did not answer within {timeout_s:g} s"
+            await asyncio.wait((request, self._task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if request.done():
+                return request.result()
+            if self._task.done():  # the SDK does not end its pending requests then
+                raise ConnectionLost(f"the connection to MCP server {self._name!r} was lost: {self._close_reason}", was_sent=True)
+            message = f"{subject} of MCP server {self._name!r} did not answer within {timeout_s:g} s"
             raise StepError(message, code="timeout", retryable=True)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._end()
-            raise ConnectionLost(f"MCP server {self._name!r} is gone", was_sent=False) from None
+            self._close()
+            raise ConnectionLost(f"the connection to MCP server {self._name!r} is closed", was_sent=False) from None
         except McpError as error:
-            raise await self._refused(error, what) from None  # its own text may hold a secret
-        except (RuntimeError, ValueError) as error:  # the SDK's words for what is against the protocol, or the tool's own schema
-            raise StepError(f"{what} of MCP server {self._name!r}: {self._clean(str(error))}", code="bad_output") from None
+            raise await self._error_of(error, subject) from None  # its own text may hold a secret
+        except (RuntimeError, ValueError) as error:  # the SDK's errors for a breach of the protocol, or of the tool's own schema
+            raise StepError(f"{subject} of MCP server {self._name!r}: {self._clean(str(error))}", code="bad_output") from None
         finally:
-            self._asking -= 1
-            self._asked_at = self._loop.time()
-            if not asking.done():
-                asking.cancel()
-                if number is not None:
-                    self._withdraw(session, number)
+            self._open_requests -= 1
+            self._used_at = self._loop.time()
+            if not request.done():
+                request.cancel()
+                if request_id is not None:
+                    self._send_cancellation(session, request_id)
 
-    async def _refused(self, error: McpError, what: str) -> StepError:
+    async def _error_of(self, error: McpError, subject: str) -> StepError:
         if _is(UNKNOWN_SESSION, error):
-            self._end()
-            return ConnectionLost(f"MCP server {self._name!r} does not know us any more", was_sent=False)
+            self._close()
+            return ConnectionLost(f"MCP server {self._name!r} no longer knows our session", was_sent=False)
         if _is(CLOSED, error):
-            await self._stderr.end()
-            self._end()
-            return ConnectionLost(f"MCP server {self._name!r} ended before {what} answered{self._last_words()}", was_sent=True)
-        return StepError(f"{what} of MCP server {self._name!r}: {self._clean(error.error.message)}", code="tool_error")
+            await self._stderr.read_to_end()
+            self._close()
+            return ConnectionLost(f"MCP server {self._name!r} ended before {subject} answered{self._stderr_note()}", was_sent=True)
+        return StepError(f"{subject} of MCP server {self._name!r}: {self._clean(error.error.message)}", code="tool_error")
 
-    def _withdraw(self, session: ClientSession, number: int) -> None:
-        """Tell the server that nobody waits for a request any more."""
-        parameters = types.CancelledNotificationParams(requestId=number, reason="it is not waited for any longer")
+    def _send_cancellation(self, session: ClientSession, request_id: int) -> None:
+        """Notify the server that a request was cancelled."""
+        parameters = types.CancelledNotificationParams(requestId=request_id, reason="the client stopped waiting")
         notice = types.ClientNotification(types.CancelledNotification(params=parameters))
-        sending = asyncio.create_task(_sent(session, notice))
+        sending = asyncio.create_task(_notify(session, notice))
         self._notices.add(sending)
         sending.add_done_callback(self._notices.discard)
 
-    # --- living -----------------------------------------------------------------------------------------------------
+    # --- the connection's task --------------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
-        late = self._loop.call_later(self._server.connect_timeout_s, self._give_up)
+    async def _run(self) -> None:
+        connect_timer = self._loop.call_later(self._server.connect_timeout_s, self._time_out)
         try:
-            async with asyncio.timeout(None) as closing, self._streams() as streams, self._spoken(*streams) as session:
+            async with asyncio.timeout(None) as closing, self._streams() as streams, self._new_session(*streams) as session:
                 try:
                     await session.initialize()
-                    late.cancel()
-                    self._asked_at = self._loop.time()
+                    connect_timer.cancel()
+                    self._used_at = self._loop.time()
                     self._session.set_result(session)
-                    await self._stay(session)
+                    await self._keep_open(session)
                 finally:
-                    self.is_over = True
+                    self.is_closed = True
                     closing.reschedule(self._loop.time() + CLOSE_S)
-        except Exception as error:  # noqa: BLE001  # whatever the SDK and what it stands on raise, mostly in groups
+        except Exception as error:  # noqa: BLE001  # whatever the SDK and its libraries raise, mostly in groups
             first = _first(error)
-            self._why = self._reason(first)
+            self._close_reason = self._reason(first)
             self._fail(
-                f"cannot be {'reached' if self._server.url else 'started'}: {self._why}",
+                f"cannot be {'reached' if self._server.url else 'started'}: {self._close_reason}",
                 retryable=not isinstance(first, (OSError, StepError)),
             )
-            log.info("mcp_closed", server=self._name, reason=self._why)
+            log.info("mcp_closed", server=self._name, reason=self._close_reason)
         finally:
-            late.cancel()
-            self.is_over = True
+            connect_timer.cancel()
+            self.is_closed = True
             self._fail("was closed before it was ready")
 
-    async def _stay(self, session: ClientSession) -> None:
-        """Stay for as long as the server is there and used."""
-        while self._asking or self._loop.time() < self._asked_at + IDLE_S:
-            await asyncio.sleep(PING_S)
-            if self._asking:
+    async def _keep_open(self, session: ClientSession) -> None:
+        """Return when the connection was idle for long; ping the server while requests are open. Raises McpError if it has ended."""
+        while self._open_requests or self._loop.time() < self._used_at + IDLE_S:
+            await asyncio.sleep(PING_INTERVAL_S)
+            if self._open_requests:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(PING_PATIENCE_S):
+                    async with asyncio.timeout(PING_TIMEOUT_S):
                         await _ping(session)
 
-    def _give_up(self) -> None:
-        self._fail(f"was not ready within {self._server.connect_timeout_s:g} s{self._last_words()}")
-        self._end()
+    def _time_out(self) -> None:
+        self._fail(f"was not ready within {self._server.connect_timeout_s:g} s{self._stderr_note()}")
+        self._close()
 
-    def _fail(self, what: str, *, retryable: bool = True) -> None:
+    def _fail(self, fault: str, *, retryable: bool = True) -> None:
+        """Fail the requests that wait for the session, if it is not there yet."""
         if not self._session.done():
-            self._session.set_exception(StepError(f"MCP server {self._name!r} {what}", code="mcp_unavailable", retryable=retryable))
+            self._session.set_exception(StepError(f"MCP server {self._name!r} {fault}", code="mcp_unavailable", retryable=retryable))
 
     def _clean(self, text: str) -> str:
-        """A text from outside as it may be told: without secrets, and in one line."""
+        """Return a text from outside without secrets, and in one line."""
         return " ".join(redact(text, self._secrets).split())
 
     def _reason(self, error: BaseException) -> str:
@@ -210,25 +211,26 @@ class Connection:
         if _is(UNKNOWN_SESSION, error):
             return f"there is none at {self._clean(str(self._server.url))} (404)"
         if _is(CLOSED, error) or isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError):
-            return f"it ended{self._last_words()}"
-        return f"{self._clean(str(error))[:MAX_TEXT] or type(error).__name__}{self._last_words()}"
+            return f"it ended{self._stderr_note()}"
+        return f"{self._clean(str(error))[:MAX_TEXT_CHARS] or type(error).__name__}{self._stderr_note()}"
 
-    def _last_words(self) -> str:
-        said = self._clean(self._stderr.text)[-MAX_TEXT:]
-        return f"; its last words: {said}" if said else ""
+    def _stderr_note(self) -> str:
+        """Return the end of the command's standard error as the end of a message; empty if there is none."""
+        tail = self._clean(self._stderr.text)[-MAX_TEXT_CHARS:]
+        return f"; its standard error ends with: {tail}" if tail else ""
 
-    def _spoken(self, read: Read, write: Write) -> ClientSession:
-        about = types.Implementation(name="cantata", version=cantata.__version__)
-        return ClientSession(read, write, message_handler=self._heard, client_info=about)
+    def _new_session(self, read: Read, write: Write) -> ClientSession:
+        client = types.Implementation(name="cantata", version=cantata.__version__)
+        return ClientSession(read, write, message_handler=self._on_message, client_info=client)
 
-    async def _heard(self, message: object) -> None:
-        """Takes in what the server says unasked."""
+    async def _on_message(self, message: object) -> None:
+        """Drop the cached tools when the server notifies that they changed."""
         if isinstance(message, types.ServerNotification) and isinstance(message.root, types.ToolListChangedNotification):
-            self._changes += 1
+            self._tool_changes += 1
             self._tools = None
 
 
-async def _listed(session: ClientSession) -> tuple[ToolSchema, ...]:
+async def _list_tools(session: ClientSession) -> tuple[ToolSchema, ...]:
     tools: list[types.Tool] = []
     page = None
     while page is None or page.nextCursor:
@@ -238,7 +240,7 @@ async def _listed(session: ClientSession) -> tuple[ToolSchema, ...]:
 
 
 async def _ping(session: ClientSession) -> None:
-    """Ask whether the server is there. Raises McpError if it is not; one that knows no pings is."""
+    """Ping the server. Raises McpError if the connection is lost; a server that does not support pings counts as alive."""
     try:
         await session.send_ping()
     except McpError as error:
@@ -246,8 +248,8 @@ async def _ping(session: ClientSession) -> None:
             raise
 
 
-async def _sent(session: ClientSession, notice: types.ClientNotification) -> None:
-    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the connection is over, and with it what was asked
+async def _notify(session: ClientSession, notice: types.ClientNotification) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the connection is closed, and the request with it
         await session.send_notification(notice)
 
 

@@ -1,4 +1,4 @@
-"""The end of a connection to an MCP server, as those that wait for an answer are told of it."""
+"""The error of requests whose connection to an MCP server was lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cantata.errors import StepError
 
 
 class ConnectionLost(StepError):
-    """The connection is over. The server may have done what was asked if it `was_sent`."""
+    """The connection was lost. If the request `was_sent`, the server may have executed it."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message, code="mcp_unavailable", retryable=True)

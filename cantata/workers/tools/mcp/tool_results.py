@@ -1,4 +1,4 @@
-"""What a tool of an MCP server answered, as JSON for steps and as text for people."""
+"""Results of tools of MCP servers, as JSON for steps and as text for people."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import cast
 
 from cantata.models.values import JsonValue
 
-Answer = Mapping[str, JsonValue]
+CallToolResult = Mapping[str, JsonValue]
 """The result of a `tools/call`, as the protocol writes it."""
 
 
-def output_of(answer: Answer) -> JsonValue:
-    """The structured content if there is any, else the content: one part as it is, several as a list, none as null."""
-    structured = answer.get("structuredContent")
+def output_of(result: CallToolResult) -> JsonValue:
+    """Return the structured content if there is any, else the content: one part as it is, several as a list, none as null."""
+    structured = result.get("structuredContent")
     if structured is not None:
         return structured
-    parts = [_part(part) for part in _content(answer)]
+    parts = [_part(part) for part in _content(result)]
     return parts[0] if len(parts) == 1 else parts or None
 
 
-def text_of(answer: Answer) -> str:
-    """The texts of the content."""
-    return "\n".join(str(part["text"]) for part in _content(answer) if part.get("type") == "text")
+def text_of(result: CallToolResult) -> str:
+    """Return the texts of the content."""
+    return "\n".join(str(part["text"]) for part in _content(result) if part.get("type") == "text")
 
 
-def _content(answer: Answer) -> list[dict[str, JsonValue]]:
-    return cast("list[dict[str, JsonValue]]", answer.get("content") or [])
+def _content(result: CallToolResult) -> list[dict[str, JsonValue]]:
+    return cast("list[dict[str, JsonValue]]", result.get("content") or [])
 
 
 def _part(part: dict[str, JsonValue]) -> JsonValue:
@@ -42,5 +42,5 @@ def _part(part: dict[str, JsonValue]) -> JsonValue:
 
 
 def _bytes(base64: str) -> int:
-    """How many bytes a text in base64 stands for."""
+    """Return the number of bytes that a base64 text encodes."""
     return len(base64) * 3 // 4 - base64[-2:].count("=")

@@ -1,4 +1,4 @@
-"""What messages to an MCP server go through: the standard streams of a command, or HTTP. Secrets come from the environment only here."""
+"""Transports to MCP servers: the standard streams of a command, or HTTP. Secrets are read from the environment only here."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from cantata.observability.logs.secrets import SECRET_SIZE, secrets_in
 from cantata.workers.code.environment import environment, variable
 from cantata.workers.tools.mcp.stderr_tail import StderrTail, captured_stderr
 
-SHORTEST_SECRET = 4  # shorter values are numbers and words, and would tear holes in every text
+MIN_SECRET_CHARS = 4  # shorter values are numbers and words, and would be redacted all over a text
 
 Read = MemoryObjectReceiveStream[SessionMessage | Exception]
 Write = MemoryObjectSendStream[SessionMessage]
 Streams = tuple[Read, Write]
 
-logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what a server wrote, which may be secret; what is wrong is told by us
+logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what a server wrote, which may be secret; errors are logged by us
 
 
-def opened(server: McpServer, folder: str | None, words: StderrTail) -> AbstractAsyncContextManager[Streams]:
-    """The streams from and to a server; a command runs in `folder`, and its last words are kept."""
-    return _by_address(server, server.url) if server.url else _by_command(server, folder, words)
+def open_streams(server: McpServer, folder: str | None, stderr: StderrTail) -> AbstractAsyncContextManager[Streams]:
+    """Open the streams from and to a server; a command runs in `folder`, and `stderr` keeps the end of its standard error."""
+    return _over_http(server, server.url) if server.url else _over_stdio(server, folder, stderr)
 
 
 def secrets_of(server: McpServer) -> list[str]:
-    """What a server is given and must not be told on, and whatever else is secret here, longest first."""
+    """Return the values to redact, longest first: those of the server's variables, and all other secrets of this process."""
     values = [os.environ.get(variable, "").strip() for variable in (*server.env, *server.headers.values())]
-    given = [value for value in values if len(value) >= SHORTEST_SECRET]
+    given = [value for value in values if len(value) >= MIN_SECRET_CHARS]
     parts = [part for value in given for part in value.split() if len(part) >= SECRET_SIZE]  # the key of "Bearer KEY", the lines of a file
     return sorted({*given, *parts, *secrets_in(os.environ)}, key=len, reverse=True)
 
 
 @asynccontextmanager
-async def _by_command(server: McpServer, folder: str | None, words: StderrTail) -> AsyncIterator[Streams]:
+async def _over_stdio(server: McpServer, folder: str | None, stderr: StderrTail) -> AsyncIterator[Streams]:
     command, *arguments = server.command
     parameters = StdioServerParameters(
         command=command, args=arguments, env=environment(server.env), cwd=folder, encoding_error_handler="replace"
     )
-    async with captured_stderr(words) as errors, stdio_client(parameters, errors) as streams:
-        errors.close()  # the command has its own
+    async with captured_stderr(stderr) as errors, stdio_client(parameters, errors) as streams:
+        errors.close()  # the command has inherited it
         yield streams
 
 
 @asynccontextmanager
-async def _by_address(server: McpServer, url: str) -> AsyncIterator[Streams]:
+async def _over_http(server: McpServer, url: str) -> AsyncIterator[Streams]:
     headers = {header: variable(name).strip() for header, name in server.headers.items()}
-    # How long an answer may take is for the calls to say, and how many may wait at once for the worker's slots.
+    # Each call has a time-out of its own, and the worker's slots bound the number of concurrent calls.
     timeout = httpx.Timeout(server.connect_timeout_s, read=None)
     async with (
         httpx.AsyncClient(headers=headers, timeout=timeout, limits=httpx.Limits(max_connections=None)) as client,

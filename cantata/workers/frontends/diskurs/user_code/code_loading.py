@@ -104,7 +104,7 @@ class CodeFolder:
         place = self._place(file)
         path = [str(place), str(self._folder)]
         with _import_lock, compatibility.importable():
-            functions.forget_folder()
+            functions.unload_folder()
             ours = self._visible_modules(place)
             hidden = {name: sys.modules[name] for name in ours if name in sys.modules}
             before = set(sys.modules)
