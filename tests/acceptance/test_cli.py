@@ -195,13 +195,13 @@ def test_one_command_is_enough_and_leaves_nothing_running_but_the_run_kept(alone
 def test_ctrl_c_leaves_the_run_to_itself_on_a_stack_that_stays(alone: Folder) -> None:
     command = alone.start("chain", "gated", "--input", '{"name": "late"}')
     assert command.stderr is not None
-    told = read_until(command.stderr, "started gate")
+    printed = read_until(command.stderr, "started gate")
 
     command.send_signal(signal.SIGINT)
     _, rest = command.communicate(timeout=PATIENCE_S)
 
     assert command.returncode == 130
-    run_id = re.findall(r"accepted (\S+)", "".join(told))[0]
+    run_id = re.findall(r"accepted (\S+)", "".join(printed))[0]
     assert f"submit runs follow {run_id}" in rest
     assert "submit down" in rest
     alone.open("late")
@@ -230,7 +230,7 @@ def test_two_stacks_in_one_folder_are_refused_with_the_reason(alone: Folder) -> 
     assert first.returncode == 0
 
 
-def test_a_bad_request_is_told_before_a_stack_is_waited_for(alone: Folder) -> None:
+def test_a_bad_request_fails_before_a_stack_is_waited_for(alone: Folder) -> None:
     done = alone.submit("chain", "duobles")
 
     assert done.returncode == 2
@@ -462,7 +462,7 @@ def test_on_a_terminal_the_tree_is_shown_and_the_answer_at_the_end(kept: Folder)
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # Linux says so when the last process has closed the other side
+    except OSError:  # Linux does this when the last process has closed the other side
         return b""
 
 
@@ -504,7 +504,7 @@ def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folde
     assert f"gateway and run pages: {address}" in kept.submit("status").stdout
 
 
-def test_up_told_twice_changes_nothing(kept: Folder) -> None:
+def test_a_second_up_changes_nothing(kept: Folder) -> None:
     before = kept.json("status")
 
     done = kept.submit("up", "--no-flower")
@@ -514,7 +514,7 @@ def test_up_told_twice_changes_nothing(kept: Folder) -> None:
     assert kept.json("status")["processes"] == before["processes"]
 
 
-def test_workers_can_be_added_and_end_when_they_are_told_to(kept: Folder) -> None:
+def test_workers_can_be_added_and_stopped(kept: Folder) -> None:
     command = kept.start("worker", "coordinator", "gpu", "--name", "extra", "--concurrency", "1")
     eventually(lambda: {"extra-coordinator", "extra-gpu"} <= _workers(kept).keys())
 

@@ -73,7 +73,7 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_says_what_the_command_itself_says(name: str) -> None:
+def test_the_table_has_the_description_of_each_command(name: str) -> None:
     assert (command_of(name).help or "").startswith(COMMANDS[name][1])
 
 
@@ -118,7 +118,7 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         (["turn"], "Missing argument 'TEXT'"),
         (["turn", "a", "b"], "unexpected extra argument"),
@@ -137,11 +137,11 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
         (["worker"], "Missing argument 'QUEUE...'"),
     ],
 )
-def test_wrong_usage_is_told_with_status_2(typed: list[str], said: str) -> None:
+def test_wrong_usage_has_status_2(typed: list[str], message: str) -> None:
     result = run(*typed)
 
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stdout == ""
 
 
@@ -165,7 +165,7 @@ def test_an_expected_error_is_its_sentence_and_its_status(error: CantataError, s
     assert result.stdout == ""
 
 
-def test_an_unforeseen_error_is_one_line_that_tells_where_the_details_are() -> None:
+def test_an_unexpected_error_is_one_line_that_names_the_way_to_its_details() -> None:
     result = CliRunner().invoke(raising(KeyError("a\nb")), env=NO_SERVICE)
 
     assert result.exit_code == 1
@@ -201,7 +201,7 @@ def test_a_worker_without_a_redis_is_refused() -> None:
     assert "set REDIS_URL" in result.stderr
 
 
-def test_status_without_anything_has_status_3_and_says_so_as_json_too() -> None:
+def test_status_without_a_service_has_status_3_with_json_too() -> None:
     result = run("status", "--json")
 
     assert result.exit_code == 3
@@ -242,7 +242,7 @@ def documents(folder: Path) -> Path:
 
 @pytest.mark.usefixtures("documents")
 @pytest.mark.parametrize("file", ["chain.yaml", "configs/default.yaml", "-"])
-def test_a_sound_document_is_said_to_be_well(file: str) -> None:
+def test_a_sound_document_has_no_faults(file: str) -> None:
     result = run("check", file, given=CHAIN)
 
     assert result.exit_code == 0
@@ -250,7 +250,7 @@ def test_a_sound_document_is_said_to_be_well(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (
             "name: double, input: {n: 1}",
@@ -267,17 +267,17 @@ def test_a_sound_document_is_said_to_be_well(file: str) -> None:
         ("{n: 2}}", "{n: 2}, next_node: read}", "form a cycle"),
     ],
 )
-def test_a_fault_of_a_chain_is_told_with_its_line(documents: Path, old: str, new: str, said: str) -> None:
+def test_a_fault_of_a_chain_has_its_line(documents: Path, old: str, new: str, message: str) -> None:
     (documents / "chain.yaml").write_text(CHAIN.replace(old, new))
 
     result = run("check", "chain.yaml")
 
     assert result.exit_code == 2
-    assert said in result.stdout
+    assert message in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ("tools:\n  double: {function: 'my_tools:dobule'}\n", "line 2: tools.double.function: function 'dobule' is not in my_tools.py"),
         ("tols: {}\n", "line 1: tols: unknown key 'tols'; did you mean 'tools'?"),
@@ -288,13 +288,13 @@ def test_a_fault_of_a_chain_is_told_with_its_line(documents: Path, old: str, new
         ("a: [\n", "this is no YAML"),
     ],
 )
-def test_a_fault_of_a_configuration_is_told_with_its_line(documents: Path, config: str, said: str) -> None:
+def test_a_fault_of_a_configuration_has_its_line(documents: Path, config: str, message: str) -> None:
     (documents / "configs" / "default.yaml").write_text(config)
 
     result = run("check", "configs/default.yaml")
 
     assert result.exit_code == 2
-    assert said in result.stdout
+    assert message in result.stdout
 
 
 def test_faults_are_values_for_programs(documents: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_plan_is_a_graph_for_programs() -> None:
     assert [list(Signature.from_dict(each).args) for each in plan["canvas"]] == [["RUN", ["read"]], ["RUN", ["last"]]]
 
 
-def test_a_request_without_an_input_is_told_what_it_reads_from_it(folder: Path) -> None:
+def test_a_request_without_an_input_is_described_with_what_it_reads_from_it(folder: Path) -> None:
     nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: aa.foo, by: input.by}}]"
     (folder / "draft.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
 
@@ -350,7 +350,7 @@ def test_a_request_without_an_input_is_told_what_it_reads_from_it(folder: Path) 
     assert "line 2: nodes[0] 'a'.input_map.text: 'aa' is neither a node of the chain nor an input" in run_with_input.stderr
 
 
-def test_an_input_that_is_missing_is_told_before_anything_runs(folder: Path) -> None:
+def test_a_missing_input_is_a_fault_before_anything_runs(folder: Path) -> None:
     nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: text}}]"
     (folder / "needy.yaml").write_text(f"entry_node: a\ninputs:\n  text: string\nnodes: {nodes}")
 
@@ -400,12 +400,12 @@ def test_an_unknown_kind_hides_no_other_fault(folder: Path) -> None:
     nodes = "[{node_id: a, kind: tol, next_node: bb}, {node_id: b, kind: agent, name: nobody}]"
     (folder / "wrong.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
 
-    told = run("check", "wrong.yaml").stdout
+    output = run("check", "wrong.yaml").stdout
 
-    assert "nodes[0] 'a'.kind: expected 'tool'," in told
-    assert "found 'tol'; did you mean 'tool'?" in told
-    assert "nodes[0] 'a'.next_node: node 'bb' is not in the chain; did you mean 'b'?" in told
-    assert "'nobody' is not under" in told
+    assert "nodes[0] 'a'.kind: expected 'tool'," in output
+    assert "found 'tol'; did you mean 'tool'?" in output
+    assert "nodes[0] 'a'.next_node: node 'bb' is not in the chain; did you mean 'b'?" in output
+    assert "'nobody' is not under" in output
 
 
 def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder: Path) -> None:
@@ -422,14 +422,14 @@ def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder
     )
 
 
-def test_a_module_that_ends_its_process_when_it_is_imported_is_told(folder: Path) -> None:
+def test_a_module_that_ends_its_process_when_it_is_imported_is_a_fault(folder: Path) -> None:
     (folder / "leaves.py").write_text("import os\nos._exit(3)\ndef f(): ...")
     (folder / "desk.yaml").write_text('tools: {a: {function: "leaves:f"}}')
 
     assert "module 'leaves' cannot be imported here: the process that imports it ended with status 3" in run("check", "desk.yaml").stdout
 
 
-def test_a_configuration_in_place_of_a_request_is_told(folder: Path) -> None:
+def test_a_configuration_in_place_of_a_request_is_a_fault(folder: Path) -> None:
     (folder / "desk.yaml").write_text("agents: {a: {}}")
 
     result = run("chain", "desk.yaml", env=NOWHERE)
@@ -557,7 +557,7 @@ def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: st
         serve(tuple(queues), name=name or "worker", concurrency=None)
 
 
-def test_a_worker_that_ends_unasked_ends_the_others_and_is_told(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
+def test_a_worker_that_ends_on_its_own_stops_the_others_and_is_reported(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
     python = [sys.executable, "-S", "-c"]
     lasting = WorkerProcess("lasting", ("agents",), [*python, "import time; time.sleep(600)"])
     failing = WorkerProcess("failing", ("tools",), [*python, "raise SystemExit(7)"])
@@ -602,14 +602,15 @@ def test_what_could_harm_a_terminal_is_taken_out(text: str, cleaned: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ms", "said"), [(0, "0 ms"), (999, "999 ms"), (1200, "1.2 s"), (59_900, "59.9 s"), (63_000, "1 min 03 s"), (7_260_000, "2 h 01 min")]
+    ("ms", "message"),
+    [(0, "0 ms"), (999, "999 ms"), (1200, "1.2 s"), (59_900, "59.9 s"), (63_000, "1 min 03 s"), (7_260_000, "2 h 01 min")],
 )
-def test_times_have_the_unit_that_fits(ms: float, said: str) -> None:
-    assert text_format.duration(ms) == said
+def test_times_have_the_unit_that_fits(ms: float, message: str) -> None:
+    assert text_format.duration(ms) == message
 
 
 @pytest.mark.parametrize(
-    ("usage", "said"),
+    ("usage", "message"),
     [
         (Usage(), ""),
         (Usage(input_tokens=1200, output_tokens=3), "1,200→3 tokens"),
@@ -617,8 +618,8 @@ def test_times_have_the_unit_that_fits(ms: float, said: str) -> None:
         (Usage(input_tokens=1, cost_usd=2.5), "1→0 tokens · $2.50"),
     ],
 )
-def test_a_price_that_is_not_known_is_not_named(usage: Usage, said: str) -> None:
-    assert text_format.usage(usage) == said
+def test_an_unknown_price_is_left_out(usage: Usage, message: str) -> None:
+    assert text_format.usage(usage) == message
 
 
 def test_a_long_text_becomes_one_short_line() -> None:
@@ -633,15 +634,15 @@ def test_the_demo_can_use_any_model() -> None:
     assert with_model(Definitions(), None) == Definitions()
 
 
-def test_the_demo_says_how_many_labels_are_right() -> None:
+def test_the_demo_prints_the_share_of_correct_labels() -> None:
     rows: list[Mapping[str, JsonValue]] = [{"right": True}, {"right": True}, {"right": False}]
 
     assert accuracy(rows) == "2 of 3 labels are those a person gave (67%)."
 
 
 def test_the_demo_ends_with_commands_to_try() -> None:
-    said = next_steps("r1", "r2", had_redis=True)
+    message = next_steps("r1", "r2", had_redis=True)
 
-    assert len([line for line in said.splitlines() if line.startswith("  env -u REDIS_URL ")]) == 4
-    assert "r1" in said
-    assert "r2" in said
+    assert len([line for line in message.splitlines() if line.startswith("  env -u REDIS_URL ")]) == 4
+    assert "r1" in message
+    assert "r2" in message

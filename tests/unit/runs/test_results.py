@@ -1,4 +1,4 @@
-"""Results: what they tell of a run that did not succeed, and what a chain may be submitted as."""
+"""Results of runs that did not succeed, and the ways to name a chain."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_chain_is_found_by_the_name_of_its_file_or_its_own(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("name", ["reprot", "x" * 5000, "a\0b"])
-def test_a_name_that_is_neither_is_told(name: str) -> None:
+def test_a_name_that_is_neither_is_a_fault(name: str) -> None:
     with pytest.raises(ConfigError, match="there is no such file, and no chain of that name in the configuration"):
         configuration.request_named(name, DEFINITIONS)
 
 
-def test_a_configuration_in_place_of_a_chain_is_told(tmp_path: Path) -> None:
+def test_a_configuration_in_place_of_a_chain_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "desk.yaml").write_text("agents: {a: {}}")
 
     with pytest.raises(ConfigError, match="this is a configuration, not a chain request"):

@@ -47,18 +47,18 @@ class History:
         return RunView.planned("r1", plan).apply(*self.events)
 
     def lines(self, *plan: str) -> list[str]:
-        view, told = RunView.planned("r1", plan), []
+        view, lines = RunView.planned("r1", plan), []
         for event in self.events:
             view, line = apply_and_describe(view, event)
-            told += [line.partition(" ")[2]] if line else []
-        return told
+            lines += [line.partition(" ")[2]] if line else []
+        return lines
 
 
 def begun() -> History:
     return History().add("accepted").start("@start").add("expanded", "@start", steps=2)
 
 
-def painted(view: RunView, now_ms: float = BEGAN) -> str:
+def rendered(view: RunView, now_ms: float = BEGAN) -> str:
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(render(view, now_ms))
@@ -80,28 +80,28 @@ def test_a_planned_step_waits_until_it_is_started() -> None:
     assert "@start" not in view.steps
 
 
-def test_a_finished_step_tells_how_long_it_took() -> None:
+def test_a_finished_step_has_its_duration() -> None:
     view = begun().start("a").done("a").view()
 
     assert (view.steps["a"].state, view.steps["a"].took_ms) == ("done", 1000)
 
 
 def test_events_one_by_one_and_at_once_give_the_same_view() -> None:
-    story = (
+    history = (
         begun().start("m").add("expanded", "m", steps=4).start("m/0", "m/1").done("m/0").failed("m/1").start("m/2").done("m/2", "m/@gather")
     )
 
     one_by_one = RunView.planned("r1", ["m"])
-    for event in story.events:
+    for event in history.events:
         one_by_one = one_by_one.apply(event)
 
-    assert one_by_one == story.view("m")
+    assert one_by_one == history.view("m")
 
 
-def test_a_retry_says_why_and_the_next_attempt_counts() -> None:
-    story = begun().start("a").add("retry", "a", attempt=1, error={"code": "e", "message": "busy"})
-    waiting = story.view().steps["a"]
-    again = story.add("started", "a", attempt=2).view().steps["a"]
+def test_a_retry_has_its_reason_and_the_next_attempt_counts() -> None:
+    history = begun().start("a").add("retry", "a", attempt=1, error={"code": "e", "message": "busy"})
+    waiting = history.view().steps["a"]
+    again = history.add("started", "a", attempt=2).view().steps["a"]
 
     assert (waiting.state, waiting.note) == ("waiting", "busy")
     assert (again.state, again.attempt) == ("running", 2)
@@ -122,9 +122,12 @@ def test_when_a_run_ends_badly_what_was_not_over_is_stopped() -> None:
 
 
 def test_when_a_run_succeeds_what_grew_steps_of_other_names_is_over_too() -> None:
-    story = begun().start("1.a").add("expanded", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
+    history = begun().start("1.a").add("expanded", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
 
-    assert {name: (seen.state, seen.took_ms) for name, seen in story.view().steps.items()} == {"1.a": ("done", 4000), "2.b": ("done", 1000)}
+    assert {name: (seen.state, seen.took_ms) for name, seen in history.view().steps.items()} == {
+        "1.a": ("done", 4000),
+        "2.b": ("done", 1000),
+    }
 
 
 def test_a_warning_is_kept_once_however_often_it_comes() -> None:
@@ -147,8 +150,8 @@ def test_what_the_ledger_knows_of_finished_steps_is_learnt_once() -> None:
 
 
 def test_the_items_of_a_map_are_counted_not_kept() -> None:
-    story = begun().start("m").add("expanded", "m", steps=1001).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "bad item")
-    view = story.view("m")
+    history = begun().start("m").add("expanded", "m", steps=1001).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "bad item")
+    view = history.view("m")
 
     items = view.steps["m"].items
     assert items is not None
@@ -180,9 +183,9 @@ def test_a_map_over_nothing_is_done() -> None:
 
 
 def test_an_item_that_grows_is_over_when_all_of_it_is() -> None:
-    story = begun().start("m").add("expanded", "m", steps=2).start("m/0").add("expanded", "m/0", steps=2).start("m/0/@1").done("m/0/@1")
-    before = story.view("m").steps["m"].items
-    after = story.start("m/0/@2").done("m/0/@2").view("m").steps["m"].items
+    history = begun().start("m").add("expanded", "m", steps=2).start("m/0").add("expanded", "m/0", steps=2).start("m/0/@1").done("m/0/@1")
+    before = history.view("m").steps["m"].items
+    after = history.start("m/0/@2").done("m/0/@2").view("m").steps["m"].items
 
     assert before is not None
     assert after is not None
@@ -191,20 +194,20 @@ def test_an_item_that_grows_is_over_when_all_of_it_is() -> None:
 
 
 def test_a_step_that_grew_ends_as_the_last_of_what_it_grew() -> None:
-    story = begun().start("a").add("expanded", "a", steps=2).start("a/@1").done("a/@1").start("a/@2")
-    assert story.view().steps["a"].state == "expanded"
+    history = begun().start("a").add("expanded", "a", steps=2).start("a/@1").done("a/@1").start("a/@2")
+    assert history.view().steps["a"].state == "expanded"
 
-    view = story.failed("a/@2", "too long").view()
+    view = history.failed("a/@2", "too long").view()
 
     assert (view.steps["a"].state, view.steps["a"].note) == ("failed", "too long")
 
 
 def test_growth_within_growth_is_counted_to_the_end() -> None:
-    story = begun().start("g").add("expanded", "g", steps=2).start("g/m").add("expanded", "g/m", steps=3)
-    story.start("g/m/0", "g/m/1").done("g/m/0", "g/m/1").start("g/m/@gather").done("g/m/@gather")
-    assert story.view().steps["g"].state == "expanded"
+    history = begun().start("g").add("expanded", "g", steps=2).start("g/m").add("expanded", "g/m", steps=3)
+    history.start("g/m/0", "g/m/1").done("g/m/0", "g/m/1").start("g/m/@gather").done("g/m/@gather")
+    assert history.view().steps["g"].state == "expanded"
 
-    view = story.start("g/@end").done("g/@end").view()
+    view = history.start("g/@end").done("g/@end").view()
 
     assert (view.steps["g"].state, view.steps["g/m"].state) == ("done", "done")
     assert list(view.steps) == ["g", "g/m"]
@@ -249,9 +252,9 @@ def test_what_waits_is_shown_in_the_order_in_which_it_comes() -> None:
 
 
 def test_lines_tell_what_happens_and_leave_out_the_planning() -> None:
-    story = begun().start("a").done("a").start("b").failed("b", "out of\nluck").add("closed", status="failed")
+    history = begun().start("a").done("a").start("b").failed("b", "out of\nluck").add("closed", status="failed")
 
-    assert story.lines() == [
+    assert history.lines() == [
         "accepted r1",
         "started a (attempt 1)",
         "done a (1.0 s)",
@@ -262,78 +265,78 @@ def test_lines_tell_what_happens_and_leave_out_the_planning() -> None:
 
 
 def test_lines_tell_each_tenth_of_a_map() -> None:
-    story = begun().start("m").add("expanded", "m", steps=101)
+    history = begun().start("m").add("expanded", "m", steps=101)
     for i in range(100):
-        story.start(f"m/{i}").done(f"m/{i}")
+        history.start(f"m/{i}").done(f"m/{i}")
 
-    told = [line for line in story.lines("m") if line.startswith("m ")]
+    lines = [line for line in history.lines("m") if line.startswith("m ")]
 
-    assert told == [f"m {tenth}0/100" for tenth in range(1, 11)]
+    assert lines == [f"m {tenth}0/100" for tenth in range(1, 11)]
 
 
 def test_lines_tell_the_first_failures_of_a_map_only() -> None:
-    story = begun().start("m").add("expanded", "m", steps=1001)
+    history = begun().start("m").add("expanded", "m", steps=1001)
     for i in range(1000):
-        story.start(f"m/{i}").failed(f"m/{i}")
+        history.start(f"m/{i}").failed(f"m/{i}")
 
-    told = story.lines("m")
+    lines = history.lines("m")
 
-    assert len([line for line in told if line.startswith("failed m/")]) == 10
-    assert told[-1] == "m 1000/1000, 1000 failed"
+    assert len([line for line in lines if line.startswith("failed m/")]) == 10
+    assert lines[-1] == "m 1000/1000, 1000 failed"
 
 
-def test_a_waiting_step_says_how_to_answer_it() -> None:
+def test_a_waiting_step_shows_how_to_answer_it() -> None:
     assert "waiting ok for a signal: submit runs signal r1 ok JSON" in begun().add("waiting", "ok").lines()
 
 
 # Paint
 
 
-def test_a_step_whose_wait_ran_out_of_time_is_not_told_as_done() -> None:
-    story = begun().add("waiting", "ask").add("done", "ask", timed_out=True)
+def test_a_step_whose_wait_ran_out_of_time_is_not_shown_as_done() -> None:
+    history = begun().add("waiting", "ask").add("done", "ask", timed_out=True)
 
-    assert story.view("ask").steps["ask"].state == "timed_out"
-    assert story.lines("ask")[-1].startswith("timed out ask")
-    assert "timed out" in painted(story.view("ask"))
-    assert "waiting for a signal" in painted(begun().add("waiting", "ask").view("ask"))
+    assert history.view("ask").steps["ask"].state == "timed_out"
+    assert history.lines("ask")[-1].startswith("timed out ask")
+    assert "timed out" in rendered(history.view("ask"))
+    assert "waiting for a signal" in rendered(begun().add("waiting", "ask").view("ask"))
 
 
-def test_a_run_that_went_to_its_end_with_failures_is_told_so() -> None:
-    story = begun().failed("a").add("closed", status="succeeded", failures=1)
+def test_a_run_that_went_to_its_end_with_failures_is_marked_so() -> None:
+    history = begun().failed("a").add("closed", status="succeeded", failures=1)
 
-    assert story.lines("a")[-1] == "succeeded with failures r1"
-    assert "succeeded with failures" in painted(story.view("a"))
+    assert history.lines("a")[-1] == "succeeded with failures r1"
+    assert "succeeded with failures" in rendered(history.view("a"))
     assert begun().add("closed", status="succeeded", failures=0).lines()[-1] == "succeeded r1"
 
 
 def test_text_of_a_model_is_painted_as_it_is_without_its_control_characters() -> None:
-    text = painted(begun().start("a").failed("a", "\x1b[31mred\x1b[0m [bold]not bold[/bold] \x07\x9b2J").view())
+    text = rendered(begun().start("a").failed("a", "\x1b[31mred\x1b[0m [bold]not bold[/bold] \x07\x9b2J").view())
 
     assert "red [bold]not bold[/bold]" in text
     assert not {"\x1b", "\x07", "\x9b"} & set(text)
 
 
 def test_a_map_is_painted_as_one_bar_with_counts() -> None:
-    story = begun().start("m").add("expanded", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
-    text = painted(story.view("m"))
+    history = begun().start("m").add("expanded", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
+    text = rendered(history.view("m"))
 
     (line,) = [line for line in text.splitlines() if "/30" in line]
     assert "2/30  1 running  1 failed  odd" in line
 
 
 def test_a_running_step_shows_how_long_it_has_been_at_it() -> None:
-    text = painted(begun().start("a").view(), now_ms=BEGAN + 6500)
+    text = rendered(begun().start("a").view(), now_ms=BEGAN + 6500)
 
     assert "2.5 s" in text
 
 
 def test_a_running_step_shows_what_its_model_is_saying_in_this_attempt() -> None:
-    story = begun().start("a").add("delta", "a", text="Good ").add("delta", "a", text="day")
-    assert "Good day" in painted(story.view())
-    assert "Good day" not in painted(story.start("a").add("delta", "a", text="Hi").view())
+    history = begun().start("a").add("delta", "a", text="Good ").add("delta", "a", text="day")
+    assert "Good day" in rendered(history.view())
+    assert "Good day" not in rendered(history.start("a").add("delta", "a", text="Hi").view())
 
 
-def test_a_step_that_waits_for_shared_limits_says_so() -> None:
+def test_a_step_that_waits_for_shared_limits_is_marked_so() -> None:
     assert (
         "rate limited a: the rpm of the model is used up"
         in begun().start("a").add("rate_limited", "a", reason="the rpm of the model is used up").lines()
