@@ -240,7 +240,7 @@ def test_the_time_of_a_stack_that_was_not_started_for_it_cannot_be_skipped(home:
 
 
 def test_a_stack_with_virtual_time_is_not_kept(home: Home) -> None:
-    with pytest.raises(ConfigError, match="is not kept: start it without keep, or without virtual_time"):
+    with pytest.raises(ConfigError, match="cannot be kept: start it without keep, or without virtual_time"):
         Stack.start(home, keep=True, command=WORKER, virtual_time=True)
     assert not status(home).running
 

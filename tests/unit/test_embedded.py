@@ -439,7 +439,7 @@ def test_a_worker_is_started_through_the_command_line() -> None:
 def test_a_worker_announces_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ready, announce = os.pipe()
     monkeypatch.setenv("CANTATA_READY_FD", str(announce))
-    monkeypatch.setattr(stack_member, "_told", set())
+    announce_ready.cache_clear()
     stack_member._supervisor.cache_clear()
 
     announce_ready()

@@ -1,1 +1,1 @@
-"""The parent process of an embedded stack, and its children."""
+"""The supervisor of an embedded stack and its child processes."""

@@ -1,9 +1,9 @@
-"""The parent of a stack: starts the server, then the rest; starts again what dies; ends all when asked or when its command is gone.
+"""The supervisor of a stack: starts the server, then the other processes; restarts those that exit; stops all when its command is gone.
 
-It is one thread around one `select`. Its standard input is the *lifeline*: the plan is its first line, then it stays open as long as the
-command that wants the stack lives, however that ends; a "k" on it says that the stack shall be kept. Its standard output takes the replies.
-SIGTERM asks it to end, a second one to end at once. If it is killed itself, Linux ends its children (elsewhere the workers notice,
-and the next start finds the server by the record).
+It is one thread around one `select`. Its standard input is a control pipe: the first line is the plan; then the pipe stays open as long as
+the command that started the stack runs. A "k" on it keeps the stack. Replies go to the standard output. SIGTERM asks the supervisor to
+stop, a second SIGTERM to stop at once. If the supervisor itself is killed, Linux ends its children; elsewhere the workers notice it, and the
+next start finds the server by the record.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from cantata.errors import UnavailableError
 
 CONTROL, REPLIES, LOG = 0, 1, 2
 
-PING_S = 0.003  # between two looks whether the server answers
-LOCK_S = 2.0  # to wait for a command that clears up in this folder
-ENDING_S = ORPHAN_GRACE_S + SERVER_STOP_S  # to wait for a stack whose command is gone: someone may start the command again at once
+PING_S = 0.003  # between two pings of a starting server
+LOCK_S = 2.0  # to wait for a command that cleans up in this folder
+ENDING_S = ORPHAN_GRACE_S + SERVER_STOP_S  # to wait for a stopping stack, whose command may be started again at once
 MAX_FINISHING = 4  # processes of one service that finish their steps with older code
 STOP_LIMIT_S = 60.0  # for the workers after SIGTERM, if no second one comes
 
 
 class Supervisor:
-    """The stack itself: `run` returns when it is over."""
+    """The supervisor of one stack; `run` returns when the stack has stopped."""
 
     def __init__(self, plan: StackPlan) -> None:
         self._plan = plan
@@ -63,11 +63,12 @@ class Supervisor:
         self._listen()
 
     def run(self) -> None:
+        """Run the stack until it is stopped. Raises UnavailableError if it cannot start."""
         lock = _take_lock(self._home)
         try:
             clear_record(self._home)
             ports.save(self._home, self._plan.ports)
-            self._home.make_socket()  # again: the stack that we waited for has cleared up
+            self._home.make_socket()  # again: the stack that this one waited for has removed it
             self._write_record()
             self._start()
             _reply("ready", pid=os.getpid())
@@ -91,7 +92,7 @@ class Supervisor:
         while not self._is_stopping() and not all(child.is_ready for child in self._workers):
             self._fail_on_exit(self._wait_for_events(None))
         if self._is_stopping():
-            raise UnavailableError("the stack was told to end while it started")
+            raise UnavailableError("the stack was stopped while it started")
 
     def _watch(self) -> None:
         while not self._is_stopping():
@@ -130,7 +131,7 @@ class Supervisor:
     # Its children
 
     def _preload(self) -> None:
-        """Import what its workers share; LiteLLM too if several need it, as it takes longer than all else."""
+        """Import the libraries that its workers share; also LiteLLM, which takes longest, if several workers need it."""
         if not can_fork():
             return
         try:
@@ -141,7 +142,7 @@ class Supervisor:
                     if "agents" not in child.service.queues and not self._is_stopping():
                         self._start_child(child)  # while there is no LiteLLM here
                 libraries.models()
-        except Exception as error:  # noqa: BLE001  # the workers, which import the same, say what it is
+        except Exception as error:  # noqa: BLE001  # the workers import the same, and report the error
             _log("libraries_not_loaded", error=repr(error))
 
     def _children(self) -> Iterable[Child]:
@@ -156,7 +157,7 @@ class Supervisor:
             self._selector.register(ready, selectors.EVENT_READ, partial(self._on_child_report, child, ready))
 
     def _fail_on_exit(self, dead: Iterable[Child]) -> None:
-        """Who dies at the start would die again: say why instead."""
+        """Raise UnavailableError if a child exited: during the start, a restart would fail again."""
         for child in dead:
             name, status = child.service.name, child.end()
             log = self._home.logs / f"{name}.log"
@@ -186,7 +187,7 @@ class Supervisor:
     # The code that they serve
 
     def _check_code(self) -> None:
-        """Replace processes whose code has changed. While a changed file cannot be imported, they go on with what they read."""
+        """Replace processes whose code has changed. While a changed file cannot be imported, they continue with the code that they read."""
         served: dict[str, set[str]] = {}
         for child in self._workers:
             for path, digests in child.served.items():
@@ -200,13 +201,13 @@ class Supervisor:
             self._write_record()
 
     def _replace_if_changed(self, child: Child) -> str:
-        """Have another process do a child's work if its code has changed. Returns why that cannot be."""
+        """Replace a child by a new process if its code has changed. Returns the reason why that cannot be done."""
         verdict, name = compare(child.served, self._code.files), child.service.name
         if not (verdict.changed and child.is_running()):
             return verdict.fault
         if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
-            what = f"{verdict.changed[0]} is served when one of the {MAX_FINISHING} older processes of {name!r} ends"
-            return f"{what}: wait, or cancel their runs"
+            file = verdict.changed[0]
+            return f"{file} is loaded when one of the {MAX_FINISHING} older processes of {name!r} ends: wait, or cancel their runs"
         replacement = child.replacement()
         self._workers[self._workers.index(child)] = replacement
         self._finishing.append(child)
@@ -217,7 +218,7 @@ class Supervisor:
         return ""
 
     def _preload_models(self) -> None:
-        """Import LiteLLM once all serve: from then on a process for agents that is started again need not."""
+        """Import LiteLLM once all workers serve, so that agents workers that restart later need not import it."""
         has_agents = any("agents" in child.service.queues for child in self._workers)
         if not (self._is_kept and has_agents and self._loading is None and can_fork()):
             return
@@ -228,7 +229,7 @@ class Supervisor:
     # What happens to it
 
     def _listen(self) -> None:
-        """Let signals and the lifeline end a `select`."""
+        """Let signals and the control pipe wake the `select`."""
         wake, waker = os.pipe()
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -239,7 +240,7 @@ class Supervisor:
         self._selector.register(CONTROL, selectors.EVENT_READ, self._on_control)
 
     def _wait_for_events(self, timeout_s: float | None) -> list[Child]:
-        """Wait for something to happen and note it. Returns the children that died."""
+        """Wait for events and handle them. Returns the children that have exited."""
         for key, _ in self._selector.select(timeout_s):
             key.data()
         return [child for child in self._children() if child.has_exited()]
@@ -258,14 +259,14 @@ class Supervisor:
             self._ask_stop(ORPHAN_GRACE_S)
 
     def _on_child_report(self, child: Child, ready: int) -> None:
-        if told := os.read(ready, 65_536):
-            child.receive(told)
+        if data := os.read(ready, 65_536):
+            child.receive(data)
             return
         self._selector.unregister(ready)
         os.close(ready)
 
     def _ask_stop(self, grace_s: float) -> None:
-        """Stop within this time, or sooner if that was asked before."""
+        """Stop within this time, or sooner if an earlier call asked for that."""
         by = time.monotonic() + grace_s
         self._stop_by = by if self._stop_by is None else min(by, self._stop_by)
 
@@ -286,15 +287,15 @@ class Supervisor:
         )  # fmt: skip
         try:
             record.write(self._home)
-        except OSError as error:  # the disk is full, say; the stack goes on
+        except OSError as error:  # for example, the disk is full; the stack continues
             _log("record_not_written", error=str(error))
 
 
 def main() -> None:
-    """Read a plan from standard input and be its stack, as nobody's child."""
+    """Read a plan from standard input and run its stack, detached from the command."""
     plan = StackPlan.from_json(_read_line(CONTROL))
     if os.fork():
-        os._exit(0)  # the command waits for this one only: it need not reap the stack, and may leave before it
+        os._exit(0)  # the command waits for this process only: it need not reap the stack, and may exit before it
     try:
         Supervisor(plan).run()
     except UnavailableError as error:
@@ -311,11 +312,11 @@ def _take_lock(home: Home) -> int:
     while (lock := home.try_lock()) is None:
         other = read_record(home)
         is_current = other is not None and other.is_current()
-        patience_s = LOCK_S if not (other and is_current) else ENDING_S if other.is_ending else 0.0
-        if time.monotonic() - since > patience_s:
-            held = f"its supervisor is process {other.supervisor.pid}" if other and is_current else "it is just starting or stopping"
+        timeout_s = LOCK_S if not (other and is_current) else ENDING_S if other.is_ending else 0.0
+        if time.monotonic() - since > timeout_s:
+            detail = f"its supervisor is process {other.supervisor.pid}" if other and is_current else "it is just starting or stopping"
             raise UnavailableError(
-                f"another stack is running in {str(home.path)!r} ({held}): "
+                f"another stack is running in {str(home.path)!r} ({detail}): "
                 "stop it with `submit down`, or give this one another folder with CANTATA_HOME"
             )
         time.sleep(0.01)
@@ -323,7 +324,7 @@ def _take_lock(home: Home) -> int:
 
 
 def _read_line(number: int) -> str:
-    """Read one line and not a byte more: what follows belongs to the `select`."""
+    """Read one line and not a byte more: the `select` handles what follows."""
     line = bytearray()
     while not line.endswith(b"\n") and (byte := os.read(number, 1)):
         line += byte
@@ -331,7 +332,7 @@ def _read_line(number: int) -> str:
 
 
 def _reply(word: str, **fields: str | int) -> None:
-    with suppress(OSError):  # the command is gone; the lifeline tells
+    with suppress(OSError):  # the command has exited; the control pipe reports that
         os.write(REPLIES, json.dumps({"reply": word, **fields}).encode() + b"\n")
 
 
