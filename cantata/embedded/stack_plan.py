@@ -134,7 +134,7 @@ def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackS
 
 def _with_metrics_ports(services: Iterable[StackService], number: int) -> Iterable[StackService]:
     """Yield the services with ports for their metrics, if the environment names one: the gateway's is that port, the workers' follow it."""
-    from cantata.observability.metrics.scrape_address import port_after, scrape_address  # noqa: PLC0415  # with it comes pydantic; to attach to a stack needs none
+    from cantata.observability.metrics.scrape_address import port_after, scrape_address  # noqa: PLC0415  # loads pydantic
 
     shown = scrape_address()
     for port, service in enumerate(services, number):

@@ -78,7 +78,7 @@ class Supervisor:
             self._stop()
             os.close(lock)
 
-    # Its three phases
+    # Phases
 
     def _start(self) -> None:
         self._start_child(self._server)
@@ -128,7 +128,7 @@ class Supervisor:
             Path(self._plan.socket).parent.rmdir()
         _log("stack_stopped")
 
-    # Its children
+    # Children
 
     def _preload(self) -> None:
         """Import the libraries that its workers share; also LiteLLM, which takes longest, if several workers need it."""
@@ -184,7 +184,7 @@ class Supervisor:
         _log("child_started", name=child.service.name, pid=child.describe().pid)
         self._write_record()
 
-    # The code that they serve
+    # Changed code
 
     def _check_code(self) -> None:
         """Replace processes whose code has changed. While a changed file cannot be imported, they continue with the code that they read."""
@@ -226,7 +226,7 @@ class Supervisor:
             self._loading = threading.Thread(target=_libraries().models, name="load", daemon=True)
             self._loading.start()
 
-    # What happens to it
+    # Events
 
     def _listen(self) -> None:
         """Let signals and the control pipe wake the `select`."""
