@@ -24,7 +24,7 @@ HERE = (1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("files", "verdict"),
+    ("files", "status"),
     [
         ({"a.py": WatchedFile(HERE, "1"), "b.py": WatchedFile(HERE, "1")}, CodeStatus()),
         ({"a.py": WatchedFile(HERE, "2"), "b.py": WatchedFile(HERE, "1")}, CodeStatus(("a.py",))),
@@ -34,8 +34,8 @@ HERE = (1, 1, 1)
         ({"a.py": WatchedFile(), "b.py": WatchedFile(HERE, "2")}, CodeStatus(("b.py",))),  # it may need the other no more
     ],
 )
-def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(files: dict[str, WatchedFile], verdict: CodeStatus) -> None:
-    assert compare({"a.py": {"1"}, "b.py": {"1"}}, files) == verdict
+def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(files: dict[str, WatchedFile], status: CodeStatus) -> None:
+    assert compare({"a.py": {"1"}, "b.py": {"1"}}, files) == status
 
 
 def test_a_process_whose_children_read_two_versions_is_replaced() -> None:

@@ -2,9 +2,8 @@
 
 It is one thread around one `select`. Its standard input is a control pipe: the first line is the plan; then the pipe stays open as long as
 the command that started the stack runs. A "k" on it keeps the stack. Replies go to the standard output. SIGTERM asks the supervisor to
-stop, a second SIGTERM to stop at once. If the supervisor itself is killed, Linux ends its children; elsewhere the workers notice it, and the
-next start finds the server by the record.
-"""
+stop, a second SIGTERM to stop at once. If the supervisor itself is killed, Linux ends its children; elsewhere the workers notice it, and
+the next start finds the server by the record."""
 
 from __future__ import annotations
 
@@ -202,17 +201,17 @@ class Supervisor:
 
     def _replace_if_changed(self, child: Child) -> str:
         """Replace a child by a new process if its code has changed. Returns the reason why that cannot be done."""
-        verdict, name = compare(child.served, self._code.files), child.service.name
-        if not (verdict.changed and child.is_running()):
-            return verdict.fault
+        status, name = compare(child.served, self._code.files), child.service.name
+        if not (status.changed and child.is_running()):
+            return status.fault
         if sum(other.service.name == name for other in self._finishing) >= MAX_FINISHING:
-            file = verdict.changed[0]
+            file = status.changed[0]
             return f"{file} is loaded when one of the {MAX_FINISHING} older processes of {name!r} ends: wait, or cancel their runs"
         replacement = child.replacement()
         self._workers[self._workers.index(child)] = replacement
         self._finishing.append(child)
         child.finish()
-        _log("code_changed", name=name, generation=replacement.generation, files=", ".join(verdict.changed[:5]))
+        _log("code_changed", name=name, generation=replacement.generation, files=", ".join(status.changed[:5]))
         self._restart(replacement)
         self._write_record()
         return ""
