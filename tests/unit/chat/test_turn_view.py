@@ -1,4 +1,4 @@
-"""What a reader is items of a turn's events."""
+"""TurnView: the chat items of a turn's events."""
 
 from __future__ import annotations
 
