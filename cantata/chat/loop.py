@@ -20,7 +20,7 @@ from cantata.client.runs import TurnRun
 from cantata.errors import CantataError, ConfigError
 from cantata.models.events import RunEvent
 from cantata.models.wire import RunResult
-from cantata.planning.turns.mentions import mention
+from cantata.planning.turns.mentions import mention_of
 from cantata.runs.results import answer_text, describe_request
 from cantata.state.ledger.records import StepRecord
 from cantata.state.redis.connection import RedisFailure
@@ -86,7 +86,7 @@ class ChatLoop:
         self._output.print_error(message, code=code)
 
     def _submit(self, line: str) -> TurnRun:
-        addressed = mention(line)
+        addressed = mention_of(line)
         if addressed is None:
             return self._backend.submit(line)
         return self._backend.submit(addressed.text, agent=addressed.agent, send_history=addressed.send_history)

@@ -62,7 +62,7 @@ class RunSubmission:
 
     def check_turn(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
         """Raise ConfigError for the faults of a turn, without a service."""
-        faults = turn_plan.check(TurnRequest(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
+        faults = turn_plan.check_turn(TurnRequest(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
         if faults:
             raise ConfigError(faults, source="turn")
 

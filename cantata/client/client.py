@@ -125,7 +125,7 @@ class Client:
         turn = TurnRequest(
             text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s
         )  # fmt: skip
-        faults = turn_plan.check(turn, self.definitions)
+        faults = turn_plan.check_turn(turn, self.definitions)
         if session is not None and (fault := conversations.fault_of(session)):
             faults.append(Fault(fault, "session"))
         if faults:

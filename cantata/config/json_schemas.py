@@ -11,7 +11,7 @@ import regex
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 
-PATIENCE_S = 1.0
+PATTERN_TIMEOUT_S = 1.0
 """How long one pattern may take."""
 
 
@@ -24,7 +24,7 @@ def errors_in(value: object, schema: object) -> Iterator[ValidationError]:
 def _is_in(pattern: str, text: str) -> bool:
     """Whether a pattern is found. Raises ValidationError if that is not known in time."""
     try:
-        return _compiled(pattern).search(text, timeout=PATIENCE_S, concurrent=True) is not None
+        return _compiled(pattern).search(text, timeout=PATTERN_TIMEOUT_S, concurrent=True) is not None
     except TimeoutError:
         raise ValidationError(f"the pattern {pattern!r} searched this text for more than {PATIENCE_S:g} s") from None
 

@@ -39,7 +39,7 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
     else:
         turn = TurnRequest.model_validate(source.request)
         text = _text(turn.text, changes)
-        faults, code, given = turn_plan.check(turn.model_copy(update={"text": text}), definitions), "bad_request", text
+        faults, code, given = turn_plan.check_turn(turn.model_copy(update={"text": text}), definitions), "bad_request", text
     if faults:
         raise ConfigError(faults, code=code)
     if not changes:

@@ -33,7 +33,7 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
             chain = ChainRequest.model_validate(request)
             return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
         turn = TurnRequest.model_validate(request)
-        return Outcome(output=turn.text, fragment=turn_plan.plan(turn, definitions))
+        return Outcome(output=turn.text, fragment=turn_plan.plan_turn(turn, definitions))
     except ConfigError as error:
         return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
 

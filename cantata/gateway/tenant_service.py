@@ -22,7 +22,7 @@ from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
-from cantata.planning.turns.mentions import mention
+from cantata.planning.turns.mentions import mention_of
 from cantata.state.fleet import registry
 from cantata.state.fleet.load import USUAL_QUEUES
 from cantata.state.forks import fork_store
@@ -253,7 +253,7 @@ TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)
 
 def apply_mention(turn: TurnRequest) -> TurnRequest:
     """The turn, for the agent that its text names: `@agent: text`, `@history @agent: text`."""
-    named = mention(turn.text)
+    named = mention_of(turn.text)
     if named is None or turn.agent or turn.team:
         return turn
     return turn.model_copy(update={"text": named.text, "agent": named.agent, "send_history": named.send_history})

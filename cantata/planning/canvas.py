@@ -88,7 +88,7 @@ def build(
     return tuple(canvases)
 
 
-def carried(canvases: Iterable[Canvas]) -> tuple[str, ...]:
+def carried_steps(canvases: Iterable[Canvas]) -> tuple[str, ...]:
     """Return the steps that canvases carry beyond those that were ready."""
     later: list[Signature[Any]] = []
     for canvas in canvases:

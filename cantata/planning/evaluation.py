@@ -31,7 +31,7 @@ _SORTING = 20  # comparisons of one element among a million
 _COMPARISONS = {"sort": _SORTING, "max": 1, "min": 1}
 
 
-class BoundError(ValueError):
+class EvaluationLimitError(ValueError):
     """An expression looks at more, or makes more, than it may; `setting` is what would allow it, if anything does."""
 
     def __init__(self, message: str, setting: str = "") -> None:
@@ -54,13 +54,13 @@ class EvaluationBudget:
         """Count values that are looked at. Raises BoundError."""
         self.nodes_left -= values
         if self.nodes_left < 0:
-            raise BoundError(f"it looks at more than {self.nodes:,} values", "limits.expression_nodes")
+            raise EvaluationLimitError(f"it looks at more than {self.nodes:,} values", "limits.expression_nodes")
 
     def make(self, size: int) -> None:
         """Count bytes of JSON that are made. Raises BoundError."""
         self.bytes_left -= size
         if self.bytes_left < 0:
-            raise BoundError(f"it makes more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
+            raise EvaluationLimitError(f"it makes more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
 
     def make_value(self, value: JsonValue) -> None:
         """Count a value as it is written out, each part as often as it is in it. Raises BoundError."""
@@ -71,7 +71,7 @@ def _json_size(value: list[Any] | dict[str, Any], depth: int, known: dict[int, t
     """Return the bytes of a list or object as JSON and the levels below it. `known` holds those of parts that may occur 2³⁰ times."""
     size, height = known.get(id(value), (0, 0))
     if depth + height > MAX_DEPTH:
-        raise BoundError(f"it makes what is nested more than {MAX_DEPTH} levels deep")
+        raise EvaluationLimitError(f"it makes what is nested more than {MAX_DEPTH} levels deep")
     if size:
         return size, height
     size = 2 + len(value) + (3 * len(value) + sum(map(len, value)) if isinstance(value, dict) else 0)

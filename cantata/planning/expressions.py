@@ -35,7 +35,7 @@ from jmespath import ast, exceptions, functions, lexer, parser
 
 from cantata.models.values import JsonValue
 from cantata.planning import evaluation
-from cantata.planning.evaluation import FUNCTIONS, BoundError, EvaluationBudget
+from cantata.planning.evaluation import FUNCTIONS, EvaluationBudget, EvaluationLimitError
 
 _Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
 _Token = dict[str, Any]
@@ -76,7 +76,7 @@ class ExpressionError(ValueError):
     """An expression cannot be read, or not be evaluated on this root; the message quotes it and says what to do."""
 
 
-class TooMuchError(ExpressionError):
+class ExpressionLimitError(ExpressionError):
     """An expression looks at more, or makes more, than a step's expressions may."""
 
 
@@ -109,8 +109,10 @@ class Expression:
     def _visit(self, tree: _Node, root: Mapping[str, JsonValue], meter: EvaluationBudget | None) -> JsonValue:
         try:
             return evaluation.evaluate(tree, dict(root), meter or EvaluationBudget())
-        except BoundError as error:
-            raise TooMuchError(f"expression {_quoted(self.text)}: {error}; split it over several steps, or give it less data") from error
+        except EvaluationLimitError as error:
+            raise ExpressionLimitError(
+                f"expression {_quoted(self.text)}: {error}; split it over several steps, or give it less data"
+            ) from error
         except exceptions.JMESPathTypeError as error:
             raise ExpressionError(f"expression {_quoted(self.text)}: {_type_fault(error)}") from error
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:

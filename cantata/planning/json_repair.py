@@ -30,7 +30,7 @@ class FoundObject(NamedTuple):
     is_all: bool
 
 
-def object_of(text: str) -> dict[str, JsonValue] | None:
+def only_object(text: str) -> dict[str, JsonValue] | None:
     """The object that the text is; None if it is anything else, or has words around the object."""
     return next((found.value for found in objects_in(text) if found.is_all), None)
 
@@ -50,7 +50,7 @@ def objects_in(text: str) -> Iterator[FoundObject]:
         if start is None:
             return
         first = start.start()
-        value, position = _decoded(text, first) or _mended(text, first)
+        value, position = _decoded(text, first) or _repaired(text, first)
         if value is not None and is_object(value):
             yield FoundObject(value, is_all=bool(_FENCE.fullmatch(text[:first].strip())) and not text[position:].strip(_AFTER))
 
@@ -81,12 +81,12 @@ def _decoded(text: str, first: int) -> tuple[dict[str, JsonValue], int] | None:
         return None
 
 
-def _mended(text: str, first: int) -> tuple[dict[str, JsonValue] | None, int]:
+def _repaired(text: str, first: int) -> tuple[dict[str, JsonValue] | None, int]:
     """The object that begins there, if it can be mended, and where the search goes on."""
     reader = lenient_json.LenientReader(text, first)
     try:
         return reader.object(), reader.position
-    except lenient_json.CutError:
+    except lenient_json.TruncatedError:
         return None, len(text)
     except ValueError:
         return None, reader.position

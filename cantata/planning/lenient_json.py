@@ -32,7 +32,7 @@ _GAP_OR_COMMAS = re.compile(r"[\s,]*")
 _ODD = re.compile(r'\\u[0-9a-fA-F]{4}|\\.|"', re.DOTALL)
 
 
-class CutError(ValueError):
+class TruncatedError(ValueError):
     """The text ends in the middle of the object."""
 
 
@@ -91,11 +91,11 @@ class LenientReader:
             if mark[0][0] != "\\" and after.match(self._text, mark.end()):
                 self.position = mark.end()
                 return _unescaped(self._text[first : mark.start()])
-        raise CutError("a text has no end")
+        raise TruncatedError("a text has no end")
 
     def _next(self) -> str:
         if self.position >= len(self._text):
-            raise CutError("the object has no end")
+            raise TruncatedError("the object has no end")
         return self._text[self.position]
 
     def _open(self, mark: str, depth: int) -> None:

@@ -292,7 +292,7 @@ def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
         assert expansion.plan(request, definitions).steps
     else:
         definitions = load(file)
-        assert turn_plan.plan(TurnRequest(text=TURN), definitions).steps
+        assert turn_plan.plan_turn(TurnRequest(text=TURN), definitions).steps
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: str(file.relative_to(TOP)))

@@ -503,7 +503,7 @@ def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
 
 
 def test_each_step_is_in_one_canvas() -> None:
-    graph = turn_plan.plan(TurnRequest(text="x", agent="b"), TWICE)
+    graph = turn_plan.plan_turn(TurnRequest(text="x", agent="b"), TWICE)
 
     assert len([line for line in texts(canvas_of(graph)) if " b " in f"{line} "]) == 1
 

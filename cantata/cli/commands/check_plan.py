@@ -46,7 +46,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
     graph = (
         expansion.plan(load_checked_request(file, definitions, is_draft=True), definitions)
         if file
-        else turn_plan.plan(TurnRequest(text=text or "", team=team, agent=agent), definitions)
+        else turn_plan.plan_turn(TurnRequest(text=text or "", team=team, agent=agent), definitions)
     )
     canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
     if as_json:

@@ -64,7 +64,7 @@ def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
             alike = [step for step in ready if (sources[step.id] <= decided) == has_graph]
             unsent = [step for step in alike if step.decides or step.kind == "wait"]
             built = canvas.build(dispatch, [(step.id, step) for step in alike if step not in unsent], followers if has_graph else None)
-            carried.update(canvas.carried(built))
+            carried.update(canvas.carried_steps(built))
             yield from unsent
             yield from built
             decided.update(step.id for step in unsent if has_graph and step.decides)
@@ -120,8 +120,8 @@ def _expand_chain(step: Step, definitions: Definitions) -> Graph:
 _EXPANSIONS: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "chain.map": lambda step, _: expansion.expand_map(step.id, step, [None]),
     "chain.run": _expand_chain,
-    "agent.run": lambda step, definitions: agent_steps.agent_fragment(str(step.params["agent"]), definitions, parent=step.id, spec=step),
-    "team.run": lambda step, definitions: turn_plan.team_fragment(str(step.params["team"]), definitions, parent=step.id),
+    "agent.run": lambda step, definitions: agent_steps.expand_agent(str(step.params["agent"]), definitions, parent=step.id, spec=step),
+    "team.run": lambda step, definitions: turn_plan.expand_team(str(step.params["team"]), definitions, parent=step.id),
 }
 
 

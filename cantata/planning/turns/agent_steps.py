@@ -73,19 +73,19 @@ def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
     return agent.tools if own is None else own
 
 
-def agent_fragment(name: str, definitions: Definitions, *, parent: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
+def expand_agent(name: str, definitions: Definitions, *, parent: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
     """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the parent.
 
     `filling` is put into the agent's texts.
     """
     own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
-    row = _Row(name, definitions, parent, own, spec.params.get("history"), filling or {})
+    row = _InstructionSequence(name, definitions, parent, own, spec.params.get("history"), filling or {})
     for number in range(len(definitions.agents[name].instructions)):
         row.add(number)
     return row.graph()
 
 
-class _Row:
+class _InstructionSequence:
     """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
 
     def __init__(

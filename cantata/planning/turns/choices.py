@@ -20,7 +20,7 @@ REPLY_FORMS: Mapping[Strategy, str] = {
 }
 """The replies that routers give. Source: PromptChain."""
 
-TEMPLATES: Mapping[Strategy, str] = {
+DEFAULT_TEMPLATES: Mapping[Strategy, str] = {
     "single_agent_dispatch": (
         "Choose the agent that is best suited to answer the user.\n\nAgents:\n{agent_details}\n\nConversation so far:\n{history}\n\n"
         f"The user says:\n{{user_input}}\n\nReply with JSON only: {REPLY_FORMS['single_agent_dispatch']}"
@@ -41,7 +41,7 @@ TEMPLATES: Mapping[Strategy, str] = {
 MAX_PLANNED_AGENTS = 100
 """Agents in one plan."""
 
-NOTHING_YET = "Nothing has been done yet."
+NO_STEP_YET = "Nothing has been done yet."
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RouterDecision:
     answer: str | None = None
 
 
-def details(descriptions: Mapping[str, str]) -> str:
+def agent_details(descriptions: Mapping[str, str]) -> str:
     """The agents as a prompt lists them."""
     return "\n".join(f"- {name}: {description}" for name, description in descriptions.items())
 

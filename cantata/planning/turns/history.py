@@ -21,14 +21,14 @@ NOTHING_SAID = "No previous conversation history."
 NOTHING_FITS = "No recent relevant history (token limit reached)."
 
 
-def shown(newest_first: Iterable[HistoryEntry], settings: History, *, max_tokens: int) -> list[HistoryEntry]:
+def select_entries(newest_first: Iterable[HistoryEntry], settings: History, *, max_tokens: int) -> list[HistoryEntry]:
     """The newest entries that someone with these settings is shown, oldest first: they fit `max_tokens`, or those of the settings."""
     kept: list[HistoryEntry] = []
     left = settings.max_tokens or max_tokens
     for entry in newest_first:
         if entry.role not in settings.include_types or entry.agent in settings.exclude_sources:
             continue
-        left -= tokens(_line(entry))
+        left -= estimate_tokens(_line(entry))
         if left < 0:
             if settings.truncation_strategy == "keep_last":
                 del kept[1:]
@@ -39,17 +39,17 @@ def shown(newest_first: Iterable[HistoryEntry], settings: History, *, max_tokens
     return kept[::-1]
 
 
-def lines(entries: Sequence[HistoryEntry], *, is_any: bool) -> str:
+def as_lines(entries: Sequence[HistoryEntry], *, is_any: bool) -> str:
     """Entries as a prompt has them, one a line; or a sentence that says why there are none: `is_any` tells whether something was said."""
     return "\n".join(map(_line, entries)) or (NOTHING_FITS if is_any else NOTHING_SAID)
 
 
-def before(entries: Sequence[HistoryEntry], text: str) -> str:
+def with_history(entries: Sequence[HistoryEntry], text: str) -> str:
     """The text with what was said before it, if anything was. Source: PromptChain, `auto_include_history`."""
     return f"Conversation History:\n{lines(entries, is_any=True)}\n\nCurrent Input:\n{text}" if entries else text
 
 
-def messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str]]:
+def as_messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str]]:
     """Entries as earlier messages of a conversation, and behind them a prompt.
 
     Some providers want user and assistant to take turns, and the user to begin: where a turn failed the answer says that there is none,
@@ -58,19 +58,19 @@ def messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str
     said = [(_ROLES[entry.role], entry.content) for entry in entries]
     told: list[dict[str, str]] = []
     for role, content in (*said, ("user", prompt)):
-        before = told[-1]["role"] if told else ""
-        if role == before == "assistant":
+        with_history = told[-1]["role"] if told else ""
+        if role == with_history == "assistant":
             told[-1]["content"] += f"\n\n{content}"
             continue
         if role == "assistant" and all(message["role"] == "system" for message in told):
             told.append({"role": "user", "content": NOT_SHOWN})
-        if role == before == "user":
+        if role == with_history == "user":
             told.append({"role": "assistant", "content": NO_ANSWER})
         told.append({"role": role, "content": content})
     return told
 
 
-def tokens(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """About how many tokens a text has."""
     return len(text) // CHARACTERS_PER_TOKEN + 1
 

@@ -16,7 +16,7 @@ class Mention(NamedTuple):
     send_history: bool
 
 
-def mention(line: str) -> Mention | None:
+def mention_of(line: str) -> Mention | None:
     """The agent that a line is for, if it names one. Source: PromptChain, `run_chat`."""
     found = _MENTION.fullmatch(line)
     return None if found is None else Mention(found[2], found[3].strip(), found[1] is not None)

@@ -51,13 +51,13 @@ class RoutingRound:
         return f"{self.prefix}{numbered(word, self.number, is_alone=self.number == 1)}{'.again' if self.again else ''}"
 
 
-def router(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
+def begin_routing(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """What a router team begins with: its rules, else its router."""
-    graph = next_round(RoutingRound(name, text, text, prefix), definitions)
+    graph = next_routing_round(RoutingRound(name, text, text, prefix), definitions)
     return graph.model_copy(update={"exit": None}), cast(str, graph.exit)
 
 
-def round_robin(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
+def begin_round_robin(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """Chooses the next agent of all turns; its place is taken by that agent's answer."""
     step = Step(
         id=f"{prefix}@next", kind="team.next", work=f"teams:{name}", reads={"@text": text}, params={"team": name, "prefix": prefix},
@@ -66,7 +66,7 @@ def round_robin(name: str, team: Team, definitions: Definitions, prefix: str, te
     return Graph(steps=(step,)), step.id
 
 
-def next_round(now: RoutingRound, definitions: Definitions) -> Graph:
+def next_routing_round(now: RoutingRound, definitions: Definitions) -> Graph:
     """The rules, or without any the router, for what is asked for now."""
     team = definitions.teams[now.team]
     if not team.rules and asks_router(team):

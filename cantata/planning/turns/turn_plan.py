@@ -14,10 +14,10 @@ from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faul
 from cantata.planning.turns import handovers, routing
 from cantata.planning.turns.member_steps import MemberSteps, chain_edges, member, numbered
 
-SYNTHESIZER_PATIENCE_S = 30.0
+SYNTHESIZER_MARGIN_S = 30.0
 
 
-def check(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
+def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     """What is wrong with a turn, before anything runs."""
     faults = []
     if not turn.text.strip():
@@ -43,9 +43,9 @@ def check(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     return faults
 
 
-def plan(turn: TurnRequest, definitions: Definitions) -> Graph:
+def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
     """The graph that answers a turn. Raises ConfigError."""
-    faults = check(turn, definitions)
+    faults = check_turn(turn, definitions)
     target = target_of(turn, definitions)
     if faults or target is None:
         raise ConfigError(faults)
@@ -63,7 +63,7 @@ def plan(turn: TurnRequest, definitions: Definitions) -> Graph:
     return graph.model_copy(update={"terminals": (last,)})
 
 
-def team_fragment(name: str, definitions: Definitions, *, parent: str) -> Graph:
+def expand_team(name: str, definitions: Definitions, *, parent: str) -> Graph:
     """What a step grows to have a team answer its output; the exit is the team's answer."""
     graph, last = _team(name, definitions, prefix=f"{parent}/", text=f"{RAW}{parent}")
     return graph.model_copy(update={"exit": last})
@@ -106,7 +106,7 @@ def _join(name: str, team: Team, members: Mapping[str, str], prefix: str, text: 
     return Step.model_validate(
         {
             **common, "kind": "team.synthesize", "queue": "agents", "work": f"teams:{name}", "cheap": False,
-            "retries": team.synthesizer.retries, "timeout_s": team.synthesizer.timeout_s + SYNTHESIZER_PATIENCE_S,
+            "retries": team.synthesizer.retries, "timeout_s": team.synthesizer.timeout_s + SYNTHESIZER_MARGIN_S,
         }
     )  # fmt: skip
 
@@ -116,8 +116,8 @@ Builder = Callable[[str, Team, Definitions, str, str], tuple[Graph, str]]
 MODES: dict[str, Builder] = {
     "pipeline": _pipeline,
     "broadcast": _broadcast,
-    "router": routing.router,
-    "round_robin": routing.round_robin,
+    "router": routing.begin_routing,
+    "round_robin": routing.begin_round_robin,
 }
 """How a team's mode becomes a graph and the step that holds its answer."""
 

@@ -92,7 +92,7 @@ def _expression_errors() -> Iterator[None]:
     """Turn the errors of expressions into StepErrors."""
     try:
         yield
-    except expressions.TooMuchError as error:
+    except expressions.ExpressionLimitError as error:
         raise StepError(str(error), code="expression_too_large") from error
     except expressions.ExpressionError as error:
         raise StepError(str(error), code="bad_expression") from error

@@ -88,7 +88,7 @@ def chain_end(context: StepContext) -> Outcome:
 def agent_run(context: StepContext) -> Outcome:
     """Lays out an agent's instructions."""
     name = context.text_param("agent")
-    graph = agent_steps.agent_fragment(
+    graph = agent_steps.expand_agent(
         name, context.definitions, parent=context.begun.step_id, spec=context.begun.spec, filling=placeholder_values(context)
     )
     return Outcome(output=text_input(context), fragment=graph)
@@ -97,7 +97,7 @@ def agent_run(context: StepContext) -> Outcome:
 def team_run(context: StepContext) -> Outcome:
     """Lays out a team's work."""
     name = context.text_param("team")
-    return Outcome(output=text_input(context), fragment=turn_plan.team_fragment(name, context.definitions, parent=context.begun.step_id))
+    return Outcome(output=text_input(context), fragment=turn_plan.expand_team(name, context.definitions, parent=context.begun.step_id))
 
 
 def _list_of(texts: list[str | None]) -> list[JsonValue]:

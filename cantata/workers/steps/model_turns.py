@@ -194,7 +194,7 @@ class ModelTurn:
         told = "\n\n".join(part for part in system if part)
         base: list[Message] = [{"role": "system", "content": told}] if told else []
         first, *rest = [*self._earlier(), {"role": "user", "content": self._prompt[0]}]
-        base += [*history.messages(self.said_before, str(first["content"])), *rest]
+        base += [*history.as_messages(self.said_before, str(first["content"])), *rest]
         return conversation(base, self.rounds, self.answers, mode=mode)  # type: ignore[arg-type]  # one of the three
 
     def _earlier(self) -> list[Message]:

@@ -65,11 +65,11 @@ def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     gaps = {
         "user_input": text,
         "initial_user_request": as_text(context.begun.inputs.get("@request")),
-        "last_step_output": choices.NOTHING_YET if last is None else as_text(last),
-        "history": history.lines(entries, is_any=is_any),
-        "agent_details": choices.details(_descriptions(context)),
+        "last_step_output": choices.NO_STEP_YET if last is None else as_text(last),
+        "history": history.as_lines(entries, is_any=is_any),
+        "agent_details": choices.agent_details(_descriptions(context)),
     }
-    prompt = templates.fill(settings.template(team.strategy) or choices.TEMPLATES[team.strategy], gaps)
+    prompt = templates.fill(settings.template(team.strategy) or choices.DEFAULT_TEMPLATES[team.strategy], gaps)
     messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
     if "fault" in context.params:
         said = context.begun.inputs.get("@reply")

@@ -75,7 +75,7 @@ def team_reply(context: StepContext) -> Outcome:
     if now.number >= team.max_internal_steps:
         return _exhausted(context, f"the last agent asked to go on with: {str(rest)[:LAST_INPUT]}", answer)
     text = _this(context) if rest else now.text  # without an input: the same is routed again
-    fragment = routing.next_round(replace(now, number=now.number + 1, text=text), context.definitions)
+    fragment = routing.next_routing_round(replace(now, number=now.number + 1, text=text), context.definitions)
     return Outcome(output=rest, fragment=fragment, detail=detail)
 
 

@@ -22,7 +22,7 @@ def shown_to(context: StepContext, settings: History, *, max_tokens: int) -> tup
         return [], False
     entries = conversations.newest_first(context.process.ledger, context.begun.session)
     newest = next(entries, None)
-    return ([], False) if newest is None else (history.shown(chain([newest], entries), settings, max_tokens=max_tokens), True)
+    return ([], False) if newest is None else (history.select_entries(chain([newest], entries), settings, max_tokens=max_tokens), True)
 
 
 def shown_to_agent(context: StepContext) -> list[HistoryEntry]:
@@ -36,4 +36,4 @@ def shown_to_agent(context: StepContext) -> list[HistoryEntry]:
 def history_block(context: StepContext) -> Outcome:
     """Puts what was said before an agent's input."""
     entries = shown_to_agent(context)
-    return Outcome(output=history.before(entries, text_input(context)), detail={"entries": len(entries)})
+    return Outcome(output=history.with_history(entries, text_input(context)), detail={"entries": len(entries)})

@@ -12,7 +12,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import ToolContext
 from cantata.planning import templates
 from cantata.planning.turns import memory_commands
-from cantata.planning.turns.memory_commands import Command, Get, List, Store
+from cantata.planning.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
 from cantata.state.ledger.records import Begun
 from cantata.state.memory.bank import MemoryBank
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
@@ -63,7 +63,7 @@ def agent_memory(context: StepContext) -> Outcome:
     return Outcome(output="\n".join(_answers(lines, bank, namespace, max_chars=context.definitions.limits.output_bytes)))
 
 
-def _answers(lines: Iterable[str | Command], bank: MemoryBank, namespace: str, *, max_chars: int) -> Iterator[str]:
+def _answers(lines: Iterable[str | MemoryCommand], bank: MemoryBank, namespace: str, *, max_chars: int) -> Iterator[str]:
     """Yield the lines with commands replaced by answers. Raises StepError as soon as they exceed the size of an output."""
     for line in lines:
         answer = line if isinstance(line, str) else _execute(line, bank, namespace)
@@ -92,18 +92,18 @@ def _address(name: str) -> tuple[str, str] | None:
     return (namespace, key) if namespace and key else None
 
 
-def _execute(command: Command, bank: MemoryBank, namespace: str) -> str:
+def _execute(command: MemoryCommand, bank: MemoryBank, namespace: str) -> str:
     try:
         match command:
-            case Store(key, value):
+            case StoreCommand(key, value):
                 bank.store_memory(key, value, namespace)
-                return memory_commands.stored(key)
-            case Get(key):
+                return memory_commands.store_reply(key)
+            case GetCommand(key):
                 found = bank.retrieve_each([(namespace, key)])
-                return memory_commands.got(key, as_text(found[namespace, key]) if found else None)
-            case List():
-                return memory_commands.listed(bank.list_memories(namespace))
+                return memory_commands.get_reply(key, as_text(found[namespace, key]) if found else None)
+            case ListCommand():
+                return memory_commands.list_reply(bank.list_memories(namespace))
             case malformed:
-                return memory_commands.failed(malformed.fault)
+                return memory_commands.error_reply(malformed.fault)
     except ConfigError as error:  # such as a key that is too long
-        return memory_commands.failed("; ".join(fault.message for fault in error.faults))
+        return memory_commands.error_reply("; ".join(fault.message for fault in error.faults))

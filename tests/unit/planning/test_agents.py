@@ -9,7 +9,7 @@ import pytest
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.graph import Graph, Spec, Step
 from cantata.planning.fragments import adopt
-from cantata.planning.turns.agent_steps import STOP, agent_fragment, agent_spec, agent_step, is_one_turn, next_round, tool_step
+from cantata.planning.turns.agent_steps import STOP, agent_spec, agent_step, expand_agent, is_one_turn, next_round, tool_step
 
 SHOUT = {"function": "m:shout"}
 TOOLS = {
@@ -25,7 +25,7 @@ def agent(**fields: Any) -> Agent:
 
 def laid_out(it: Agent, *, spec: Spec | None = None, **others: Agent) -> Graph:
     definitions = Definitions(agents={"it": it, **others}, tools=TOOLS)
-    return agent_fragment("it", definitions, parent="g", spec=spec or agent_spec("it", it, {}, {}))
+    return expand_agent("it", definitions, parent="g", spec=spec or agent_spec("it", it, {}, {}))
 
 
 def edges(graph: Graph) -> list[tuple[str, str, str]]:
@@ -123,7 +123,7 @@ def test_keys_of_a_nodes_input_that_texts_name_fill_them() -> None:
     params: dict[str, Any] = {"input": {"tone": "kind", "more": 1}, "map": {"topic": "draft", "input": "text"}}
 
     spec = agent_spec("it", it, {}, params)
-    row = agent_fragment("it", Definitions(agents={"it": it}), parent="g", spec=spec, filling={"tone": "kind", "topic": "owls"})
+    row = expand_agent("it", Definitions(agents={"it": it}), parent="g", spec=spec, filling={"tone": "kind", "topic": "owls"})
 
     assert spec.params["gaps"] == ["tone", "topic"]
     assert [step.params.get("input") for step in row.steps] == [

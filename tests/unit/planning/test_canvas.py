@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantata.models.graph import Edge, Graph, Spec, Step
 from cantata.planning import canvas
-from cantata.planning.canvas import MAX_CHAIN_LINKS, BatchPolicy, Canvas, Dispatch, Followers, carried, steps_of
+from cantata.planning.canvas import MAX_CHAIN_LINKS, BatchPolicy, Canvas, Dispatch, Followers, carried_steps, steps_of
 from tests.examples import examples
 
 
@@ -93,7 +93,7 @@ def test_a_join_that_waits_for_others_is_not_carried() -> None:
 
     canvases = build([spec_of(graph, "a"), spec_of(graph, "b")], graph)
 
-    assert carried(canvases) == ()
+    assert carried_steps(canvases) == ()
 
 
 def test_nothing_behind_a_step_that_may_grow_is_carried() -> None:
@@ -117,7 +117,7 @@ def test_rows_that_meet_in_one_step_become_a_chord_of_chains() -> None:
 
     rows = [chain(message(*first), message(*second), app=DISPATCH.app) for first, second in (("a", "b"), ("c", "d"))]
     assert canvases == (chord(group(rows), message("j")),)
-    assert carried(canvases) == ("b", "d", "j")
+    assert carried_steps(canvases) == ("b", "d", "j")
 
 
 def test_rows_that_meet_nowhere_become_a_group_of_chains() -> None:
@@ -143,14 +143,14 @@ def test_members_of_a_chord_may_grow_and_its_join_may_be_a_decision() -> None:
     steps = (step("a", expands=True), step("b"), step("j", decides=True))
     graph = Graph(steps=steps, edges=(Edge(source="a", target="j"), Edge(source="b", target="j")))
 
-    assert carried(build([spec_of(graph, "a"), spec_of(graph, "b")], graph)) == ("j",)
+    assert carried_steps(build([spec_of(graph, "a"), spec_of(graph, "b")], graph)) == ("j",)
 
 
 def test_decisions_waits_and_early_joins_are_not_carried() -> None:
     for fields in ({"decides": True}, {"kind": "wait"}, {"quorum": 1}, {"deadline_s": 1.0}):
         graph = Graph(steps=(step("a"), step("b", **fields)), edges=(Edge(source="a", target="b"),))
 
-        assert carried(build([spec_of(graph, "a")], graph)) == ()
+        assert carried_steps(build([spec_of(graph, "a")], graph)) == ()
 
 
 def test_cheap_steps_go_several_to_a_message_and_carry_nothing() -> None:
@@ -193,7 +193,7 @@ def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(
     canvases = build(ready, graph, pace)
 
     assert Counter(sent(canvases)) == Counter(step_id for step_id, _ in ready)
-    later = carried(canvases)
+    later = carried_steps(canvases)
     assert len(set(later)) == len(later)
     assert not set(later) & set(sent(canvases))
     specs = {s.id: s for s in graph.steps}

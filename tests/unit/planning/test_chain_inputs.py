@@ -171,7 +171,7 @@ def test_a_named_chain_reads_what_it_declares_and_nothing_else() -> None:
 
 def test_a_turn_cannot_give_a_workflow_any_other_input_than_its_text() -> None:
     def told(definitions: Definitions) -> list[str]:
-        return [str(fault) for fault in turn_plan.check(TurnRequest(text="hello", workflow="sub"), definitions)]
+        return [str(fault) for fault in turn_plan.check_turn(TurnRequest(text="hello", workflow="sub"), definitions)]
 
     assert told(sub(user_input="string")) == []
     assert told(sub(text="string")) == [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cantata.models.definitions import Strategy
 from cantata.models.values import JsonValue
-from cantata.planning.turns.choices import REPLY_FORMS, TEMPLATES, RouterDecision, decision_of, details
+from cantata.planning.turns.choices import DEFAULT_TEMPLATES, REPLY_FORMS, RouterDecision, agent_details, decision_of
 
 AGENTS = ("ann", "bob")
 STRATEGIES: tuple[Strategy, ...] = ("single_agent_dispatch", "static_plan", "dynamic_decomposition")
@@ -79,11 +79,11 @@ def test_whatever_is_replied_nobody_else_is_chosen(strategy: Strategy, reply: Js
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_asked_without_a_template_tells_the_form_of_the_reply(strategy: Strategy) -> None:
-    assert TEMPLATES[strategy].endswith(REPLY_FORMS[strategy])
-    assert "{agent_details}" in TEMPLATES[strategy]
+    assert DEFAULT_TEMPLATES[strategy].endswith(REPLY_FORMS[strategy])
+    assert "{agent_details}" in DEFAULT_TEMPLATES[strategy]
     for line in REPLY_FORMS[strategy].split(" or {"):
         json.loads(line.replace(", ...", "") if line.startswith("{") else "{" + line)
 
 
 def test_agents_are_listed_with_what_they_are_good_at() -> None:
-    assert details({"ann": "adds", "bob": "bakes"}) == "- ann: adds\n- bob: bakes"
+    assert agent_details({"ann": "adds", "bob": "bakes"}) == "- ann: adds\n- bob: bakes"

@@ -29,7 +29,7 @@ SAID = [
 
 
 def shown(of_team: int = 1000, **settings: Any) -> list[str]:
-    found = history.shown(reversed(SAID), History.model_validate(settings), max_tokens=of_team)
+    found = history.select_entries(reversed(SAID), History.model_validate(settings), max_tokens=of_team)
     return [each.content for each in found]
 
 
@@ -59,18 +59,18 @@ def test_without_tokens_of_its_own_the_bound_of_the_team_counts() -> None:
 
 
 def test_lines_of_a_prompt() -> None:
-    assert history.lines(SAID[:2], is_any=True) == "User: one\nAssistant: two"
-    assert history.lines([], is_any=False) == "No previous conversation history."
-    assert history.lines([], is_any=True) == "No recent relevant history (token limit reached)."
+    assert history.as_lines(SAID[:2], is_any=True) == "User: one\nAssistant: two"
+    assert history.as_lines([], is_any=False) == "No previous conversation history."
+    assert history.as_lines([], is_any=True) == "No recent relevant history (token limit reached)."
 
 
 def test_a_text_with_what_was_said_before_it() -> None:
-    assert history.before(SAID[:1], "now") == "Conversation History:\nUser: one\n\nCurrent Input:\nnow"
-    assert history.before([], "now") == "now"
+    assert history.with_history(SAID[:1], "now") == "Conversation History:\nUser: one\n\nCurrent Input:\nnow"
+    assert history.with_history([], "now") == "now"
 
 
 def told(*entries: HistoryEntry) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in history.messages(entries, "now")]
+    return [(message["role"], message["content"]) for message in history.as_messages(entries, "now")]
 
 
 def test_messages_take_turns() -> None:
@@ -91,8 +91,8 @@ def test_the_user_begins_though_the_question_does_not_fit() -> None:
 @given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(max_size=50)), max_size=30), st.integers(1, 200), st.integers(1, 40))
 def test_what_is_shown_is_the_newest_and_fits(said: list[tuple[str, str]], max_tokens: int, max_entries: int) -> None:
     entries = [entry(role, content) for role, content in said]
-    found = history.shown(reversed(entries), History(max_entries=max_entries), max_tokens=max_tokens)
+    found = history.select_entries(reversed(entries), History(max_entries=max_entries), max_tokens=max_tokens)
     wanted = [each for each in entries if each.role != "system_error"]
     assert found == wanted[len(wanted) - len(found) :]
     assert len(found) <= max_entries
-    assert sum(history.tokens(f"{each.role}: {each.content}") for each in found) <= max_tokens
+    assert sum(history.estimate_tokens(f"{each.role}: {each.content}") for each in found) <= max_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.models.values import JsonValue
-from cantata.planning.turns.mentions import Mention, mention
+from cantata.planning.turns.mentions import Mention, mention_of
 from cantata.planning.turns.prefixes import prefix_of
 
 
@@ -44,4 +44,4 @@ def test_a_prefix_counts_at_the_very_start(answer: JsonValue, read: tuple[str, J
     ],
 )
 def test_a_line_may_be_for_one_agent(line: str, read: Mention | None) -> None:
-    assert mention(line) == read
+    assert mention_of(line) == read

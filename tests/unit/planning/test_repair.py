@@ -43,7 +43,7 @@ OBJECTS = st.dictionaries(st.text(), JSON, max_size=4)
     ],
 )
 def test_an_object_that_is_almost_json_is_mended(text: str, value: JsonValue) -> None:
-    assert json_repair.object_of(text) == value
+    assert json_repair.only_object(text) == value
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_object_that_is_almost_json_is_mended(text: str, value: JsonValue) ->
     ],
 )
 def test_what_is_no_object_or_breaks_off_is_none(text: str) -> None:
-    assert json_repair.object_of(text) is None
+    assert json_repair.only_object(text) is None
 
 
 def test_objects_are_found_among_words_in_their_order() -> None:
@@ -96,8 +96,8 @@ def test_braces_that_are_no_object_hide_none_behind_them() -> None:
 def test_texts_come_out_of_a_mended_object_as_they_were() -> None:
     content = "def f():\n\treturn {'a': \"b\"} # \f \\n 😀\n"
 
-    assert json_repair.object_of(json.dumps({"content": content})[:-1] + ",}") == {"content": content}
-    assert json_repair.object_of('{"path": "C:\\dir", "pattern": "\\d+\\u00"}') == {"path": "C:\\dir", "pattern": "\\d+\\u00"}
+    assert json_repair.only_object(json.dumps({"content": content})[:-1] + ",}") == {"content": content}
+    assert json_repair.only_object('{"path": "C:\\dir", "pattern": "\\d+\\u00"}') == {"path": "C:\\dir", "pattern": "\\d+\\u00"}
 
 
 def test_nothing_in_an_object_that_breaks_off_is_found() -> None:
@@ -112,14 +112,14 @@ def test_nothing_in_a_list_is_found() -> None:
 def test_json_is_read_as_it_is_however_it_is_wrapped(value: dict[str, JsonValue]) -> None:
     text = json.dumps(value)
 
-    assert json_repair.object_of(text) == value
-    assert json_repair.object_of(f"```json\n{text}\n```") == value
+    assert json_repair.only_object(text) == value
+    assert json_repair.only_object(f"```json\n{text}\n```") == value
     assert [each.value for each in json_repair.objects_in(f"Here it is: {text} Done.")] == ([value])
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), JSON, min_size=1, max_size=4))
 def test_a_trailing_comma_changes_nothing(value: dict[str, JsonValue]) -> None:
-    assert json_repair.object_of(json.dumps(value)[:-1] + ",}") == value
+    assert json_repair.only_object(json.dumps(value)[:-1] + ",}") == value
 
 
 @given(

@@ -23,7 +23,7 @@ DEFINITIONS = Definitions(agents=AGENTS, teams=TEAMS, defaults=Defaults(team="ro
 
 
 def planned(**turn: str) -> Graph:
-    return turn_plan.plan(TurnRequest(text="hi", **turn), DEFINITIONS)  # type: ignore[arg-type]
+    return turn_plan.plan_turn(TurnRequest(text="hi", **turn), DEFINITIONS)  # type: ignore[arg-type]
 
 
 def step(graph: Graph, step_id: str) -> Step:
@@ -58,7 +58,7 @@ def test_a_synthesizer_is_a_task_of_the_agents_queue() -> None:
 def test_an_agent_of_several_instructions_grows_a_row_with_the_time_and_tries_it_was_given() -> None:
     parent = step(planned(agent="two"), "two").model_copy(update={"retries": 9, "timeout_s": 2.0})
 
-    fragment = adopt(agent_steps.agent_fragment("two", DEFINITIONS, parent="two", spec=parent), "two", parent)
+    fragment = adopt(agent_steps.expand_agent("two", DEFINITIONS, parent="two", spec=parent), "two", parent)
 
     assert [s.id for s in fragment.steps] == ["two/@1", "two/@2"]
     assert [s.reads["@text"] for s in fragment.steps] == ["=two", "two/@1"]
@@ -82,7 +82,7 @@ def test_the_default_team_answers_turns_that_name_none() -> None:
 )
 def test_a_bad_turn_is_told_what_is_wrong(turn: TurnRequest, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        turn_plan.plan(turn, DEFINITIONS)
+        turn_plan.plan_turn(turn, DEFINITIONS)
 
     assert said in str(caught.value)
 
@@ -114,7 +114,7 @@ def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> No
         teams={"row": Team(mode="pipeline", agents=["a", "a", "a.2"]), "desk": Team(mode="router", agents=["a", "a.2"])},
     )
 
-    assert [s.id for s in turn_plan.plan(TurnRequest(text="hi", team="row"), definitions).steps] == ["a.1", "a.2", "a.2.1"]
+    assert [s.id for s in turn_plan.plan_turn(TurnRequest(text="hi", team="row"), definitions).steps] == ["a.1", "a.2", "a.2.1"]
     rounds = [RoutingRound("desk", "=@start", "=@start", number=number) for number in (1, 2)]
     ids = {run_agent(now, name, definitions, asked="=@start").steps[0].id for now in rounds for name in ("a", "a.2")}
     assert ids == {"a", "a.2", "a.2.1", "a.2.2"}

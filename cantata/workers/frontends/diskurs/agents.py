@@ -15,7 +15,7 @@ from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning.turns import handovers
 from cantata.planning.turns.agent_steps import next_round
 from cantata.planning.turns.handovers import AgentTurn
-from cantata.planning.turns.history import tokens
+from cantata.planning.turns.history import estimate_tokens
 from cantata.workers.frontends.diskurs import endings, plans, session_state, tool_calling
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance, utterances_in
 from cantata.workers.frontends.diskurs.replies import ReplyError
@@ -139,7 +139,7 @@ def truncate(messages: Sequence[Message], most: int | None) -> list[Message]:
 
 
 def _tokens(message: Message) -> int:
-    return tokens(str(message["content"] or ""))
+    return estimate_tokens(str(message["content"] or ""))
 
 
 def model_of(found: ConversationModel) -> Model:
