@@ -25,7 +25,7 @@ FUNCTIONS: Mapping[str, Any] = functions.Functions.FUNCTION_TABLE
 
 Node = dict[str, Any]  # the library's trees are dicts: {"type", "value", "children"}
 
-_UNWEIGHED = frozenset({"length", "type", "not_null", "to_array"})  # their cost does not depend on how large an argument is
+_CONSTANT_COST = frozenset({"length", "type", "not_null", "to_array"})  # their cost does not depend on how large an argument is
 _CALL = 3  # a call, or a comparison within lists and objects, takes as long as three visits
 _SORTING = 20  # comparisons of one element among a million
 _COMPARISONS = {"sort": _SORTING, "max": 1, "min": 1}
@@ -50,21 +50,21 @@ class EvaluationBudget:
     def __post_init__(self) -> None:
         self.nodes_left, self.bytes_left = self.nodes, self.bytes
 
-    def look(self, values: int) -> None:
+    def count_visits(self, values: int) -> None:
         """Count values that are looked at. Raises BoundError."""
         self.nodes_left -= values
         if self.nodes_left < 0:
             raise EvaluationLimitError(f"it looks at more than {self.nodes:,} values", "limits.expression_nodes")
 
-    def make(self, size: int) -> None:
+    def count_output(self, size: int) -> None:
         """Count bytes of JSON that are made. Raises BoundError."""
         self.bytes_left -= size
         if self.bytes_left < 0:
             raise EvaluationLimitError(f"it makes more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
 
-    def make_value(self, value: JsonValue) -> None:
+    def count_value(self, value: JsonValue) -> None:
         """Count a value as it is written out, each part as often as it is in it. Raises BoundError."""
-        self.make(_json_size([value], -1, {})[0] - 1)
+        self.count_output(_json_size([value], -1, {})[0] - 1)
 
 
 def _json_size(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
@@ -97,10 +97,10 @@ def is_true(value: JsonValue) -> bool:
     return not (value is None or value is False or value in ("", [], {}))
 
 
-def evaluate(tree: Node, root: dict[str, JsonValue], meter: EvaluationBudget) -> JsonValue:
+def evaluate(tree: Node, root: dict[str, JsonValue], budget: EvaluationBudget) -> JsonValue:
     """The value of a tree on this root. Raises BoundError, the library's errors, and those of Python that odd data lead to."""
-    value: JsonValue = _Interpreter(root, meter).visit(tree, root)
-    meter.make_value(value)
+    value: JsonValue = _Interpreter(root, budget).visit(tree, root)
+    budget.count_value(value)
     return value
 
 
@@ -120,43 +120,43 @@ def _kilobytes(value: object) -> int:
     return len(value) >> 10 if isinstance(value, str) else 0
 
 
-def _equal(left: Any, right: Any, meter: EvaluationBudget) -> bool:
+def _equal(left: Any, right: Any, budget: EvaluationBudget) -> bool:
     """Python's `==`, counted."""
-    meter.look(_CALL + min(_kilobytes(left), _kilobytes(right)))
+    budget.count_visits(_CALL + min(_kilobytes(left), _kilobytes(right)))
     if left is right:
         return True
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(_equal(one, other, meter) for one, other in zip(left, right, strict=True))
+        return len(left) == len(right) and all(_equal(one, other, budget) for one, other in zip(left, right, strict=True))
     if isinstance(left, dict) and isinstance(right, dict):
-        return len(left) == len(right) and all(key in right and _equal(value, right[key], meter) for key, value in left.items())
+        return len(left) == len(right) and all(key in right and _equal(value, right[key], budget) for key, value in left.items())
     return bool(left == right)
 
 
 class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships no types
     """JMESPath's functions, counted; null where null stands for an argument that has to be of some type."""
 
-    def __init__(self, meter: EvaluationBudget) -> None:
+    def __init__(self, budget: EvaluationBudget) -> None:
         super().__init__()
-        self._meter = meter
+        self._budget = budget
 
     def call_function(self, function_name: str, resolved_args: list[JsonValue]) -> JsonValue:
         taken = self.FUNCTION_TABLE[function_name]["signature"]
         parameters = zip_longest(resolved_args, taken, fillvalue=taken[-1])
         if any(argument is None and parameter["types"] for argument, parameter in parameters):
             return None
-        self._meter.look(_CALL)
-        if function_name not in _UNWEIGHED:
+        self._budget.count_visits(_CALL)
+        if function_name not in _CONSTANT_COST:
             for argument in resolved_args:
-                self._weigh(argument, _COMPARISONS.get(function_name, 0))
+                self._count_argument(argument, _COMPARISONS.get(function_name, 0))
         value: JsonValue = super().call_function(function_name, resolved_args)
         return value
 
-    def _weigh(self, argument: object, comparisons: int) -> None:
+    def _count_argument(self, argument: object, comparisons: int) -> None:
         """Count an argument that is gone through: its elements, and their texts if they are compared."""
         if isinstance(argument, str):
-            self._meter.look(_kilobytes(argument))
+            self._budget.count_visits(_kilobytes(argument))
         elif isinstance(argument, list | dict):
-            self._meter.look(len(argument) + (comparisons * sum(map(_kilobytes, argument)) if comparisons else 0))
+            self._budget.count_visits(len(argument) + (comparisons * sum(map(_kilobytes, argument)) if comparisons else 0))
 
     def _create_key_func(self, expref: Any, allowed_types: list[str], function_name: str) -> Callable[[JsonValue], JsonValue]:
         key_of = super()._create_key_func(expref, allowed_types, function_name)
@@ -164,7 +164,7 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
         def counted(element: JsonValue) -> JsonValue:
             key: JsonValue = key_of(element)
             if isinstance(key, str):
-                self._meter.look(_SORTING * _kilobytes(key))
+                self._budget.count_visits(_SORTING * _kilobytes(key))
             return key
 
         return counted
@@ -173,41 +173,41 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
     def _func_contains(self, subject: list[JsonValue] | str, search: JsonValue) -> bool:
         if isinstance(subject, str):
             return search in subject  # type: ignore[operator]  # TypeError is told as that
-        return any(_equal(each, search, self._meter) for each in subject)
+        return any(_equal(each, search, self._budget) for each in subject)
 
     @functions.signature(*FUNCTIONS["to_string"]["signature"])  # type: ignore[untyped-decorator]  # as above
     def _func_to_string(self, arg: JsonValue) -> str:
         if not isinstance(arg, str):
-            self._meter.make_value(arg)  # before it is written out
+            self._budget.count_value(arg)  # before it is written out
         text: str = super()._func_to_string(arg)
         if not isinstance(arg, str):
-            self._meter.make(len(text))  # escapes make it longer
+            self._budget.count_output(len(text))  # escapes count_output it longer
         return text
 
     @functions.signature(*FUNCTIONS["join"]["signature"])  # type: ignore[untyped-decorator]  # as above
     def _func_join(self, separator: str, array: list[str]) -> str:
-        self._meter.make(sum(map(len, array)) + len(separator) * len(array))
+        self._budget.count_output(sum(map(len, array)) + len(separator) * len(array))
         return separator.join(array)
 
     @functions.signature(*FUNCTIONS["reverse"]["signature"])  # type: ignore[untyped-decorator]  # as above
     def _func_reverse(self, arg: list[JsonValue] | str) -> list[JsonValue] | str:
         if isinstance(arg, str):
-            self._meter.make(len(arg))
+            self._budget.count_output(len(arg))
         return arg[::-1]
 
 
 class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
     """The library's interpreter, counted, with the tolerant forms as further kinds of node."""
 
-    def __init__(self, root: dict[str, JsonValue], meter: EvaluationBudget) -> None:
-        super().__init__(visitor.Options(custom_functions=_Functions(meter)))
+    def __init__(self, root: dict[str, JsonValue], budget: EvaluationBudget) -> None:
+        super().__init__(visitor.Options(custom_functions=_Functions(budget)))
         self._root = root
-        self._meter = meter
+        self._budget = budget
 
     def visit(self, node: Node, value: JsonValue) -> JsonValue:
-        self._meter.nodes_left -= 1
-        if self._meter.nodes_left < 0:
-            self._meter.look(0)  # raises
+        self._budget.nodes_left -= 1
+        if self._budget.nodes_left < 0:
+            self._budget.count_visits(0)  # raises
         method = self._method_cache.get(node["type"])
         if method is None:
             method = self._method_cache[node["type"]] = getattr(self, f"visit_{node['type']}")
@@ -216,11 +216,11 @@ class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath s
 
     def visit_comparator(self, node: Node, value: JsonValue) -> bool | None:
         left, right = (self.visit(child, value) for child in node["children"])
-        self._meter.look(min(_kilobytes(left), _kilobytes(right)))
+        self._budget.count_visits(min(_kilobytes(left), _kilobytes(right)))
         if node["value"] not in self._EQUALITY_OPS:
             return _ORDERS[node["value"]](left, right) if _has_order(left) and _has_order(right) else None
         if isinstance(left, list | dict):
-            is_same = _equal(left, right, self._meter)
+            is_same = _equal(left, right, self._budget)
             return is_same if node["value"] == "eq" else not is_same
         same: bool = self.COMPARATOR_FUNC[node["value"]](left, right)
         return same
@@ -232,13 +232,13 @@ class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath s
         merged: list[JsonValue] = []
         for each in base:
             parts = each if isinstance(each, list) else [each]
-            self._meter.look(len(parts))
+            self._budget.count_visits(len(parts))
             merged += parts
         return merged
 
     def visit_slice(self, node: Node, value: JsonValue) -> JsonValue:
         if isinstance(value, list):
-            self._meter.look(len(range(*slice(*node["children"]).indices(len(value)))))
+            self._budget.count_visits(len(range(*slice(*node["children"]).indices(len(value)))))
         found: JsonValue = super().visit_slice(node, value)
         return found
 

@@ -92,23 +92,23 @@ class Expression:
     """The keys it reads of `input`, where no known name hides that."""
     _tree: _Node = field(repr=False, compare=False)
 
-    def evaluate(self, root: Mapping[str, JsonValue], meter: EvaluationBudget | None = None) -> JsonValue:
-        """The value; null for whatever is missing. What it looks at and makes is taken from `meter`; without one, the usual bounds hold.
+    def evaluate(self, root: Mapping[str, JsonValue], budget: EvaluationBudget | None = None) -> JsonValue:
+        """The value; null for whatever is missing. What it looks at and makes is taken from `budget`; without one, the usual bounds hold.
 
         Raises ExpressionError where a function gets a type it cannot use, and TooMuchError past the bounds.
         """
-        return self._visit(self._tree, root, meter)
+        return self._visit(self._tree, root, budget)
 
-    def is_true(self, root: Mapping[str, JsonValue], meter: EvaluationBudget | None = None) -> bool:
+    def is_true(self, root: Mapping[str, JsonValue], budget: EvaluationBudget | None = None) -> bool:
         """Whether it holds: JMESPath's truth, in which null, false, "", [] and {} are false and all else true, 0 and "false" too.
 
         Raises ExpressionError as `evaluate` does.
         """
-        return self._visit(_test(self._tree), root, meter) is True
+        return self._visit(_test(self._tree), root, budget) is True
 
-    def _visit(self, tree: _Node, root: Mapping[str, JsonValue], meter: EvaluationBudget | None) -> JsonValue:
+    def _visit(self, tree: _Node, root: Mapping[str, JsonValue], budget: EvaluationBudget | None) -> JsonValue:
         try:
-            return evaluation.evaluate(tree, dict(root), meter or EvaluationBudget())
+            return evaluation.evaluate(tree, dict(root), budget or EvaluationBudget())
         except EvaluationLimitError as error:
             raise ExpressionLimitError(
                 f"expression {_quoted(self.text)}: {error}; split it over several steps, or give it less data"

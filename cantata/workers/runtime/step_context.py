@@ -58,15 +58,15 @@ class StepContext:
     def evaluate(self, text: str) -> JsonValue:
         """Return the value of an expression. Raises StepError."""
         with _expression_errors():
-            return expressions.parse(text, self.names).evaluate(self.root, self._meter)
+            return expressions.parse(text, self.names).evaluate(self.root, self._budget)
 
     def is_true(self, text: str) -> bool:
         """Return whether a condition is true. Raises StepError."""
         with _expression_errors():
-            return expressions.parse(text, self.names).is_true(self.root, self._meter)
+            return expressions.parse(text, self.names).is_true(self.root, self._budget)
 
     @cached_property
-    def _meter(self) -> EvaluationBudget:
+    def _budget(self) -> EvaluationBudget:
         """The rest of the limits that all expressions of this step share."""
         limits = self.definitions.limits
         return EvaluationBudget(limits.expression_nodes, limits.expression_bytes)

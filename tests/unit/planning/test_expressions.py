@@ -632,20 +632,20 @@ def test_an_expression_that_multiplies_its_data_ends_and_names_its_bound(text: s
 
 
 def test_what_is_in_a_value_many_times_is_counted_so_often_and_looked_at_once() -> None:
-    meter = EvaluationBudget(bytes=2**70)  # by looking at each it would take ages
+    budget = EvaluationBudget(bytes=2**70)  # by looking at each it would take ages
 
-    parse(piped("[@,@]", 60, "text")).evaluate({"text": "12345678"}, meter)
+    parse(piped("[@,@]", 60, "text")).evaluate({"text": "12345678"}, budget)
 
-    assert meter.bytes - meter.bytes_left == 2 + 2**60 * 10 + (2**60 - 1) * 4  # the texts, and the lists around them
+    assert budget.bytes - budget.bytes_left == 2 + 2**60 * 10 + (2**60 - 1) * 4  # the texts, and the lists around them
 
 
 def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -> None:
-    meter, expression = EvaluationBudget(nodes=10_000, bytes=1000), parse("text")
+    budget, expression = EvaluationBudget(nodes=10_000, bytes=1000), parse("text")
     for _ in range(9):
-        expression.evaluate({"text": "x" * 100}, meter)
+        expression.evaluate({"text": "x" * 100}, budget)
 
     with pytest.raises(ExpressionLimitError, match=r"makes more than 0\.001 MB"):
-        expression.evaluate({"text": "x" * 100}, meter)
+        expression.evaluate({"text": "x" * 100}, budget)
 
     assert expression.evaluate({"text": "x"}, EvaluationBudget(nodes=1, bytes=10)) == "x"
     with pytest.raises(ExpressionLimitError, match="looks at more than 1 values"):
@@ -656,11 +656,11 @@ def test_usual_expressions_on_much_data_are_far_from_the_bounds() -> None:
     root: dict[str, JsonValue] = {"items": [{"n": i, "name": f"n{i}", "body": "y" * 1000} for i in range(10_000)]}
 
     for text in ("items", "items[?n > `50`].{a: n, b: name}", "sort_by(items, &n)[].name", "length(items[?contains(body, 'z')])"):
-        meter = EvaluationBudget()
-        parse(text).evaluate(root, meter)
+        budget = EvaluationBudget()
+        parse(text).evaluate(root, budget)
 
-        assert meter.nodes_left > 0.9 * meter.nodes
-        assert meter.bytes_left > 0.8 * meter.bytes
+        assert budget.nodes_left > 0.9 * budget.nodes
+        assert budget.bytes_left > 0.8 * budget.bytes
 
 
 def test_an_expression_longer_than_any_that_is_written_is_refused_unread() -> None:
