@@ -46,7 +46,7 @@ EXTRAS = {"gateway": "gateway", "flower": "flower", "worker": "worker"}
 """Command → the extra with its dependencies; the others need none, unless they start a stack."""
 
 OPTION_ALIASES = {"help": "--help", "version": "--version"}
-"""Words that users type in place of options."""
+"""Word that users type for an option → the option."""
 
 
 class ExitStatusCommand(click.Command):
@@ -99,7 +99,7 @@ class SubmitGroup(ExitStatusCommand, click.Group):
 
 
 class MissingExtraCommand(ExitStatusCommand):
-    """Stands for a command whose extra is not installed; calling it fails with the way to install it."""
+    """Replaces a command whose extra is not installed; calling it fails with the way to install it."""
 
     def __init__(self, name: str, extra: str) -> None:
         text = f"{COMMANDS[name][1]}\n\nNot installed here: pip install 'cantata[{extra}]'"

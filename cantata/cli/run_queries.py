@@ -28,7 +28,7 @@ from cantata.state.runs.listing import RunFilter
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
 MAX_ROWS = 1000  # of a tree that is printed once
-WIDTH = 160  # where no terminal says how wide it is
+WIDTH = 160  # columns without a terminal
 SIGNALS = {
     "taken": (0, "step {step!r} took the value and goes on"),
     "kept": (0, "kept for step {step!r}, which does not wait yet"),

@@ -124,7 +124,7 @@ class Client:
         """
         turn = TurnRequest(
             text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s
-        )  # fmt: skip
+        )
         faults = turn_plan.check_turn(turn, self.definitions)
         if session is not None and (fault := conversations.fault_of(session)):
             faults.append(Fault(fault, "session"))
@@ -140,9 +140,7 @@ class Client:
         labels: Mapping[str, str] | None = None,
     ) -> TurnRun:  # fmt: skip
         """Submit a user turn to a workflow, a chain of the configuration that gets the text as its input. Otherwise like `submit_turn`."""
-        return self.submit_turn(
-            text, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
-        )  # fmt: skip
+        return self.submit_turn(text, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels)
 
     def submit_chain(
         self,
@@ -172,7 +170,7 @@ class Client:
 
     def submit_checked(
         self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> ChainRun:  # fmt: skip
+    ) -> ChainRun:
         """Submit a chain request in which `chains.check` found no fault with this client's definitions."""
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
@@ -278,9 +276,10 @@ class Client:
         if len(request.encode()) > definitions.limits.input_bytes:
             size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
             raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
-        scoped_session = self._session_settings(session, (labels or {}).get("tenant", ""))
+        tenant = (labels or {}).get("tenant", "")
+        scoped_session = self._session_settings(session, tenant)
         run_id = _run_id(idempotency_key, scoped_session)
-        self._check_quota(run_id, idempotency_key, (labels or {}).get("tenant", ""))
+        self._check_quota(run_id, idempotency_key, tenant)
         with traces.trace_submission(kind, __version__) as submission:
             accepted = self.ledger.accept(
                 run_id, kind=kind, request=request, definitions=self._definitions_text,

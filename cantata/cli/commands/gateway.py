@@ -59,18 +59,18 @@ def gateway(
         for warning in client.warnings:
             click.echo(f"warning: {warning}", err=True)
         with serve.bind(host, port) as listening:
-            url = serve.address_of(listening)
+            url = serve.url_of(listening)
             app = create_app(
                 client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
             )
-            shown = scrape_address(metrics_port)
-            addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(shown).url} if shown else {})}
+            metrics = scrape_address(metrics_port)
+            addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(metrics).url} if metrics else {})}
 
             def announce() -> None:
                 click.echo(json.dumps(addresses) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
                 embedded.announce_ready()
 
-            server = serve.Server(app, ready=announce, most_bytes=max_bytes)
+            server = serve.GatewayServer(app, ready=announce, max_bytes=max_bytes)
             server.run(sockets=[listening])
     if not server.started:
         raise CantataError("the gateway did not start")

@@ -84,7 +84,7 @@ def cancel(run_id: str, as_json: bool) -> int:
 )
 @detach_option
 @json_option
-def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:  # fmt: skip
+def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:
     """Run a closed run again from a step on, as a new run. Steps upstream keep their outcomes."""
     with open_queries(workers=True, as_json=as_json) as queries:
         run = queries.fork(run_id, from_step, changes)

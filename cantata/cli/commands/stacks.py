@@ -30,9 +30,7 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
     """Start a stack in this folder and keep it running."""
     stack = embedded.attach()
     if stack is None:
-        stack = embedded.Stack.start(
-            agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True
-        )  # fmt: skip
+        stack = embedded.Stack.start(agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True)
         state = "the stack is running"
     else:
         state = "a stack is already running"
@@ -81,9 +79,7 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
         raise UnavailableError("nothing to check: REDIS_URL is not set, and there is no stack of `submit up` here")
     own = stack if stack.url == url else None
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
-    facts = health.gather(
-        url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower
-    )  # fmt: skip
+    facts = health.gather(url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower)
     found = health.evaluate(facts)
     _print_status(stack, found, [] if isinstance(facts.fleet, Unavailable) else list(facts.fleet.workers), as_json)
     if isinstance(facts.redis, Unavailable):

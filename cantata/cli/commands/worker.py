@@ -80,7 +80,7 @@ def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None
 
 
 def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: int | None) -> WorkerProcess:
-    # -P: not the user's folder first on the path, where a `queue.py` would stand in for Python's.
+    # -P keeps the user's folder off the start of the path, where a `queue.py` would shadow Python's.
     command = [sys.executable, "-P", "-m", "cantata.workers", *queues, "--name", name]
     command += [] if port is None else ["--metrics-port", str(port)]
     return WorkerProcess(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
