@@ -27,12 +27,12 @@ class FoundObject(NamedTuple):
     """An object, and whether it is all there is, save a fence around it."""
 
     value: dict[str, JsonValue]
-    is_all: bool
+    is_whole_text: bool
 
 
 def only_object(text: str) -> dict[str, JsonValue] | None:
     """The object that the text is; None if it is anything else, or has words around the object."""
-    return next((found.value for found in objects_in(text) if found.is_all), None)
+    return next((found.value for found in objects_in(text) if found.is_whole_text), None)
 
 
 def objects_in(text: str) -> Iterator[FoundObject]:
@@ -52,7 +52,7 @@ def objects_in(text: str) -> Iterator[FoundObject]:
         first = start.start()
         value, position = _decoded(text, first) or _repaired(text, first)
         if value is not None and is_object(value):
-            yield FoundObject(value, is_all=bool(_FENCE.fullmatch(text[:first].strip())) and not text[position:].strip(_AFTER))
+            yield FoundObject(value, is_whole_text=bool(_FENCE.fullmatch(text[:first].strip())) and not text[position:].strip(_AFTER))
 
 
 def is_object(value: object) -> bool:

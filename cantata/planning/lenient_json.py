@@ -15,7 +15,7 @@ from cantata.models.values import JsonValue
 MAX_NESTING = 100
 """Levels of nesting that are read."""
 
-_SHUTS = {'"': '"', "'": "'", "“": "”", "\u2018": "\u2019"}
+_CLOSING_QUOTES = {'"': '"', "'": "'", "“": "”", "\u2018": "\u2019"}
 _IN_QUOTES = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[“\u2018][^“\u2018”\u2019]*[”\u2019])"""
 _KEY = rf"(?:{_IN_QUOTES}|[A-Za-z_][\w-]*)"
 _END = re.compile(r"\s*(?:```)?\s*\Z")
@@ -25,11 +25,11 @@ _AFTER_ITEM = re.compile(r"""\s*(?:\]|,\s*["'“\u2018{\[\]\-\dtfnTFN])""")
 
 _MEMBER = re.compile(rf"{_KEY}(?=\s*:)", re.DOTALL)
 _COLON = re.compile(r"\s*:\s*")
-_PLAIN = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*[,}\]]|\s+[\"'“\u2018])")
+_SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*[,}\]]|\s+[\"'“\u2018])")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
-_GAP = re.compile(r"\s*")
-_GAP_OR_COMMAS = re.compile(r"[\s,]*")
-_ODD = re.compile(r'\\u[0-9a-fA-F]{4}|\\.|"', re.DOTALL)
+_SPACE = re.compile(r"\s*")
+_SPACE_OR_COMMAS = re.compile(r"[\s,]*")
+_ESCAPE_OR_QUOTE = re.compile(r'\\u[0-9a-fA-F]{4}|\\.|"', re.DOTALL)
 
 
 class TruncatedError(ValueError):
@@ -57,7 +57,7 @@ class LenientReader:
             key = self._key()
             self._match(_COLON)
             members[key] = self._value(depth, _AFTER_MEMBER)
-            self._match(_GAP_OR_COMMAS)
+            self._match(_SPACE_OR_COMMAS)
         return members
 
     def _list(self, depth: int) -> list[JsonValue]:
@@ -65,7 +65,7 @@ class LenientReader:
         items: list[JsonValue] = []
         while not self._take("]"):
             items.append(self._value(depth, _AFTER_ITEM))
-            self._match(_GAP_OR_COMMAS)
+            self._match(_SPACE_OR_COMMAS)
         return items
 
     def _value(self, depth: int, after: re.Pattern[str]) -> JsonValue:
@@ -74,19 +74,19 @@ class LenientReader:
                 return self.object(depth + 1)
             case "[":
                 return self._list(depth + 1)
-            case mark if mark in _SHUTS:
+            case mark if mark in _CLOSING_QUOTES:
                 return self._quoted(after)
-        plain = self._match(_PLAIN)
+        plain = self._match(_SCALAR)
         return cast(JsonValue, json.loads(_PYTHON.get(plain, plain)))
 
     def _key(self) -> str:
         key = self._match(_MEMBER)
-        return _unescaped(key[1:-1]) if key[0] in _SHUTS else key
+        return _unescaped(key[1:-1]) if key[0] in _CLOSING_QUOTES else key
 
     def _quoted(self, after: re.Pattern[str]) -> str:
         """The text in quotes that begins here: it ends at the first quote behind which comes what may come `after` it."""
         first = self.position + 1
-        shut = re.compile(rf"\\.|{_SHUTS[self._next()]}", re.DOTALL)
+        shut = re.compile(rf"\\.|{_CLOSING_QUOTES[self._next()]}", re.DOTALL)
         for mark in shut.finditer(self._text, first):
             if mark[0][0] != "\\" and after.match(self._text, mark.end()):
                 self.position = mark.end()
@@ -101,7 +101,7 @@ class LenientReader:
     def _open(self, mark: str, depth: int) -> None:
         if not self._take(mark) or depth > MAX_NESTING:
             raise ValueError(f"expected {mark!r}")
-        self._match(_GAP)
+        self._match(_SPACE)
 
     def _take(self, mark: str) -> bool:
         has = self._text.startswith(mark, self.position)
@@ -119,7 +119,7 @@ class LenientReader:
 
 def _unescaped(raw: str) -> str:
     """The text, with its escapes read; a backslash that escapes nothing stays."""
-    return cast(str, json.loads(f'"{_ODD.sub(_escaped, raw)}"', strict=False))
+    return cast(str, json.loads(f'"{_ESCAPE_OR_QUOTE.sub(_escaped, raw)}"', strict=False))
 
 
 def _escaped(mark: re.Match[str]) -> str:

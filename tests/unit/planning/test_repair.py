@@ -84,7 +84,7 @@ def test_objects_are_found_among_words_in_their_order() -> None:
     text = 'First {"a": {"b": 1}}, see {x}; then\n```json\n{"c": [1,],}\n```\nand {d: 2}.'
 
     assert [each.value for each in json_repair.objects_in(text)] == [{"a": {"b": 1}}, {"c": [1]}, {"d": 2}]
-    assert not any(each.is_all for each in json_repair.objects_in(text))
+    assert not any(each.is_whole_text for each in json_repair.objects_in(text))
 
 
 def test_braces_that_are_no_object_hide_none_behind_them() -> None:

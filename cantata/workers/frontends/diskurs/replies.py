@@ -49,7 +49,7 @@ def _read(text: str, depth: int) -> JsonValue:
     except (ValueError, RecursionError) as error:
         found = list(json_repair.objects_in(text))
         if found:
-            return next((each.value for each in found if each.is_all), found[0].value)
+            return next((each.value for each in found if each.is_whole_text), found[0].value)
         raise _unreadable(error) from None
     if isinstance(value, dict) and not json_repair.is_object(value):
         raise ReplyError(f"Invalid JSON: {_NOT_STORABLE}. Please ensure the response is valid JSON.")

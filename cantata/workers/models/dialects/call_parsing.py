@@ -59,7 +59,7 @@ def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedRep
 def _json_reply(text: str) -> dict[str, JsonValue] | None:
     """The object that the text is; else, of those among words, the first that calls a tool, or the first with a response."""
     found = list(json_repair.objects_in(text))
-    if len(found) == 1 and found[0].is_all:
+    if len(found) == 1 and found[0].is_whole_text:
         return found[0].value
     values = [each.value for each in found]
     return next((value for value in values if _asked_in(value)), None) or next((value for value in values if "response" in value), None)
