@@ -1,1 +1,1 @@
-"""Handlers of steps that only one frontend has."""
+"""Handlers of steps that only one frontend has, registered by entry points."""

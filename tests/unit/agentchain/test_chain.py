@@ -303,7 +303,7 @@ def test_agents_may_share_a_tool() -> None:
 def test_an_agent_is_not_called_as_the_chain_within_another() -> None:
     own = {"ann": PromptChain([GPT], [PromptChain([GPT], ["a"]), "b"]), **agents("ann.1")}
 
-    with pytest.raises(ConfigError, match=r"agent 'ann\.1' has the name of the chain within 'ann'"):
+    with pytest.raises(ConfigError, match=r"agent 'ann\.1' has the name of the chain within"):
         _ = chain(agents=own, agent_descriptions={"ann": "", "ann.1": ""}).definitions
 
 

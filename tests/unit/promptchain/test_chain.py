@@ -186,7 +186,7 @@ def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IN_WORKER, "1")
     chain = PromptChain([], [clean])
 
-    with pytest.raises(ConfigError, match="put what runs a chain under `if __name__ == '__main__':`"):
+    with pytest.raises(ConfigError, match="put the code that runs a chain under `if __name__ == '__main__':`"):
         chain.process_prompt("go")
     with pytest.raises(ConfigError, match="workers must not wait for chains"):
         asyncio.run(chain.process_prompt_async("go"))

@@ -1,1 +1,1 @@
-"""Does the steps of Diskurs folders: their code is run here, their agents' models are asked, their replies are read."""
+"""The steps of Diskurs folders: they run the folder's code, call the agents' models, and read the replies."""

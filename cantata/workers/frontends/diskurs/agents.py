@@ -1,4 +1,4 @@
-"""An agent's turn: its prompts, the questions to its model, what the replies come to."""
+"""An agent's turn: its prompts, the calls of its model, and the reading of replies."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from cantata.workers.runtime.step_context import StepContext, text_input
 
 CALL_TIMEOUT_S = 60.0
 MAX_TOOL_ROUNDS = 25
-"""Rounds of tool calls for one question, before the model must answer without tools."""
+"""Rounds of tool calls before the model must answer without tools."""
 NO_ANSWER = "No valid answer found after {most} trials."
 
 
 def diskurs_open(context: StepContext) -> Outcome:
-    """Begins a turn: the long-term memories know the user's text, and what the session's turns before left in them."""
+    """Begin a run: initialise the long-term memories with the user's text and what earlier turns of the session stored."""
     config, text = code_loading.config_of(context), text_input(context)
     for name in config.agents:
         Prompter(context, name).check_names()
@@ -58,7 +58,7 @@ def diskurs_open(context: StepContext) -> Outcome:
 
 
 def _per_turn(context: StepContext) -> set[str]:
-    """The fields that begin anew with each turn."""
+    """Return the fields that are reset in each turn of a session."""
     config = code_loading.config_of(context)
     classes = [Prompter(context, name).argument_class for name in config.agents]
     classes += [memory_class(context, config.memory_of(name)) for name, agent in config.agents.items() if agent.kind == "conductor"]
@@ -66,7 +66,7 @@ def _per_turn(context: StepContext) -> set[str]:
 
 
 def diskurs_begin(context: StepContext) -> Outcome:
-    """Begins an agent's turn: renders its prompts for what it knows; a part of a parallel agent's work knows what the split gave it."""
+    """Begin an agent's turn: render its prompts with its arguments; a branch of a parallel agent has the arguments of its part."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     if turn.part != "branch":
         return begin_turn(context, turn, state, Prompter(context, turn.agent).arguments(state))
@@ -78,7 +78,7 @@ def begin_turn(
     context: StepContext, turn: AgentTurn, state: ConversationState, arguments: dict[str, JsonValue], *, utterances: Sequence[Utterance] = (),
     detail: Mapping[str, JsonValue] | None = None,
 ) -> Outcome:  # fmt: skip
-    """The outcome of the step that asks an agent's model for the first time in this turn."""
+    """Return the outcome of the step before the first call of an agent's model in this turn."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     turn = replace(turn, base=this)
     asked = Utterance(role="user", text=prompter.user(arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
@@ -96,7 +96,7 @@ def _is_inner(turn: AgentTurn, agent: ConversationAgent) -> bool:
 
 
 async def diskurs_ask(context: StepContext) -> Outcome:
-    """Asks an agent's model; grows the tool calls that it asks for, and the question that follows them. The reply is the output."""
+    """Call an agent's model; expand into the tool calls that it requests and the next call. The reply is the output."""
     turn = AgentTurn.of(context.params)
     config = code_loading.config_of(context)
     messages, rounds, known = await asyncio.to_thread(_messages, context, turn)
@@ -110,7 +110,7 @@ async def diskurs_ask(context: StepContext) -> Outcome:
 
 
 def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tuple[ModelRound, ...], tuple[ToolSchema, ...]]:
-    """What the model is told: its system prompt, what was said, and the rounds of tool calls of this question."""
+    """Return the messages for the model (system prompt, utterances, rounds of tool calls), the rounds, and the tools."""
     state, start, config = ConversationState.of(context), ConversationState.of(context, "@turn_start"), code_loading.config_of(context)
     agent = config.agents[turn.agent]
     sees_inner = _is_inner(turn, agent)
@@ -123,7 +123,7 @@ def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tup
 
 
 def truncate(messages: Sequence[Message], most: int | None) -> list[Message]:
-    """The messages that fit so many tokens: the first and the last always, then the newest."""
+    """Return the messages that fit into so many tokens: always the first and the last, then the newest."""
     first, *others = messages
     if most is None or not others:
         return list(messages)
@@ -143,7 +143,7 @@ def _tokens(message: Message) -> int:
 
 
 def model_of(found: ConversationModel) -> Model:
-    """The model to ask, with its key, which this process's environment holds and nothing stores."""
+    """Return the model with its API key, which comes from this process's environment and is never stored."""
     key = os.environ.get(found.api_key_variable) if found.api_key_variable else None
     model = Model(model=found.model, params=found.params)
     return model.model_copy(update={"params": {**found.params, "api_key": key}}) if key else model
@@ -173,7 +173,7 @@ def _record_reply(
 
 
 def diskurs_read(context: StepContext) -> Outcome:
-    """Reads a reply into the agent's arguments: it is corrected, asked for the next step, or done."""
+    """Read a reply into the agent's arguments: a correction, the next reasoning step or the end of the turn follows."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     text = str(cast("Mapping[str, JsonValue]", context.begun.inputs["@reply"]).get("reply", ""))
@@ -198,7 +198,7 @@ def diskurs_read(context: StepContext) -> Outcome:
 
 
 def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, utterances: Sequence[Utterance], **detail: JsonValue) -> Outcome:
-    """The outcome where an agent takes another reasoning step, with its prompt rendered anew; or has none left."""
+    """Return the outcome where an agent takes another reasoning step with its prompt rendered again, or has none left."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     fragment = handovers.ask_again(turn, prompter.config, before=this, is_valid=True)
     if fragment is None:
@@ -211,18 +211,18 @@ def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, utter
 def _request_correction(
     context: StepContext, turn: AgentTurn, state: ConversationState, reply: Utterance, fault: str, counted: Mapping[str, JsonValue]
 ) -> Outcome:
-    """The outcome where a reply cannot be used: the model is told why, if trials are left."""
+    """Return the outcome where a reply is not valid: a message with the fault for the model, if trials are left."""
     config, this = code_loading.config_of(context), context.begun.step_id
     fragment = handovers.ask_again(turn, config, before=this, is_valid=False)
-    told = fault if fragment else NO_ANSWER.format(most=config.agents[turn.agent].max_trials)
-    state = state.with_(this, reply, Utterance(role="user", text=told, by=turn.agent, is_inner=reply.is_inner))
+    message = fault if fragment else NO_ANSWER.format(most=config.agents[turn.agent].max_trials)
+    state = state.with_(this, reply, Utterance(role="user", text=message, by=turn.agent, is_inner=reply.is_inner))
     if fragment is None:
-        return endings.give_up(context, turn, state, f"agent {turn.agent!r}: {told} The last fault: {fault}")
+        return endings.give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
     return Outcome(output=state.to_json(), fragment=fragment, detail={"verdict": "correction", "fault": fault, **counted})
 
 
 def diskurs_gather(context: StepContext) -> Outcome:
-    """Tells a planning agent what came of its plan."""
+    """Report the results of its plan to a planning agent."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     steps = plans.steps_of(state.arguments)
     ids = [f"{context.begun.step_id}/{step['step_id']}" for step in steps]

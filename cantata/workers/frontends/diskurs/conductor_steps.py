@@ -1,4 +1,4 @@
-"""A conductor's turn: whether the conversation is done, who has it next, and what it comes to."""
+"""A conductor's turn: it ends the conversation with a result, gives it up, or chooses the next agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_FINALIZED = "Failed to finalize conversation"
 
 
 def diskurs_visit(context: StepContext) -> Outcome:
-    """Has a conductor decide: done, given up, or who is next. What a predicate agent says of it comes in a second visit."""
+    """Let a conductor decide: done, given up, or the next agent. The verdict of a predicate agent comes in a second visit."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     agent, this = prompter.agent, context.begun.step_id
@@ -45,7 +45,7 @@ def diskurs_visit(context: StepContext) -> Outcome:
     if is_done or _can_finalize(prompter, state):
         return _finalized(context, turn, state, {**detail, "verdict": "done"})
     if count >= agent.max_dispatches:
-        reason = f"conductor {turn.agent!r} has had the conversation {count} times, which is its maxDispatches"
+        reason = f"conductor {turn.agent!r} had the conversation {count} times, which is its maxDispatches"
         failing = handovers.fail(turn, turn.agent, before=this, code="exhausted", reason=reason)
         return Outcome(output=state.to_json(), fragment=failing, detail={**detail, "verdict": "exhausted"})
     if agent.rules:
@@ -60,7 +60,7 @@ def _can_finalize(prompter: Prompter, state: ConversationState) -> bool:
 
 def _finalized(context: StepContext, turn: AgentTurn, state: ConversationState, detail: Mapping[str, JsonValue]) -> Outcome:
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
-    state = state.model_copy(update={"dispatches": {**state.dispatches, turn.agent: 0}})  # it may be given the conversation anew
+    state = state.model_copy(update={"dispatches": {**state.dispatches, turn.agent: 0}})  # it may get the conversation again
     following = prompter.agent.finalizer or prompter.agent.supervisor
     if following:
         fragment = handovers.hand_over(following, prompter.config, number=turn.number + 1, before=this)
@@ -69,7 +69,7 @@ def _finalized(context: StepContext, turn: AgentTurn, state: ConversationState, 
 
 
 def diskurs_rules(context: StepContext) -> Outcome:
-    """Chooses the agent of the first rule that holds; else the model is asked. A rule that raises is passed over, with a warning."""
+    """Choose the agent of the first rule that holds, else call the model. A rule that raises is skipped with a warning."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     warnings: list[str] = []
@@ -87,7 +87,7 @@ def _rule_holds(context: StepContext, rule: HandoverRule, state: ConversationSta
     try:
         return bool(code_loading.call(context, rule.condition, conversation_of(prompter, state, prompter.arguments(state))))
     except StepError as error:
-        warnings.append(f"rule {rule.name!r} of conductor {prompter.name!r} is passed over: {error}")
+        warnings.append(f"rule {rule.name!r} of conductor {prompter.name!r} is skipped: {error}")
         return False
 
 
@@ -95,13 +95,13 @@ def _model_chooses(context: StepContext, turn: AgentTurn, state: ConversationSta
     prompter = Prompter(context, turn.agent)
     if prompter.agent.fallback_to_llm and prompter.agent.llm:
         return agents.begin_turn(context, replace(turn, trial=1, step=1, asked=1), state, prompter.arguments(state), detail=detail)
-    reason = f"no rule of conductor {turn.agent!r} holds, and no model is asked"
+    reason = f"no rule of conductor {turn.agent!r} holds, and it has no model to choose"
     failing = handovers.fail(turn, turn.agent, before=context.begun.step_id, code="no_agent", reason=reason)
     return Outcome(output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "nobody"})
 
 
 def diskurs_finalize(context: StepContext) -> Outcome:
-    """Makes the result of the long-term memory: by the conductor's `finalize`, else all of it."""
+    """Return the result: that of the conductor's `finalize`, else the whole long-term memory."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     found = prompter.function("finalize")
@@ -111,20 +111,20 @@ def diskurs_finalize(context: StepContext) -> Outcome:
 
 
 def diskurs_fail(context: StepContext) -> Outcome:
-    """Ends the turn without a result; what the conductor's `fail` makes of the long-term memory is kept."""
+    """Fail the run; the details have what the conductor's `fail` returns for the long-term memory."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     found = prompter.function("fail")
-    kept: Any = (
+    last_output: Any = (
         code_loading.call(context, found, prompter.memory_instance(state)) if found else {**prompter.memory(state), "error": NOT_FINALIZED}
     )
     session_state.store_memories(context, state)
     error = ErrorInfo(code=context.text_param("code"), message=context.text_param("reason"), step=context.begun.step_id)
-    return Outcome(status="failed", error=error, detail={"last_output": schemas.jsonable(kept), "arguments": state.arguments})
+    return Outcome(status="failed", error=error, detail={"last_output": schemas.jsonable(last_output), "arguments": state.arguments})
 
 
 def conversation_of(prompter: Prompter, state: ConversationState, arguments: Mapping[str, JsonValue]) -> entities.Conversation[Any]:
-    """The conversation as code of the folder sees it."""
+    """Return the conversation as an object for code of the folder."""
     context = prompter.context
     chat = [
         entities.ChatMessage(

@@ -1,4 +1,4 @@
-"""What follows when an agent is done with the conversation, or gives it up."""
+"""The end of an agent's turn: the conversation is handed on, or given up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cantata.workers.runtime.step_context import StepContext
 
 
 def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
-    """The outcome of the step in which an agent is done: the conversation goes on, or its arguments are the result."""
+    """Return the outcome of a finished turn: the conversation goes on, or the agent's arguments are the result."""
     prompter = Prompter(context, turn.agent)
     agent, this = prompter.agent, context.begun.step_id
     if turn.part == "branch":
@@ -40,14 +40,14 @@ def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **de
 
 
 def with_updated_memories(prompter: Prompter, state: ConversationState) -> ConversationState:
-    """The conversation whose long-term memories know what the agent hands over, by name."""
+    """Return the state with the arguments that the agent hands over merged into the long-term memories, by name."""
     names = fields.handed_over(prompter.argument_class, prompter.agent.locked_fields)
     memories = {key: fields.merge(memory, state.arguments, names) for key, memory in state.memories.items()}
     return state.model_copy(update={"memories": memories})
 
 
 def give_up(context: StepContext, turn: AgentTurn, state: ConversationState, reason: str) -> Outcome:
-    """The outcome of the step in which an agent reaches a bound: its conductor fails, with the last arguments kept."""
+    """Return the outcome of a turn that reached a bound: its conductor fails; the details have the last arguments."""
     prompter = Prompter(context, turn.agent)
     detail: dict[str, JsonValue] = {"verdict": "exhausted", "reason": reason, "arguments": state.arguments}
     if turn.part == "branch":

@@ -1,4 +1,4 @@
-"""Step kind → handler, of Diskurs folders."""
+"""Step kind → handler, for Diskurs folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that a model makes of calls of tools: what may stand in one, and what stands for the result of another step."""
+"""Plans of tool calls that a model makes: their validation, and references to the results of other steps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PlanStep(JsonSerializable):
 
 @dataclass
 class PlanningPromptArgument(PromptArgument):
-    """What a planning agent is told, and answers."""
+    """The arguments of a planning agent's prompts, and of its replies."""
 
     user_query: InputField[str] = ""
     execution_plan: list[PlanStep] = field(default_factory=list)
@@ -74,23 +74,23 @@ Step = dict[str, JsonValue]
 
 
 def steps_of(arguments: Mapping[str, JsonValue]) -> list[Step]:
-    """The steps of the plan."""
+    """Return the steps of the plan."""
     return cast("list[Step]", arguments.get("execution_plan") or [])
 
 
 def is_open(arguments: Mapping[str, JsonValue]) -> bool:
-    """Whether there is a plan that was not carried out."""
+    """Return whether there is a plan that was not carried out."""
     steps = steps_of(arguments)
     return bool(steps) and all(step["status"] == "pending" for step in steps)
 
 
 def is_final(arguments: Mapping[str, JsonValue]) -> bool:
-    """Whether there is an answer, and no better plan is wanted."""
+    """Return whether there is an answer, and no new plan is requested."""
     return bool(arguments.get("answer")) and not arguments.get("replan") and not is_open(arguments)
 
 
 def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
-    """Raises ReplyError if the plan cannot be carried out, with all that is wrong."""
+    """Raise ReplyError with every fault if the plan cannot be carried out."""
     if not is_open(arguments):
         return
     steps = steps_of(arguments)
@@ -109,7 +109,7 @@ def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
 
 
 def merge_plan(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The arguments after a reply: a plan that was carried out stays as it is, unless a better one is wanted, of which nothing was done."""
+    """Return the arguments after a reply: a plan that was carried out stays as it is, unless the reply requests a new one."""
     known = steps_of(before)
     was_carried_out = bool(known) and not is_open(before)
     if was_carried_out and (not arguments.get("replan") or steps_of(arguments) == known):
@@ -118,13 +118,13 @@ def merge_plan(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue])
 
 
 def needs_of(step: Mapping[str, JsonValue], ids: Collection[str]) -> list[str]:
-    """The steps whose results a step needs: those it declares, and those that its parameters refer to."""
+    """Return the steps whose results a step needs: those it declares, and those that its parameters refer to."""
     referred = [name for name in _references(step["parameters"]) if name in ids]
     return list(dict.fromkeys([*_declared(step), *referred]))
 
 
 def fill_references(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonValue:
-    """A parameter with results in place of references. One that is all of a text keeps its type; within a text it becomes text."""
+    """Return a parameter with references replaced by results. A reference that is a whole text keeps the result's type."""
     if isinstance(value, dict):
         return {key: fill_references(each, results) for key, each in value.items()}
     if isinstance(value, list):
@@ -138,7 +138,7 @@ def fill_references(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonV
 
 
 def with_results(steps: Sequence[Step], results: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
-    """The plan with what came of each step: its result, or why it failed."""
+    """Return the plan with the result of each step, or its error."""
     done: list[JsonValue] = []
     for step in steps:
         value, error = results[str(step["step_id"])]
@@ -158,7 +158,7 @@ def _references(value: JsonValue) -> list[str]:
 
 
 def _whole_references(value: JsonValue) -> list[str]:
-    """Those that are all of a text, so that they can mean nothing else."""
+    """Return the references that are a whole text, which can mean nothing else."""
     if isinstance(value, str):
         whole = _REFERENCE.fullmatch(value)
         return [whole[1]] if whole else []

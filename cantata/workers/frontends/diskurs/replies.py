@@ -1,4 +1,4 @@
-"""Reads a model's reply into prompt arguments. The texts of what is wrong are Diskurs's own: people's prompts depend on them."""
+"""Reading of a model's reply into prompt arguments. The error messages are Diskurs's own, since users' prompts depend on them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from cantata.workers.frontends.diskurs.user_code.code_loading import refusal_of
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_JSON_DEPTH = 5
-"""How often a text may turn out to be JSON within JSON."""
+"""Levels of JSON texts within JSON."""
 TRUE_WORDS = ("true", "1", "yes")
 _NOT_STORABLE = "it is nested too deep, or a number in it is not finite, or a text has half a character"
 
 
 class ReplyError(ValueError):
-    """A reply cannot be used; the text is what the model is told."""
+    """A reply is not valid; the message is for the model."""
 
 
 def read_reply(text: str, cls: type, locked: Collection[str] = ()) -> dict[str, JsonValue]:
-    """What a reply gives for the fields that replies fill, which `locked` are not. Raises ReplyError."""
+    """Return the values of a reply for the fields that replies fill, without the `locked` ones. Raises ReplyError."""
     return read_fields(read_object(text), cls, locked)
 
 
 def read_object(text: str) -> dict[str, JsonValue]:
-    """The object that a reply is: fences, words around it, curly quotes, trailing commas, raw newlines and JSON within JSON are borne."""
+    """Return the JSON object of a reply; accept fences, text around it, curly quotes, trailing commas, raw newlines and nested JSON."""
     if len(text) > MAX_REPLY_CHARS:
         raise ReplyError(f"JSON response exceeds maximum size of {MAX_REPLY_CHARS} characters.")
     value = _read(text, 1)
@@ -64,7 +64,7 @@ def _unreadable(error: ValueError | RecursionError) -> ReplyError:
 
 
 def read_fields(given: Mapping[str, JsonValue], cls: type, locked: Collection[str] = ()) -> dict[str, JsonValue]:
-    """The values under the names of the fields that replies fill, each of its type. Raises ReplyError."""
+    """Return the values of the fields that replies fill, converted to their types. Raises ReplyError."""
     hints = fields.hints(cls)
     wanted = fields.filled_by_replies(cls, locked)
     _check_names(given, cls, wanted)
@@ -72,7 +72,7 @@ def read_fields(given: Mapping[str, JsonValue], cls: type, locked: Collection[st
 
 
 def check_made(cls: type, arguments: Mapping[str, JsonValue]) -> None:
-    """Raises ReplyError with what a class says against its fields' values, by a ValueError or PromptValidationError of its own."""
+    """Raise ReplyError if a class refuses its fields' values by a ValueError or PromptValidationError."""
     with _refusals():
         fields.from_json(cls, arguments)
 
@@ -107,14 +107,14 @@ def _check_names(given: Mapping[str, JsonValue], cls: type, wanted: list[str]) -
 
 def _value(value: JsonValue, hint: Any) -> Any:
     options = fields.options(hint)
-    if value is None or (value == "" and str not in options):  # either says nothing, whatever the field is
+    if value is None or (value == "" and str not in options):  # both mean "no value", whatever the type
         return None
     fitting = next((each for each in options if _fits(value, each)), options[0])
     return _converted(value, fitting)
 
 
 def _fits(value: JsonValue, kind: Any) -> bool:
-    """Whether a value is of a type as it stands."""
+    """Return whether a value is of a type without conversion."""
     origin = get_origin(kind) or kind
     if dataclasses.is_dataclass(origin):
         return isinstance(value, dict)

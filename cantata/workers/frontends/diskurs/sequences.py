@@ -1,4 +1,4 @@
-"""Agents and parts of them that are code: heuristic sequences, and how a parallel agent splits a conversation and joins the parts."""
+"""Agents that are code: heuristic sequences, and the functions by which a parallel agent splits a conversation and joins the parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cantata.workers.runtime.step_context import StepContext
 
 
 def diskurs_heuristic(context: StepContext) -> Outcome:
-    """Runs an agent that is code: it is given the conversation, and gives it back."""
+    """Run an agent that is code: a function that receives the conversation and returns it."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     found = prompter.function("heuristic_sequence")
@@ -55,7 +55,7 @@ def diskurs_heuristic(context: StepContext) -> Outcome:
 
 
 def _tools(prompter: Prompter) -> Callable[..., Coroutine[object, object, Any]]:
-    """How a sequence calls tools: those of the agent, or all if it names none."""
+    """Return the function by which a sequence calls tools: those of the agent, or all if it names none."""
     known = tool_calling.callables(prompter.context, prompter.agent.tools or prompter.config.tools)
 
     async def call_tool(function_name: str, arguments: Mapping[str, Any]) -> Any:
@@ -67,7 +67,7 @@ def _tools(prompter: Prompter) -> Callable[..., Coroutine[object, object, Any]]:
 
 
 def _blocking(context: StepContext, function: Callable[..., Coroutine[object, object, Any]]) -> Callable[..., Any]:
-    """The function for code that is sync, which cannot await it."""
+    """Return a blocking form of a coroutine function, for sync code."""
 
     def waiting(*given: Any, **named: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(function(*given, **named), context.process.loop()).result()
@@ -76,14 +76,14 @@ def _blocking(context: StepContext, function: Callable[..., Coroutine[object, ob
 
 
 class _LlmClient:
-    """How a sequence asks its agent's model: `await llm_client.generate(conversation)`. It is asked again if the step is done again."""
+    """The model of a sequence's agent: `await llm_client.generate(conversation)`. Another attempt of the step calls it again."""
 
     def __init__(self, prompter: Prompter) -> None:
         self._prompter = prompter
         self.usage = Usage()
 
     async def generate(self, conversation: Conversation[Any], tools: object = None) -> Conversation[Any]:
-        """The conversation with the model's reply said last."""
+        """Return the conversation with the model's reply appended."""
         prompter = self._prompter
         if prompter.agent.llm is None:
             raise ValueError(f"agent {prompter.name!r} has no llm")
@@ -95,7 +95,7 @@ class _LlmClient:
 
 
 def diskurs_branch(context: StepContext) -> Outcome:
-    """Splits the conversation of a parallel agent; its model is asked about each part, all at once."""
+    """Split the conversation of a parallel agent; its model is called for all parts in parallel."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     made = code_loading.call(context, _branches(prompter).branch, conversation_of(prompter, state, state.arguments))
@@ -109,7 +109,7 @@ def diskurs_branch(context: StepContext) -> Outcome:
 
 
 def diskurs_join(context: StepContext) -> Outcome:
-    """Joins what came of the parts of a parallel agent's work."""
+    """Join the results of the parts of a parallel agent's conversation."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     parts = [ConversationState.of(context, f"@branch/{i}") for i in range(int(cast(int, context.params["count"])))]
@@ -130,9 +130,9 @@ def _branches(prompter: Prompter) -> BranchCode:
 
 
 def _state_from_code(prompter: Prompter, state: ConversationState, made: Any) -> ConversationState:
-    """The conversation as code gave it back. What was said before is kept by reference if the code left it as it was."""
+    """Return the state of a conversation that code returned. Earlier utterances stay references if the code did not change them."""
     this = prompter.context.begun.step_id
-    if not isinstance(made, Conversation):  # an older sequence gives the arguments alone
+    if not isinstance(made, Conversation):  # older sequences return the arguments only
         return state.with_(this, agent=prompter.name, arguments=_json_of(prompter, made))
     before = state.chat(prompter.context)
     utterances = [_utterance(each) for each in made.chat]
@@ -164,5 +164,5 @@ def _utterance(message: ChatMessage) -> Utterance:
 
 
 def _without_step(part: ConversationState, step_id: str) -> ConversationState:
-    """A part whose own words are still to be said, by the step that it begins with."""
+    """Return a part without the step in its past: its first step will record the part's utterances."""
     return part.model_copy(update={"past": tuple(each for each in part.past if each != step_id)})

@@ -1,6 +1,6 @@
-"""What a turn knows of the turns before it in its session: the long-term memories, and what was said.
+"""The state that a session's turns share: long-term memories and messages.
 
-The memories are kept by the last step of a turn. If it is done twice, it writes the same: it reads what the run recorded, not what is kept.
+The last step of a turn stores the memories. A second attempt writes the same values, since it reads the run's records and not the store.
 The turns of a session run one after the other, so the next one finds them.
 """
 
@@ -24,7 +24,7 @@ KEY = "longterm_memories"
 
 
 def store_memories(context: StepContext, state: ConversationState) -> None:
-    """Keep the long-term memories for the next turn; a fork of a turn is not written down."""
+    """Store the long-term memories for the next turn, unless the run is a fork."""
     if _is_kept(context) and FORKED_FROM not in tool_calling.metadata_of(context):
         bank = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun))
         memories: JsonValue = {key: dict(memory) for key, memory in state.memories.items()}
@@ -32,7 +32,7 @@ def store_memories(context: StepContext, state: ConversationState) -> None:
 
 
 def load_memories(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
-    """The long-term memories of the turn before."""
+    """Return the long-term memories of the turn before."""
     if not _is_kept(context):
         return {}
     found = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun)).retrieve_memory(KEY, NAMESPACE)
@@ -40,7 +40,7 @@ def load_memories(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]
 
 
 def earlier_utterances(context: StepContext) -> list[Utterance]:
-    """What was said in the turns before: the user's texts and the answers."""
+    """Return the messages of the turns before: the user's texts and the answers."""
     if not _is_kept(context):
         return []
     entries, _ = session_history.shown_to(context, History(), max_tokens=MAX_HISTORY_TOKENS)

@@ -1,4 +1,4 @@
-"""Tools of a Diskurs folder: made by their factories, called with what a model gives and with what no model sees."""
+"""Tools of a Diskurs folder: created by their factories, called with the model's arguments and with metadata that no model sees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED = "ERROR: Tool '{name}' execution failed: {error}. Please correct your in
 
 
 def diskurs_tool(context: StepContext) -> Outcome:
-    """Calls a tool for a model, or for a plan; a failure is what the model is told."""
+    """Call a tool for a model or a plan; the error message is for the model."""
     name = context.text_param("tool")
     given = cast("dict[str, JsonValue]", context.params["parameters"])
     needs = cast("dict[str, str]", context.params.get("needs") or {})
@@ -40,7 +40,7 @@ _CALLED = Usage(tool_calls=1)
 
 
 def call(context: StepContext, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
-    """What a tool answers, sync or async. Raises StepError."""
+    """Return the result of a tool, sync or async. Raises StepError."""
     function, described = _tool(context, name)
     _check(described, arguments)
     metadata = metadata_of(context)
@@ -51,7 +51,7 @@ def call(context: StepContext, name: str, arguments: Mapping[str, JsonValue]) ->
 
 
 def callables(context: StepContext, names: Iterable[str]) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]]:
-    """Tools as code calls them, with the arguments alone. They run in this process, within the step."""
+    """Return tools as coroutine functions for code, which pass the arguments only. They run in this process, within the step."""
     return {name: _callable(context, name) for name in names}
 
 
@@ -68,18 +68,18 @@ def _callable(context: StepContext, name: str) -> Callable[[Mapping[str, Any]], 
 
 
 def schema_of(context: StepContext, name: str) -> ToolSchema:
-    """What a model is told of a tool. Raises StepError."""
+    """Return the schema of a tool for models. Raises StepError."""
     described = _tool(context, name)[1]
     return ToolSchema(name=name, description=described.description, parameters=described.schema)
 
 
 def metadata_of(context: StepContext) -> Mapping[str, str]:
-    """The conversation's metadata: the labels of the run."""
+    """Return the conversation's metadata, which are the labels of the run."""
     return context.process.ledger.request_of(context.begun.run_id)[3]
 
 
 def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple[ToolResult, ...], ...]]:
-    """The rounds of tool calls before this question to a model, and what came of the calls."""
+    """Return the rounds of tool calls before this call of a model, and the results of the tool calls."""
     base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
     texts = context.process.ledger.outputs(context.begun.run_id, ids) if ids else []
@@ -91,7 +91,7 @@ def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple
 
 
 def answers_of(context: StepContext, step_ids: Sequence[str]) -> list[ToolResult]:
-    """What came of steps that called tools. A failure is a text to the model, as Diskurs tells it."""
+    """Return the results of tool steps. A failure becomes Diskurs's error message for the model."""
     if not step_ids:
         return []
     ledger, run_id = context.process.ledger, context.begun.run_id
@@ -105,7 +105,7 @@ def _answer(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
 
 
 def _results(context: StepContext, needs: Mapping[str, str]) -> dict[str, JsonValue]:
-    """What the steps that a plan's step depends on gave. Raises StepError if one of them failed."""
+    """Return the results of the steps that a plan's step depends on. Raises StepError if one of them failed."""
     answers = dict(zip(needs, answers_of(context, list(needs.values())), strict=True))
     for name, answer in answers.items():
         if answer.error:
@@ -114,13 +114,13 @@ def _results(context: StepContext, needs: Mapping[str, str]) -> dict[str, JsonVa
 
 
 def _tool(context: StepContext, name: str) -> tuple[Any, ToolDescription]:
-    """The function, made once in each process where a factory makes it, and what its docstring says."""
+    """Return the function, created once in each process if it has a factory, and its description."""
     made = _made_once(context, name, code_loading.config_of(context).tools[name], lambda: _made(context, name))
     return made, ToolDescription.from_function(made)
 
 
 def _made_once(context: StepContext, name: str, declared: ConversationTool | ConversationDependency, make: Callable[[], Any]) -> Any:
-    """What is made as a configuration declares it. Another configuration of the folder may declare something else under its name."""
+    """Return the object for a declaration, created once. The key has the whole declaration: configurations may differ under one name."""
     config = code_loading.config_of(context)
     uses = declared.dependencies if isinstance(declared, ConversationTool) else []
     key = "\n".join([name, *(each.model_dump_json() for each in (declared, *(config.dependencies[use] for use in uses)))])
@@ -147,7 +147,7 @@ def _dependency(context: StepContext, name: str) -> Any:
 
 
 def _created(context: StepContext, name: str, dependency: ConversationDependency) -> Any:
-    """The object: by its class's `create`, as Diskurs makes them, else by the class itself."""
+    """Return a new object: by its class's `create`, as in Diskurs, else by the class itself."""
     made_by, folder = dependency.made_by, code_loading.code_folder_of(context)
     made = folder.load(made_by, code_loading.config_of(context).modules)
     create = getattr(made, "create", None)

@@ -1,1 +1,1 @@
-"""The code of a Diskurs folder: loaded, given its classes, and called."""
+"""The code of a Diskurs folder: its loading, the classes it imports, and calls of it."""

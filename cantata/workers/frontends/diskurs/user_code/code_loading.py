@@ -1,4 +1,4 @@
-"""Loads and calls the code of a Diskurs folder: each file is a module of its own, though many have the same name."""
+"""Loading and calling of a Diskurs folder's code: each file is a module of its own, though several have the same name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _folders: dict[str, CodeFolder] = {}
 
 
 def code_folder_of(context: StepContext) -> CodeFolder:
-    """The code of the run's folder. Raises StepError."""
+    """Return the code of the run's folder. Raises StepError."""
     folder = local_folder(context.definitions.folder)
     if folder is None:
         raise StepError(f"the configuration's folder {context.definitions.folder!r} is not on this worker", code="no_folder")
@@ -37,33 +37,33 @@ def code_folder_of(context: StepContext) -> CodeFolder:
 
 
 def config_of(context: StepContext) -> ConversationConfig:
-    """The agents of the run's folder. Raises StepError."""
+    """Return the configuration of the run's folder. Raises StepError."""
     config = context.definitions.diskurs
     if config is None:
-        raise StepError("the run's configuration is no Diskurs folder", code="internal")
+        raise StepError("the run's configuration is not a Diskurs folder", code="internal")
     return config
 
 
 class CodeFolder:
-    """The modules of one folder. While its code runs, it sees its own neighbours under their plain names, and nobody else does."""
+    """The modules of one folder. Only while its code runs are they importable by their plain names."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._modules: dict[str, ModuleType] = {}
         self._neighbours: dict[Path, dict[str, ModuleType]] = defaultdict(dict)
-        """By the folder that they are imported from: that of a file, or the whole one."""
+        """Modules by the folder that they are imported from: that of a file, or the top one."""
         self.made: dict[str, Any] = {}
-        """What factories and classes made, for the life of this process."""
+        """Objects that factories and classes created, until this process ends."""
 
     def load(self, code: CodeReference, modules: Mapping[str, str] | None = None) -> Any:
-        """A function or class of a file. Raises StepError."""
+        """Return a function or class of a file. Raises StepError."""
         found = getattr(self.module(code.file, modules), code.name, None)
         if not callable(found):
             raise StepError(f"{code.file} has no function or class {code.name!r}", code="bad_code")
         return found
 
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
-        """The module that a file is, after the modules that it may import by name. Raises StepError."""
+        """Return the module of a file, and load the modules that it may import by name before it. Raises StepError."""
         with _import_lock:
             for name, other in (modules or {}).items():
                 if other != file:
@@ -73,7 +73,7 @@ class CodeFolder:
             return self._modules[file]
 
     def _imported(self, file: str) -> ModuleType | None:
-        """The module, if a neighbour imported it by its plain name."""
+        """Return the module if a neighbour imported it by its plain name."""
         path = self._folder / file
         found = self._neighbours[path.parent].get(path.stem)
         return found if found and getattr(found, "__file__", None) == str(path) else None
@@ -83,13 +83,13 @@ class CodeFolder:
         path = self._folder / file
         spec = importlib.util.spec_from_file_location(name, path, loader=user_code.Loader(name, str(path)))
         if spec is None or spec.loader is None:
-            raise StepError(f"{file} is no file of Python", code="bad_code")
+            raise StepError(f"{file} is not a Python file", code="bad_code")
         module = importlib.util.module_from_spec(spec)
         importlib.invalidate_caches()
         sys.modules[name] = module
         try:
             with self.importing(file):
-                sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is free
+                sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is not taken
                 spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
             del sys.modules[name]
@@ -100,7 +100,7 @@ class CodeFolder:
 
     @contextmanager
     def importing(self, file: str) -> Iterator[None]:
-        """Have a file's neighbours and the folder importable, as they are where Diskurs runs."""
+        """Make a file's neighbours and the folder importable inside the block, as Diskurs does."""
         place = self._place(file)
         path = [str(place), str(self._folder)]
         with _import_lock, compatibility.importable():
@@ -125,12 +125,12 @@ class CodeFolder:
         return (self._folder / file).parent
 
     def _visible_modules(self, place: Path) -> dict[str, ModuleType]:
-        """What code in a place imports by plain names: what is known of the whole folder, and of the place itself."""
+        """Return the modules that code of a subfolder imports by plain names: those of the top folder, and its own."""
         shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(place, name) == self._folder}
         return {**shared, **self._neighbours[place]}
 
     def _root(self, place: Path, name: str) -> Path:
-        """The folder that code in a place imports a module from."""
+        """Return the folder that code of a subfolder imports a module from."""
         root = name.partition(".")[0]
         is_beside = name in self._neighbours[place] or (place / f"{root}.py").is_file() or (place / root).is_dir()
         return place if is_beside else self._folder
@@ -140,7 +140,7 @@ class CodeFolder:
 
 
 def call(context: StepContext, code: CodeReference, *arguments: Any, **named: Any) -> Any:
-    """What a function of the folder answers, sync or async. Raises StepError with the code tool_error, or what `refusal_of` finds."""
+    """Return the result of a function of the folder, sync or async. Raises StepError with the code tool_error; see `refusal_of`."""
     folder = code_folder_of(context)
     function = folder.load(code, config_of(context).modules)
     with folder.importing(code.file):
@@ -148,7 +148,7 @@ def call(context: StepContext, code: CodeReference, *arguments: Any, **named: An
 
 
 def optional(context: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
-    """A function of a file; None if it is not there and need not be. Raises StepError."""
+    """Return a function of a file; None if it is missing and was not named. Raises StepError."""
     if file is None:
         return None
     if callable(getattr(code_folder_of(context).module(file, config_of(context).modules), name, None)):
@@ -159,7 +159,7 @@ def optional(context: StepContext, file: str | None, name: str, *, is_named: boo
 
 
 def refusal_of(error: BaseException | None) -> str | None:
-    """The text of the PromptValidationError that an error comes of, if it does; the real Diskurs's class does as well as ours."""
+    """Return the message of the PromptValidationError that caused an error, if one did: ours or that of an installed Diskurs."""
     while error is not None:
         if any(cls.__name__ == "PromptValidationError" for cls in type(error).__mro__):
             return str(error)

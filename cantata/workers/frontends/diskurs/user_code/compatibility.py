@@ -1,4 +1,4 @@
-"""Answers `import diskurs` while code of a Diskurs folder runs, where no real `diskurs` is installed."""
+"""The module `diskurs` that code of a Diskurs folder imports, if no real `diskurs` is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALIASES = {"ImmutableConversation": entities.Conversation}
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """Have `import diskurs`, and of its modules those that prompts and tools import, give our names."""
+    """Make `import diskurs`, and those of its modules that prompts and tools import, return our names inside the block."""
     added = {} if _is_installed() else {name: module for name, module in _modules().items() if name not in sys.modules}
     sys.modules.update(added)
     try:
@@ -45,4 +45,4 @@ def _modules() -> dict[str, ModuleType]:
 @lru_cache(maxsize=1)
 def _is_installed() -> bool:
     found = importlib.util.find_spec(NAME)
-    return found is not None and found.has_location  # a folder that happens to be called so is no package
+    return found is not None and found.has_location  # a folder of this name is no package
