@@ -18,13 +18,13 @@ from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.observability.logs.secrets import secrets_in
 from cantata.workers.models.llm import openai_messages as wire
-from cantata.workers.models.llm.call_spans import traced
+from cantata.workers.models.llm.call_telemetry import traced
 from cantata.workers.models.llm.counting import counted
 from cantata.workers.models.llm.failures import Failure, Setting, broken_off, empty, explain, timed_out
 from cantata.workers.models.llm.library import load
 from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
 from cantata.workers.models.llm.openai_messages import Messages
-from cantata.workers.models.llm.prices import max_usd
+from cantata.workers.models.llm.usage_estimates import max_usd
 from cantata.workers.models.llm.wire_names import ToolNames
 
 CHARACTERS_PER_TOKEN = 4  # of English
