@@ -120,14 +120,14 @@ class RunSubmission:
     def planned_view(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
         """Return the view of a run before its first event, and the milliseconds that Redis's clock is ahead of ours."""
         record = run.record()
-        definitions = definitions_from(self.client.ledger.definitions(run.run_id, record.definitions))
+        definitions = definitions_from(self.client.ledger.runs.definitions(run.run_id, record.definitions))
         fragment = plan_run(record.kind, json.loads(record.request), definitions).fragment
         steps = fragment.steps if fragment else ()
         return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
 
     def step_infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
         """Return what the ledger recorded of the ends of steps."""
-        return dict(zip(steps, self.client.ledger.infos(run_id, steps), strict=True))
+        return dict(zip(steps, self.client.ledger.reader.infos(run_id, steps), strict=True))
 
     def __enter__(self) -> Self:
         return self

@@ -192,7 +192,7 @@ class Client:
 
     def run(self, run_id: str) -> TurnRun | ChainRun:
         """Return a run by its id. Raises UnknownRunError."""
-        kind, *_ = self.ledger.request_of(run_id)
+        kind, *_ = self.ledger.runs.request_of(run_id)
         return ChainRun(self, run_id) if kind == "chain" else TurnRun(self, run_id)
 
     def fork(
@@ -226,7 +226,7 @@ class Client:
     ) -> TurnRun | ChainRun:
         past = fork_store.read(self.ledger, source)
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
-        definitions = definitions_from(self.ledger.definitions(source, past.definitions))
+        definitions = definitions_from(self.ledger.runs.definitions(source, past.definitions))
         request, given = fork_requests.request_of(past, changes, definitions)
         run_id = _id_in_shard(shard_of(source), _new_id() if key is None else _id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
@@ -241,7 +241,7 @@ class Client:
 
     def runs(self, *, most: int = 20) -> list[RunRecord]:
         """Return the newest runs, at most `most`, without their steps."""
-        return self.ledger.runs(most=most)
+        return self.ledger.reader.newest(most=most)
 
     @property
     def sessions(self) -> Sessions:
@@ -281,7 +281,7 @@ class Client:
         run_id = _run_id(idempotency_key, scoped_session)
         self._check_quota(run_id, idempotency_key, tenant)
         with traces.trace_submission(kind, __version__) as submission:
-            accepted = self.ledger.accept(
+            accepted = self.ledger.runs.accept(
                 run_id, kind=kind, request=request, definitions=self._definitions_text,
                 timeout_s=timeout.seconds or definitions.defaults.timeout_s,
                 timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
@@ -304,7 +304,7 @@ class Client:
         try:
             self.quotas.check(tenant, self.definitions.limits.quota_of(tenant))
         except (ConfigError, UnavailableError):
-            if key is None or not self.ledger.is_known(run_id):
+            if key is None or not self.ledger.runs.is_known(run_id):
                 raise
 
     @cached_property

@@ -16,8 +16,8 @@ from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResu
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
-from cantata.state.ledger.ledger import EARLY_SIGNALS
 from cantata.state.ledger.records import RunRecord, StepRecord
+from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.runs import event_log, log_store, trace_roots
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ class Run:
 
     def status(self) -> RunStatus:
         """Return the run's status."""
-        return self._client.ledger.status(self.run_id)
+        return self._client.ledger.runs.status(self.run_id)
 
     def record(self, names: Sequence[str] | None = None) -> RunRecord:
         """Return the run's record; with `names`, with the outputs only of the steps with these names and of the terminal steps."""
-        return self._client.ledger.read(self.run_id, names)
+        return self._client.ledger.reader.read(self.run_id, names)
 
     def steps(self, step_ids: Sequence[str]) -> Mapping[str, StepRecord]:
         """Return the records of some of its steps, by id; unknown ids are left out."""
-        return self._client.ledger.records(self.run_id, step_ids)
+        return self._client.ledger.reader.records(self.run_id, step_ids)
 
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Yield its events after `from_offset` (from the start if None) as they come, until it is over."""
@@ -69,7 +69,7 @@ class Run:
 
     def cancel(self) -> RunStatus:
         """End the run and return its status after that. Work in progress on it stops within a second or two."""
-        status = self._client.ledger.cancel(self.run_id)
+        status = self._client.ledger.runs.cancel(self.run_id)
         self._end_trace()
         return status
 
@@ -88,7 +88,7 @@ class Run:
             ConfigError: The run's tenant keeps as many early signals as it may (`quota_exceeded`).
         """
         refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
-        answer, ready = self._client.ledger.signal(self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS)
+        answer, ready = self._client.ledger.steps.signal(self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS)
         if refusal and answer == "full":
             raise refusal
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
@@ -97,7 +97,7 @@ class Run:
 
     def nearest_step(self, name: str) -> str | None:
         """Return the step id, or the end of one, that is most like `name`; None if none is."""
-        ids = self._client.ledger.step_ids(self.run_id, MAX_COMPARED)
+        ids = self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED)
         return nearest(name, [*ids, *{step_id.rpartition("/")[2] for step_id in ids}])
 
     def _end_trace(self) -> None:
@@ -131,7 +131,7 @@ class ChainRun(Run):
         request = self.request
         bodies = bodies_of(request)
         for event in self.log(from_offset, timeout_s=timeout_s):
-            known = self._client.ledger.records(self.run_id, [event.step]) if event.step and event.ends_step else {}
+            known = self._client.ledger.reader.records(self.run_id, [event.step]) if event.step and event.ends_step else {}
             found = chain_event(event, request, bodies, known.get(event.step or ""))
             if found is not None:
                 yield found
@@ -147,7 +147,7 @@ class ChainRun(Run):
     @cached_property
     def request(self) -> ChainRequest:
         """The chain request."""
-        return ChainRequest.model_validate_json(self._client.ledger.request_of(self.run_id)[1])
+        return ChainRequest.model_validate_json(self._client.ledger.runs.request_of(self.run_id)[1])
 
 
 def _remaining_s(max_s: float, deadline: float | None) -> float:

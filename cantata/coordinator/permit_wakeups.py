@@ -34,7 +34,7 @@ def wake(ledger: Ledger, limiter: Limiter, called: Iterable[str]) -> list[tuple[
     sends: list[tuple[str, Ready]] = []
     tickets = list(called)
     for _ in range(MAX_ROUNDS):
-        answers = list(zip(tickets, ledger.wake_all(tickets), strict=True))
+        answers = list(zip(tickets, ledger.steps.wake_all(tickets), strict=True))
         sends += [(ticket.partition("|")[0], step) for ticket, (_, ready) in answers for step in ready]
         over = [ticket for ticket, (word, _) in answers if word == "over"]
         if not over:

@@ -20,7 +20,8 @@ from cantata.dispatch.queues import heads_sent_at
 from cantata.errors import CantataError
 from cantata.observability import traces
 from cantata.state.fleet import load, registry
-from cantata.state.ledger.ledger import SWEEP_S, Ledger
+from cantata.state.ledger.intervals import SWEEP_S
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Overdue, Swept, owner_of
 from cantata.state.limits.limiter import Limiter
 from cantata.state.redis import clock, outages
@@ -118,7 +119,7 @@ class Sweeper(threading.Thread):
         dead = {owner for owner, since in node.missing.items() if now - since > DEAD_S}
         if dead:
             log.info("owners_disconnected", owners=sorted(dead))
-            self._ledger.expire(lease for lease in leases if _owner(lease) in dead)
+            self._ledger.leases.expire(lease for lease in leases if _owner(lease) in dead)
 
     def _holds_lock(self, node: _Node, shards: Sequence[int]) -> bool:
         """Whether this process sweeps a node. One that just took the lock waits a moment: it may have been away, and owners renew first."""
@@ -152,7 +153,7 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
     What is known to be due is sent before anything is asked about what may be lost.
     """
     since = clock.now()
-    found = ledger.sweep_all(shards)
+    found = ledger.leases.sweep_all(shards)
     for swept in found:
         fault_points.at("swept")
         if swept.fired:
@@ -187,7 +188,7 @@ def _sweep_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: floa
 def _log_end(ledger: Ledger, run_id: str) -> None:
     """Tell of a run that a sweep ended: no step of it will."""
     with suppress(CantataError):  # it may be gone by now
-        log.info("run_ended", run=run_id, status=ledger.status(run_id))
+        log.info("run_ended", run=run_id, status=ledger.runs.status(run_id))
         trace_roots.end(traces.active(), ledger, run_id)
 
 
@@ -198,7 +199,7 @@ def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
     heads = heads_sent_at(app, {(step.queue, step.priority) for step in overdue})
     lost = sorted((step for step in overdue if is_lost(step, heads[step.queue, step.priority])), key=lambda step: step.sent_at)
     for start in range(0, len(lost), SENT_AT_ONCE):
-        send_ready(app, ledger.still_waiting(lost[start : start + SENT_AT_ONCE]))
+        send_ready(app, ledger.steps.still_waiting(lost[start : start + SENT_AT_ONCE]))
     _note_unserved(ledger, [step for step in overdue if step.is_first_look])
 
 
@@ -220,4 +221,4 @@ def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:
         for (run_id, queue), step_id in by_queue.items() if queue not in served
     ]  # fmt: skip
     if notes:
-        ledger.note_each("unserved", notes)
+        ledger.runs.append_events("unserved", notes)

@@ -196,18 +196,18 @@ class TenantService:
     def _was_made_from(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
         """Whether a run was made of another as is asked now, and not by an earlier request with the same key."""
         ledger = self.client.ledger
-        _, request, _, labels = ledger.request_of(made.run_id)
+        _, request, _, labels = ledger.runs.request_of(made.run_id)
         if labels.get(FORKED_AT) != from_step:
             return False
         past = fork_store.read(ledger, source)
-        wanted, _ = fork_requests.request_of(past, changes, definitions_from(ledger.definitions(source, past.definitions)))
+        wanted, _ = fork_requests.request_of(past, changes, definitions_from(ledger.runs.definitions(source, past.definitions)))
         return cast(JsonValue, json.loads(request)) == wanted
 
     def _request_of(self, run: Run, kind: type[TurnOrChain]) -> TurnOrChain:
-        return kind.model_validate_json(self.client.ledger.request_of(run.run_id)[1])
+        return kind.model_validate_json(self.client.ledger.runs.request_of(run.run_id)[1])
 
     def _run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
-        kind, _, _, labels = self.client.ledger.request_of(run_id)
+        kind, _, _, labels = self.client.ledger.runs.request_of(run_id)
         if labels.get("tenant", "") != tenant:
             raise UnknownRunError.of(run_id)
         return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
@@ -225,7 +225,7 @@ class TenantService:
         return run.signal(step, value)
 
     def _own_approval(self, grant: Grant, run: Run, step: str) -> str:
-        labels = self.client.ledger.request_of(run.run_id)[3]
+        labels = self.client.ledger.runs.request_of(run.run_id)[3]
         known = run.steps([step]).get(step)
         return grant.own_approval(labels, known.spec if known else None)
 

@@ -34,11 +34,11 @@ def execute(process: Process, begun: Begun) -> AttemptRecord | None:
     started_at = time.perf_counter()
     context = StepContext(begun, process)
     try:
-        if process.ledger.is_old(begun):
+        if process.ledger.steps.may_have_expired(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
             return None
         if reason := _refusal(context):
-            process.ledger.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
+            process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
             return None
         outcome = _call_handler(context)
         if outcome.fragment is not None:
@@ -53,7 +53,7 @@ def execute(process: Process, begun: Begun) -> AttemptRecord | None:
         return None
     except UnavailableError as error:  # Redis was unavailable for longer than the step could wait, which is no failure of the step
         log.warning("step_handed_back", run=begun.run_id, step=begun.step_id, reason=str(error))
-        process.ledger.release(begun)
+        process.ledger.steps.release(begun)
         return None
     except MustWait as wait:
         return outcomes.wait_record(begun, wait)

@@ -82,7 +82,7 @@ def _log(begun: Begun, record: AttemptRecord | None, took_s: float) -> None:
 def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
     """Return the attempt before this one if its worker died."""
     try:
-        known = process.ledger.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
+        known = process.ledger.reader.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
     except (CantataError, RedisFailure):
         return None
     lost = cast("list[dict[str, Any]]", known)
@@ -115,7 +115,7 @@ def _parent(process: Process, begun: Begun) -> int:
     attempt = _attempts.get((run_id, parent))
     if attempt is None:
         try:
-            attempt = process.ledger.records(run_id, [parent])[parent].attempt
+            attempt = process.ledger.reader.records(run_id, [parent])[parent].attempt
         except (CantataError, RedisFailure, KeyError):
             attempt = 0
         _attempts[run_id, parent] = attempt

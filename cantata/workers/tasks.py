@@ -100,7 +100,7 @@ class MessageExecution:
             self._requeue_pending()
         while self._pending:
             step_id = self._pending.popleft()
-            answer = self._process.ledger.begin(self._run_id, step_id, self._process.owner)
+            answer = self._process.ledger.steps.begin(self._run_id, step_id, self._process.owner)
             if isinstance(answer, Begun):
                 fault_points.at("begun")
                 return answer
@@ -120,7 +120,7 @@ class MessageExecution:
 
     def _add_lost_attempt(self, step_id: str) -> None:
         """Add the attempt of a process that was killed, as past a time-out: Celery delivers its message again."""
-        record = self._process.ledger.records(self._run_id, [step_id]).get(step_id)
+        record = self._process.ledger.reader.records(self._run_id, [step_id]).get(step_id)
         if record is None:
             return
         if record.state == "running":
@@ -174,7 +174,7 @@ class MessageExecution:
         ahead = self._ahead()
         while True:
             try:
-                committed = self._process.ledger.commit(begun, record.outcome, output=record.output, info=record.info, ahead=ahead)
+                committed = self._process.ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info, ahead=ahead)
                 return committed, record
             except UnavailableError as error:
                 if self._process.is_draining:

@@ -72,12 +72,12 @@ def _accept(ledger: Ledger, runs: int) -> None:
     for number in range(runs):
         run_id = f"{int(time.time() * 1000):011x}{chance.getrandbits(32):08x}"
         kind, request = ("chain", CHAIN) if number % 3 == 0 else ("turn", TURN)
-        ledger.accept(
+        ledger.runs.accept(
             run_id, kind=kind, request=request.format(number=number, customer=number % 977), definitions="{}", timeout_s=3600,
             max_attempts=3, max_steps=1000, labels={"tenant": f"tenant-{number % TENANTS}"},
         )  # fmt: skip
         if number % RARE == 0:
-            ledger.cancel(run_id)
+            ledger.runs.cancel(run_id)
             sys.stderr.write(f"{number:,} runs are taken in\n")
 
 

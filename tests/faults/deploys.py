@@ -97,7 +97,7 @@ def _restart(world: Stage, wave: tuple[str, ...], grace_s: float, report: Report
     until(
         lambda: not any(process.alive for process in old) or time.monotonic() - since > grace_s, "the end of the old workers", 2 * grace_s
     )
-    held = [lease for lease in world.client.ledger.leases() if pid_of(lease.split("|")[2]) in pids]
+    held = [lease for lease in world.client.ledger.leases.names() if pid_of(lease.split("|")[2]) in pids]
     if held:
         report.violations.append(Violation("", "", f"no step held by a worker {grace_s:g} s after SIGTERM", ", ".join(held)))
     until(lambda: not any(process.alive for process in old), "the end of the old workers", END_S)

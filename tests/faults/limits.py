@@ -8,7 +8,8 @@ from typing import cast
 
 from redis import Redis
 
-from cantata.state.ledger.ledger import LEASE_S, Ledger
+from cantata.state.ledger.intervals import LEASE_S
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import LIMITS_KEY, Limiter
 from tests.faults.past import Violation
 from tests.waiting import until

@@ -171,7 +171,7 @@ def read(journal: Journal, redis: Redis, only: Collection[str] | None = None) ->
         if not picture.meta:
             yield Violation(f"{run_id} ({told.accepted.shape})", "", "a run that was accepted is kept", "nothing of it in the ledger")
             continue
-        record = ledger.read(run_id)
+        record = ledger.reader.read(run_id)
         output = _output(record)
         spent = cast("str | None", redis.hget(f"cantata:{LIMITS_KEY}:budget:run:{run_id}", "tokens"))
         remembered = cast("list[JsonValue]", memory.retrieve_memory(run_id, REMEMBERED, []))

@@ -61,7 +61,7 @@ class World:
         takes = [work(name, kind="team.next", work="teams:round") for name in ("take0", "take1")]
         edges = (*row("a", "b"), *row("a", "c"), *fan_in(("b", "c"), "join"))
         self.play.plan(*tools, turn, note, asks_router("@router"), *takes, edges=edges, terminals=("join",))
-        self.play.ledger.release(self._start("a"))
+        self.play.ledger.steps.release(self._start("a"))
         for name in ("a", "b", "c", "join"):
             self._do(name)
         self.limiter = Limiter(self.play.ledger)
@@ -74,7 +74,7 @@ class World:
         self.play.do("@router", "{}")
         for place in (0, 1):
             begun = self.play.begin(f"take{place}")
-            self.play.ledger.commit(begun, Outcome(), output="null", info={"index": place})
+            self.play.ledger.steps.commit(begun, Outcome(), output="null", info={"index": place})
 
     def _start(self, step: str) -> Begun:
         begun = self.play.begin(step, owner=OWNER)
@@ -94,7 +94,7 @@ class World:
         usage = Usage(input_tokens=ROUND_TOKENS[number], output_tokens=1, cost_usd=0.001)
         self.limiter.settle(begun.lease, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
         outcome = Outcome(output="hello", usage=usage, fragment=grow(begun) if grow else None)
-        self.play.ledger.commit(begun, outcome, output='"hello"', info={"usage": usage.model_dump(exclude_defaults=True)})
+        self.play.ledger.steps.commit(begun, outcome, output='"hello"', info={"usage": usage.model_dump(exclude_defaults=True)})
 
     def take(self, holder: str, bounds: Limits | None = None) -> None:
         """Take leave for a model call."""
@@ -359,11 +359,11 @@ def forked(world: World) -> World:
     fork = planning.fork(fork_store.read(ledger, RUN), "join")
     fork_store.make(ledger, FORK, fork, request={}, given=None, labels={FORKED_FROM: RUN})
     world.journal.write("accepted", run_id=FORK, tag="forked", shape="sample", expected=4)
-    begun = ledger.begin(FORK, "join", OWNER)
+    begun = ledger.steps.begin(FORK, "join", OWNER)
     assert isinstance(begun, Begun)
     for what in cast("tuple[What, ...]", ("start", "finish")):
         world.journal.write(what, run_id=FORK, step_id="join", attempt=1, pid=PID)
-    ledger.commit(begun, Outcome(output=4), output="4", info={})
+    ledger.steps.commit(begun, Outcome(output=4), output="4", info={})
     return world
 
 
@@ -581,4 +581,4 @@ def test_it_is_a_program_of_its_own(world: World) -> None:
 
     assert (sound.returncode, sound.stdout.strip(), sound.stderr) == (0, "", "")
     assert (doctored.returncode, doctored.stdout.strip()) == (1, "run sound (sample tag): expected the output 3; found 4")
-    assert START in world.play.ledger.read(RUN).steps
+    assert START in world.play.ledger.reader.read(RUN).steps

@@ -32,7 +32,7 @@ RUN = "r1"
 def process(valkey: Redis, ledger: Ledger) -> Iterator[Process]:
     """A worker process, as far as recording goes, with a run that waits for its first step."""
     process = Process(f"unix://{valkey.connection_pool.connection_kwargs['path']}", "worker")
-    accepted = ledger.accept(RUN, kind="chain", request="{}", definitions="{}", timeout_s=300.0, max_attempts=3, max_steps=100)
+    accepted = ledger.runs.accept(RUN, kind="chain", request="{}", definitions="{}", timeout_s=300.0, max_attempts=3, max_steps=100)
     assert accepted.new
     yield process
     process.stop()
@@ -49,7 +49,7 @@ def execution_of(process: Process, valkey: Redis, *, is_redelivered: bool = Fals
 
 
 def begun_by(process: Process) -> Begun:
-    begun = process.ledger.begin(RUN, START, process.owner)
+    begun = process.ledger.steps.begin(RUN, START, process.owner)
     assert isinstance(begun, Begun)
     return begun
 
@@ -101,7 +101,7 @@ def test_an_outcome_waits_for_a_redis_that_takes_no_writes(
         valkey.config_set("min-replicas-to-write", 0)
     worker.join(40.0)
 
-    step = ledger.records(RUN, [START])[START]
+    step = ledger.reader.records(RUN, [START])[START]
     assert (step.state, step.output, attempts) == ("done", "finished", [1])
 
 
@@ -122,7 +122,7 @@ def test_a_finished_step_is_not_handed_back(process: Process, ledger: Ledger, va
     with process.leased(begun):
         process.hand_back()
         until(lambda: deadline_of(begun, valkey) > deadline, "a renewal, which comes after what is handed back")
-        answer = process.ledger.commit(begun, Outcome(), output="1", info={})
+        answer = process.ledger.steps.commit(begun, Outcome(), output="1", info={})
 
     assert answer.word == "ok"
 
@@ -134,7 +134,7 @@ def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(
 
     execution_of(process, valkey).run()
 
-    error = ledger.runs(most=1)[0].error
+    error = ledger.reader.newest(most=1)[0].error
     assert error is not None
     assert (error.code, error.step) == ("internal", START)
     assert "its outcome could not be recorded" in error.message
@@ -145,7 +145,7 @@ def test_a_text_with_half_a_character_is_recorded(process: Process, ledger: Ledg
 
     execution_of(process, valkey).run()
 
-    assert ledger.infos(RUN, [START])[0]["finish"] == "half ? of it"
+    assert ledger.reader.infos(RUN, [START])[0]["finish"] == "half ? of it"
 
 
 def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
@@ -161,10 +161,10 @@ def test_a_step_that_could_not_reach_redis_is_handed_back_uncounted(
 
     monkeypatch.setitem(HANDLERS, "run.start", handler)
     execution_of(process, valkey).run()
-    ledger.sweep(shard_of(RUN))
+    ledger.leases.sweep(shard_of(RUN))
     execution_of(process, valkey).run()
 
-    step = ledger.records(RUN, [START])[START]
+    step = ledger.reader.records(RUN, [START])[START]
     assert (tries, step.state, step.failures, step.crashes) == ([1, 2], "done", 0, 0)
 
 
@@ -184,7 +184,7 @@ def test_a_message_that_comes_again_since_its_process_was_killed_tells_how_its_s
     begun = begun_by(process)
     if outcome is not None:
         error: JsonValue = {"code": "timeout", "message": "took too long", "step": START}
-        process.ledger.commit(begun, outcome, output="null", info={} if outcome.status == "done" else {"error": error})
+        process.ledger.steps.commit(begun, outcome, output="null", info={} if outcome.status == "done" else {"error": error})
     process.owner = "another~1"
 
     for is_redelivered in (False, True):

@@ -188,7 +188,7 @@ def test_a_step_whose_worker_died_goes_before_all_that_waits(ledger: Ledger, val
     waiting = steps_in(valkey, TOOLS)
     handed_back, dead = play.begin("x"), play.begin("y")
 
-    ledger.release(handed_back)
+    ledger.steps.release(handed_back)
     valkey.zadd(f"{play.shard}:leases", {dead.lease: 1.0})
     sweep_once(app, ledger)
 

@@ -47,7 +47,7 @@ def test_after_an_outage_owners_renew_before_leases_count_as_run_out(ledger: Led
     sweeper.start()
     time.sleep(0.5)
 
-    assert ledger.renew([begun.lease]) == set()
+    assert ledger.leases.renew([begun.lease]) == set()
     sweeper.stop()
     sweeper.join()
 

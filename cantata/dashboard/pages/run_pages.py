@@ -72,7 +72,7 @@ class Pages:
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """All that is shown of one step. Raises UnknownRunError for a step that is not there."""
         snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
-        record = self._ledger.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
+        record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
         if record is None:
             near = self._client.run(run_id).nearest_step(step_id)
             raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}" + (f"; did you mean {near!r}?" if near else ""))
@@ -97,7 +97,7 @@ class Pages:
 
     def check(self, tenant: str | None, run_id: str) -> None:
         """Nothing, for a run that may be seen: what is asked before its events are read from `state.streams` or `state.events`."""
-        _, _, _, labels = self._ledger.request_of(run_id)
+        _, _, _, labels = self._ledger.runs.request_of(run_id)
         if tenant not in (None, labels.get("tenant", "")):
             raise UnknownRunError.of(run_id)
 
@@ -138,7 +138,7 @@ class Pages:
         done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].word == "done"}
         came = self._outputs(snapshot, done, scissors)
         if is_turn and not came:
-            infos = self._ledger.infos(snapshot.run.run_id, list(ends.values())) if ends else []
+            infos = self._ledger.reader.infos(snapshot.run.run_id, list(ends.values())) if ends else []
             return infos[0].get("last_output") if infos else None
         return next(iter(came.values())) if len(came) == 1 else came or None
 
@@ -172,7 +172,7 @@ class Pages:
     def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, Recorded]:
         """How steps ended; of those among `rounds` that are done, the output is one."""
         ids = [step_id for step_id in step_ids if step_id in snapshot.cells]
-        records = self._ledger.records(snapshot.run.run_id, ids) if ids else {}
+        records = self._ledger.reader.records(snapshot.run.run_id, ids) if ids else {}
         return {
             step_id: Recorded(record.state, record.output, record.info, record.state == "done" and step_id in rounds)
             for step_id, record in records.items()

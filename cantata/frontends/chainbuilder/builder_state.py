@@ -55,7 +55,7 @@ class BuilderState:
                 by_run.setdefault(progress.run_id, []).append(chain_id)
         for run_id, members in by_run.items():
             try:
-                found |= self.record_finished(self._ledger.read(run_id), members)
+                found |= self.record_finished(self._ledger.reader.read(run_id), members)
             except UnknownRunError:  # it expired, or its submitter died before it was accepted
                 found |= dict.fromkeys(members, ChainProgress())
         return found

@@ -19,7 +19,7 @@ def too_old(unknown: str) -> str:
     return f"this worker does not know {unknown}, so it is older than the run: upgrade it"
 
 
-def note(redis: Redis, run_id: str, step_id: str, why: str) -> None:
+def record(redis: Redis, run_id: str, step_id: str, why: str) -> None:
     """Keep why a step was handed back, for a minute."""
     key = key_of(redis, KEY)
     with redis.pipeline(transaction=False) as pipe:

@@ -39,7 +39,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
         for entry in events(ledger.redis, ledger.with_retries, f"{key}:log")
         if entry["t"] == "expanded" and entry["s"] != START
     ]  # fmt: skip
-    if not ledger.is_whole(run_id, meta):
+    if not ledger.reader.check_complete(run_id, meta):
         raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
     steps = states_in(meta["status"], steps)
     own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in spec_texts.items() if not text.startswith("=")}
@@ -67,7 +67,9 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
         return ()
     stage = Stage(ledger, run_id, fork)
     plan = stage.lay_out(to_json(given))
-    word, priority, sends = ledger.fork(run_id, fork.source, stage.place, request=to_json(request), labels=to_json(dict(labels)), plan=plan)
+    word, priority, sends = ledger.runs.fork(
+        run_id, fork.source, stage.place, request=to_json(request), labels=to_json(dict(labels)), plan=plan
+    )
     if word != "new":
         stage.clear()
     if word == "known":

@@ -129,7 +129,7 @@ class Stage:
                 return failures
 
     def _tell(self, *words: str) -> tuple[str, int]:
-        word, *answer = self._ledger.stage(self._run_id, self._fork.source, self.place, *words)
+        word, *answer = self._ledger.runs.stage(self._run_id, self._fork.source, self.place, *words)
         if word == "lost":
             raise CantataError(LOST.format(source=self._fork.source))
         return str(answer[0]), int(answer[1])

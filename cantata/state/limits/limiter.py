@@ -16,7 +16,8 @@ from redis import Redis
 
 from cantata.models.definitions import Budget, Limits, Rates
 from cantata.models.wire import RUN_OVER
-from cantata.state.ledger.ledger import LEASE_S, Ledger
+from cantata.state.ledger.intervals import LEASE_S
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of, run_key
 from cantata.state.redis.lua_scripts import Scripts

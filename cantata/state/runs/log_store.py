@@ -106,7 +106,7 @@ class RunLogs:
             log.warning("run_logs_lost", lines=lost, note="more was logged than could be written; the runs are not harmed")
         for run_id, texts in by_run.items():
             for start in range(0, len(texts), BATCH):
-                self._ledger.log(run_id, texts[start : start + BATCH], most=MAX_LINES, most_bytes=MAX_BYTES)
+                self._ledger.runs.append_log(run_id, texts[start : start + BATCH], most=MAX_LINES, most_bytes=MAX_BYTES)
 
     def _text(self, line: dict[str, Any]) -> str:
         line.setdefault("worker", self._worker)

@@ -104,7 +104,7 @@ def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
     key = run_key(ledger.redis, run_id)
     while True:
         offset = _last_offset(ledger, key)
-        before = ledger.status(run_id)
+        before = ledger.runs.status(run_id)
         states, names = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in (":state", ":names"))
         (owner, terminals, *values), (seconds, micros) = ledger.with_retries(lambda: _fields_now(ledger, key))
         if owner is None or tenant not in (None, owner):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cantata.observability.traces.spans import Spans
 
 FIELDS = ("kind", "status", "created_at", "closed_at", "error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd", "count")
-"""Of a run, in the order of `lua/trace.lua`."""
+"""Of a run, in the order of `lua/claim_trace.lua`."""
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ def end(spans: Spans | None, ledger: Ledger, run_id: str) -> None:
     if spans is None:
         return
     try:
-        known = ledger.claim_trace(run_id)
+        known = ledger.runs.claim_trace(run_id)
     except (CantataError, RedisFailure) as error:
         log.warning("trace_root_failed", run=run_id, error=str(error))
         return

@@ -1,4 +1,4 @@
-"""Tells a run's events of a model's reply while it comes, a few pieces at a time."""
+"""Publishes a model's reply to the event log while it is streamed, several pieces at a time."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 0.04  # pieces that come closer together are told as one: a reader sees no difference, Redis does
+MIN_INTERVAL_S = 0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
 
 
 class Deltas:
-    """The pieces of one reply, told in order. At the end of the block all are told, or, of a reply that failed, none will be any more."""
+    """The pieces of one reply, published in order.
+
+    When the block ends, all pieces are published; if the reply failed, no more will be.
+    """
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._text = ""
-        self._some, self._over = asyncio.Event(), asyncio.Event()
+        self._has_text, self._is_ended = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, text: str) -> None:
-        """Another piece."""
+        """Add a piece to be published."""
         self._text += text
-        self._some.set()
+        self._has_text.set()
         if self._task is None:
-            self._task = asyncio.create_task(self._tell())
+            self._task = asyncio.create_task(self._publish())
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         while True:
-            await self._some.wait()
+            await self._has_text.wait()
             text, self._text = self._text, ""
-            self._some.clear()
+            self._has_text.clear()
             if text:
                 try:
-                    await asyncio.to_thread(self._context.process.ledger.stream, self._context.begun, text)
+                    await asyncio.to_thread(self._context.process.ledger.steps.append_delta, self._context.begun, text)
                 except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
                     log.warning("delta_publish_failed", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), EVERY_S)
-            if self._over.is_set() and not self._text:
+                await asyncio.wait_for(self._is_ended.wait(), MIN_INTERVAL_S)
+            if self._is_ended.is_set() and not self._text:
                 return
 
     async def __aenter__(self) -> Self:
@@ -60,6 +63,6 @@ class Deltas:
             return
         if kind is not None:
             self._text = ""
-        self._over.set()
-        self._some.set()
+        self._is_ended.set()
+        self._has_text.set()
         await self._task

@@ -1,4 +1,4 @@
-"""Asks the models of a step: with permit of the shared limits, telling events what comes, and others when one fails for good."""
+"""Model calls of a step: with permits of the shared limits, streamed to events, and with fallbacks."""
 
 from __future__ import annotations
 
@@ -20,26 +20,30 @@ from cantata.workers.runtime.step_context import StepContext
 log = structlog.get_logger(__name__)
 
 
-async def ask(
+async def call_models(
     context: StepContext, models: Sequence[Model], messages: Sequence[Message],
     *, stream: bool = False, fresh: bool = False, **options: Unpack[Options],
 ) -> llm.Reply:  # fmt: skip
-    """The first model's reply; that of another, once the step has no try left or none would help.
+    """Return the first model's reply; that of a fallback, once the step has no retries left or a retry would not help.
 
-    With `stream`, pieces of the reply become events. Raises ModelError, MustWait, or StepError for a budget.
+    Args:
+        stream: Publish pieces of the reply as events.
+        fresh: Do not answer from the cache.
+
+    Raises ModelError, MustWait, or StepError for a budget.
     """
-    left = context.begun.failures < context.begun.spec.retries
+    has_retries = context.begun.failures < context.begun.spec.retries
     errors: list[ModelError] = []
 
-    async def asked(model: Model) -> llm.Reply:
+    async def call(model: Model) -> llm.Reply:
         if errors:
-            await asyncio.to_thread(_tell_of_fallback, context, model, errors[-1])
+            await asyncio.to_thread(_note_fallback, context, model, errors[-1])
         redis = context.process.ledger.redis
         try:
             async with Deltas(context) as deltas:
                 options["on_delta"] = deltas.add if stream else None
                 if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
-                    return known  # it takes nothing of the limits
+                    return known  # without a permit: it uses nothing of the limits
                 async with permit_for_call(context, model, messages) as permit:
 
                     def add(text: str, permit: Permit = permit) -> None:
@@ -51,21 +55,21 @@ async def ask(
                     return permit.reply
         except ModelError as error:
             errors.append(error)
-            if error.retryable and left and model is models[0]:
-                raise _AskAgain from error
+            if error.retryable and has_retries and model is models[0]:
+                raise _RetryStep from error
             raise
 
     try:
-        return await llm.ask(models, asked)
-    except _AskAgain:
+        return await llm.first_reply(models, call)
+    except _RetryStep:
         raise errors[0] from None
 
 
-class _AskAgain(Exception):
-    """The first model is asked again later, before any other."""
+class _RetryStep(Exception):
+    """The step is retried with the first model, before any fallback is called."""
 
 
-def _tell_of_fallback(context: StepContext, model: Model, error: ModelError) -> None:
+def _note_fallback(context: StepContext, model: Model, error: ModelError) -> None:
     detail = {"model": model.model, "message": str(error)}
     log.info("model_fallback", model=model.model, code=error.code, error=str(error))
-    context.process.ledger.note(context.begun.run_id, "fallback", step_id=context.begun.step_id, detail=detail)
+    context.process.ledger.runs.append_event(context.begun.run_id, "fallback", step_id=context.begun.step_id, detail=detail)

@@ -1,13 +1,11 @@
-"""Takes permits for model calls from the limits that all workers share, and settles for them."""
+"""Acquires and settles permits for model calls against the shared limits."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
 
 import structlog
 
@@ -25,106 +23,105 @@ from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
-CHARACTERS_PER_TOKEN = 4  # of English; the true count comes with the reply
-FRESH_S = 0.5  # a request that leaves later than this after it was counted is counted anew; the limiter has a margin of a second
-USUAL_ANSWER = 1024  # tokens that are reserved for an answer, where the parameters name no bound
+REDATE_AFTER_S = 0.5  # a request sent later than this after its permit was taken is counted anew; the limiter has a margin of a second
+DEFAULT_ANSWER_TOKENS = 1024  # reserved for an answer where the parameters name no maximum
 
 
 class Permit:
-    """Permit for one model call; `reply` tells what it used."""
+    """The right to make one model call. Its `reply`, once there, has the usage to settle."""
 
-    def __init__(self, context: StepContext, model: str, asked: int) -> None:
-        """`asked` tokens are sent."""
+    def __init__(self, context: StepContext, model: str, input_tokens: int) -> None:
+        """Create the permit for a request of about so many tokens."""
         self.reply: llm.Reply | None = None
         self.streamed = 0
         """Characters of the reply that came so far."""
-        self._model, self._asked = model, asked
+        self._model, self._input_tokens = model, input_tokens
         self._context = context
-        self._counted_at = time.monotonic()  # or a little later, since the limiter was not asked yet
-        self._has_left = False
+        self._counted_at = time.monotonic()  # or a little later, since the limiter is called next
+        self._is_sent = False
 
-    async def leaves(self) -> None:
-        """Its request leaves now: it counts from now, unless it was counted only a moment ago."""
-        self._has_left = True
-        if time.monotonic() - self._counted_at > FRESH_S:
+    async def note_sent(self) -> None:
+        """Note that the request is sent now: it counts from now, unless the permit was taken only a moment ago."""
+        self._is_sent = True
+        if time.monotonic() - self._counted_at > REDATE_AFTER_S:
             await asyncio.to_thread(self._context.process.limiter.redate, self._context.begun.lease)
 
-    def cut_off(self) -> Usage:
-        """Return about what a call used that was stopped: providers bill it, and tell nothing more. Nothing if it never left."""
-        if not self._has_left:
-            return Usage()
-        answered = -(-self.streamed // CHARACTERS_PER_TOKEN)
-        cost = llm.max_usd(self._model, self._asked, answered)
-        return Usage(input_tokens=self._asked, output_tokens=answered, cost_usd=cost, model_calls=1)
+    async def note_ended(self) -> None:
+        """Note that the call ended: its request was sent by now, even if the provider's library did not report when."""
+        if not self._is_sent:
+            await self.note_sent()
 
-    async def is_over(self) -> None:
-        """Where nobody told when its request left, it left by now."""
-        if not self._has_left:
-            await self.leaves()
+    def cancelled_usage(self) -> Usage:
+        """Return the estimated usage of a cancelled call: providers bill it, but report nothing. Zero if it was never sent."""
+        if not self._is_sent:
+            return Usage()
+        output_tokens = -(-self.streamed // llm.CHARACTERS_PER_TOKEN)
+        cost = llm.max_usd(self._model, self._input_tokens, output_tokens)
+        return Usage(input_tokens=self._input_tokens, output_tokens=output_tokens, cost_usd=cost, model_calls=1)
 
 
 @asynccontextmanager
 async def permit_for_call(context: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Permit]:
-    """Hold permit for one call while the block lasts.
+    """Hold a permit for one call while the block lasts, and settle it.
 
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    asked = len(json.dumps(list(messages), ensure_ascii=False)) // CHARACTERS_PER_TOKEN + 1
-    ask, permit, stopped = _ask(context, model, asked), Permit(context, model.model, asked), Usage()
+    input_tokens = llm.estimate_tokens(messages)
+    ask, permit, cancelled = _ask(context, model, input_tokens), Permit(context, model.model, input_tokens), Usage()
     match await asyncio.to_thread(context.process.limiter.take, ask, context.definitions.limits):
         case Wait() as wait:
             metrics.record_limit_wait(model.model, wait.reason, wait.seconds)
-            raise MustWait(wait.seconds, _told(wait), ahead=wait.ahead)
+            raise MustWait(wait.seconds, _reason_of(wait), ahead=wait.ahead)
         case Exhausted() as exhausted:
             metrics.record_budget_refusal(exhausted.budget)
             raise StepError(str(exhausted), code="budget")
     fault_points.at("budget-reserved")
     context.process.keep_permit(context.begun.lease)
     try:
-        with llm.on_request_start(permit.leaves):
+        with llm.on_request_start(permit.note_sent):
             yield permit
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
             await asyncio.to_thread(context.process.limiter.pause, model.model, error.retry_after_s)
         raise
     except asyncio.CancelledError:
-        stopped = permit.cut_off()
+        cancelled = permit.cancelled_usage()
         raise
     finally:
-        await asyncio.shield(_settle(context, ask, permit, stopped))
+        await asyncio.shield(_settle(context, ask, permit, cancelled))
 
 
-def _told(wait: Wait) -> str:
-    """Why a call waits, in words."""
+def _reason_of(wait: Wait) -> str:
+    """Return the reason of a wait as text."""
     if wait.reason == "pause":
         return "the model's provider asked for a pause"
     if wait.reason == "budget":
-        return f"what calls under way may spend is all that is left of the budget of the {wait.of}"
+        return f"calls under way have reserved the rest of the budget of the {wait.of}"
     return f"the {wait.reason} of the {wait.of} is used up"
 
 
-async def _settle(context: StepContext, ask: Ask, permit: Permit, stopped: Usage) -> None:
-    """Tell what a call used, and send the steps that may go by that. A reply is worth more than its account: it is not lost with it."""
+async def _settle(context: StepContext, ask: Ask, permit: Permit, cancelled: Usage) -> None:
+    """Settle a permit, and send the steps that get one now. A failure of Redis is logged only: the reply must not be lost with it."""
     try:
-        await permit.is_over()
+        await permit.note_ended()
         context.process.drop_permit(context.begun.lease)
-        await asyncio.to_thread(_pay, context, ask, permit.reply.usage if permit.reply else stopped)
-        if permit.reply is None and stopped.model_calls:
-            await asyncio.to_thread(context.process.ledger.used, context.begun, stopped)
+        await asyncio.to_thread(_settle_limits, context, ask, permit.reply.usage if permit.reply else cancelled)
+        if permit.reply is None and cancelled.model_calls:
+            await asyncio.to_thread(context.process.ledger.steps.record_usage, context.begun, cancelled)
     except (CantataError, RedisFailure) as error:
         context.process.drop_permit(context.begun.lease)
         log.warning("permit_not_settled", run=context.begun.run_id, step=context.begun.step_id, error=str(error))
 
 
-def _pay(context: StepContext, ask: Ask, usage: Usage) -> None:
+def _settle_limits(context: StepContext, ask: Ask, usage: Usage) -> None:
     process = context.process
     called = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
     process.send(permit_wakeups.wake(process.ledger, process.limiter, called))
     fault_points.at("budget-settled")
 
 
-def _ask(context: StepContext, model: Model, asked: int) -> Ask:
-    bound = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
-    answer = int(cast(int, bound)) if isinstance(bound, int | float) else USUAL_ANSWER
-    usd = llm.max_usd(model.model, asked, answer) if context.definitions.limits.budgets != Budgets() else None
-    return Ask(holder=context.begun.lease, model=model.model, tokens=asked + answer, usd=usd, tenant=context.begun.tenant)
+def _ask(context: StepContext, model: Model, input_tokens: int) -> Ask:
+    max_tokens = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
+    output_tokens = int(max_tokens) if isinstance(max_tokens, int | float) else DEFAULT_ANSWER_TOKENS
+    usd = llm.max_usd(model.model, input_tokens, output_tokens) if context.definitions.limits.budgets != Budgets() else None
+    return Ask(holder=context.begun.lease, model=model.model, tokens=input_tokens + output_tokens, usd=usd, tenant=context.begun.tenant)

@@ -29,7 +29,8 @@ from cantata.planning.canvas import BatchPolicy
 from cantata.runs.results import is_over
 from cantata.settings import settings
 from cantata.state.fleet import registry
-from cantata.state.ledger.ledger import LEASE_S, RENEW_S, Ledger
+from cantata.state.ledger.intervals import LEASE_S, RENEW_S
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun, Ready
 from cantata.state.limits import step_costs
 from cantata.state.limits.limiter import Limiter
@@ -216,7 +217,7 @@ class Process:
         with self._lock:
             known = self._definitions.get(digest)
         if known is None:
-            known = definitions_from(self.ledger.definitions(run_id, digest))
+            known = definitions_from(self.ledger.runs.definitions(run_id, digest))
             with self._lock:
                 self._definitions[digest] = known
                 while len(self._definitions) > MAX_CACHED_DEFINITIONS:
@@ -255,7 +256,7 @@ class Process:
             self._renewal_limiter.renew(permits)
         if not leases:
             return
-        lost = self._renewal_ledger.renew(leases)
+        lost = self._renewal_ledger.leases.renew(leases)
         fault_points.at("lease-renewed")
         for step in self._mark_cancelled(lambda step: step.begun.lease in lost):
             log.info("lease_lost", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
@@ -264,7 +265,7 @@ class Process:
     def _release_running(self) -> None:
         """Release the steps whose handlers run, so that other workers execute them at once."""
         for step in self._mark_cancelled(lambda step: True):
-            self._renewal_ledger.release(step.begun)
+            self._renewal_ledger.steps.release(step.begun)
             fault_points.at("step-released")
             log.info("step_handed_back", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
             self._stop_handler(step)
@@ -278,7 +279,7 @@ class Process:
             message = step.part_error or f"took longer than its {limit} and was stopped"
             record = outcomes.failure_record(begun, StepError(message, code="timeout", retryable=not step.part_error))
             try:
-                committed = self._renewal_ledger.commit(begun, record.outcome, output=record.output, info=record.info)
+                committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
                 step.outcome = record.outcome if committed.word in ("ok", "again") else None
                 metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)
                 self._send(begun.run_id, committed.sends)

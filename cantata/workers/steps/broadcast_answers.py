@@ -49,8 +49,8 @@ def responses_of(context: StepContext) -> tuple[dict[str, JsonValue], tuple[str,
     Raises StepError if none answered.
     """
     members = cast("dict[str, str]", context.params["members"])
-    steps = context.process.ledger.answering(context.begun.run_id, list(members.values()))
-    infos = context.process.ledger.infos(context.begun.run_id, steps)
+    steps = context.process.ledger.reader.answering(context.begun.run_id, list(members.values()))
+    infos = context.process.ledger.reader.infos(context.begun.run_id, steps)
     responses: dict[str, JsonValue] = {}
     errors: dict[str, str] = {}
     for name, info in zip(members, infos, strict=True):

@@ -45,7 +45,7 @@ def _nodes(context: StepContext, chain: str) -> Sequence[ChainNode]:
     """The nodes of a named chain, or of the request itself."""
     if chain:
         return context.definitions.chains[chain].nodes
-    return ChainRequest.model_validate_json(context.process.ledger.request_of(context.begun.run_id)[1]).nodes
+    return ChainRequest.model_validate_json(context.process.ledger.runs.request_of(context.begun.run_id)[1]).nodes
 
 
 def chain_map(context: StepContext) -> Outcome:
@@ -64,8 +64,8 @@ def chain_map(context: StepContext) -> Outcome:
 def chain_gather(context: StepContext) -> Outcome:
     """Gathers a map's results in the order of its items."""
     of, count = context.text_param("of"), int(cast(int, context.params["items"]))
-    ids = context.process.ledger.answering(context.begun.run_id, [f"{of}/{i}" for i in range(count)])
-    texts = context.process.ledger.outputs(context.begun.run_id, ids)
+    ids = context.process.ledger.reader.answering(context.begun.run_id, [f"{of}/{i}" for i in range(count)])
+    texts = context.process.ledger.reader.outputs(context.begun.run_id, ids)
     return Outcome(output=_list_of(texts))
 
 

@@ -46,7 +46,7 @@ def agent_break(context: StepContext) -> Outcome:
         stop, reason, replaced = _ask(context, name, (number + 1, output, info), warnings) or (False, "", None)
         if stop:
             detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": cut(output)}
-            context.process.ledger.note(context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail)
+            context.process.ledger.runs.append_event(context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail)
             return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
     return Outcome(output=output, warnings=tuple(warnings))
 
@@ -56,8 +56,8 @@ def agent_end(context: StepContext) -> Outcome:
     agent = _agent(context)
     ledger, run_id = context.process.ledger, context.begun.run_id
     done, ends = (cast("list[str]", context.params[key]) for key in ("done", "ends"))
-    ran = [info for info in ledger.infos(run_id, ledger.answering(run_id, done)) if info]
-    texts = [_text(output) for output in ledger.outputs(run_id, ledger.answering(run_id, ends))][: len(ran)]
+    ran = [info for info in ledger.reader.infos(run_id, ledger.reader.answering(run_id, done)) if info]
+    texts = [_text(output) for output in ledger.reader.outputs(run_id, ledger.reader.answering(run_id, ends))][: len(ran)]
     history = _history(agent, text_input(context), texts)
     detail: dict[str, JsonValue] = {"history": cast(JsonValue, history)} if agent.full_history else {}
     if agent.store_steps:

@@ -54,9 +54,13 @@ class ModelTurn:
         base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
         ledger, run_id = context.process.ledger, context.begun.run_id
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-        rounds = tuple(ModelRound.from_json(json.loads(text)) for text in ledger.outputs(run_id, ids) if text)
+        rounds = tuple(ModelRound.from_json(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
-        came = dict(zip(calls, map(_answer, ledger.outputs(run_id, calls), ledger.infos(run_id, calls)), strict=True)) if calls else {}
+        came = (
+            dict(zip(calls, map(_answer, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)), strict=True))
+            if calls
+            else {}
+        )
         answers = tuple(tuple(came[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True))
         turn = cls(context, rounds, answers)
         memory = rounds[0].memory if rounds else memory_access.recall(context, turn._templates())

@@ -160,7 +160,7 @@ def _exhausted(context: StepContext, why: str, last: JsonValue) -> Outcome:
 
 def _error_of_router(context: StepContext) -> Mapping[str, str] | None:
     """Why the router could not be asked, if it could not."""
-    (info,) = context.process.ledger.infos(context.begun.run_id, [context.text_param("asked")])
+    (info,) = context.process.ledger.reader.infos(context.begun.run_id, [context.text_param("asked")])
     return cast("Mapping[str, str] | None", info.get("error"))
 
 

@@ -160,7 +160,7 @@ class Stage:
     def record(self, run_id: str) -> RunRecord:
         """All steps of a run."""
         with Client(self.url) as client:
-            return client.ledger.read(run_id)
+            return client.ledger.reader.read(run_id)
 
     def steps(self, run_id: str, kind: str) -> list[StepRecord]:
         """The steps of a kind, in the order in which they were done."""

@@ -323,7 +323,7 @@ def test_a_worker_that_is_killed_in_a_group_loses_nothing(
     async def killed_in_between() -> dict[str, Any]:
         group = asyncio.ensure_future(made.execute_group_async("default", "it"))
         await asyncio.to_thread(until, lambda: any(prompt.startswith("Slow") for prompt in asked()), "the slow one")
-        (lease,) = [lease for lease in client.ledger.leases() if lease.endswith("|slow")]
+        (lease,) = [lease for lease in client.ledger.leases.names() if lease.endswith("|slow")]
         os.kill(int(lease.split("|")[2].partition("~")[0].rpartition("#")[2]), signal.SIGKILL)
         return await group
 

@@ -240,7 +240,7 @@ def test_a_budget_that_is_spent_within_a_broadcast_ends_the_run(desk: Desk) -> N
     client = desk.client(asks(PRICED), agents=agents, teams=teams, limits=Limits(budgets=Budgets(run=Budget(tokens=600))))
     result = client.submit_turn("go", team="all").result(PATIENCE_S)
 
-    until(lambda: not any(lease.startswith(result.run_id) for lease in client.ledger.leases()), "the end of what was under way")
+    until(lambda: not any(lease.startswith(result.run_id) for lease in client.ledger.leases.names()), "the end of what was under way")
     calls = len(desk.prompts())
     assert 3 <= calls < 12
     assert (result.status, result.output) == ("exhausted", None)

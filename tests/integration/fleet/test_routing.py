@@ -505,7 +505,7 @@ def test_a_cancelled_turn_lets_the_next_one_run(stage: Stage) -> None:
 
 @pytest.fixture
 def steps_of(client: EmbeddedClient) -> Callable[[RunResult], list[str]]:
-    return lambda result: sorted(client.ledger.read(result.run_id).steps)
+    return lambda result: sorted(client.ledger.reader.read(result.run_id).steps)
 
 
 def test_each_decision_is_a_step(stage: Stage, steps_of: Callable[[RunResult], list[str]]) -> None:

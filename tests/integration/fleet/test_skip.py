@@ -12,7 +12,7 @@ from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
 from cantata.errors import UnknownRunError
 from cantata.models.definitions import Agent
-from cantata.state.ledger.ledger import SWEEP_S
+from cantata.state.ledger.intervals import SWEEP_S
 from tests.integration.fleet.agent_stage import Desk
 from tests.integration.fleet.conftest import Journal, tool
 from tests.waiting import until

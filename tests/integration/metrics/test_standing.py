@@ -38,14 +38,14 @@ def test_leases_count_for_the_queue_of_their_step(ledger: Ledger, valkey: Redis)
     play.do(START, fragment=Graph(steps=steps, items=items))
     both, one = serve(valkey, "both@h", "tools", "gpu"), serve(valkey, "one@h", "gpu")
     for step_id, owner in {"a": both, "b": both, "c": one, "m/0": both, "m/1": "gone@h#3~ff"}.items():
-        assert isinstance(ledger.begin(play.run_id, step_id, owner), Begun), step_id
+        assert isinstance(ledger.steps.begin(play.run_id, step_id, owner), Begun), step_id
 
     standing = load.measure(valkey)
 
     assert standing.leased == {"tools": 1, "gpu": 4}, "items share a spec; a worker may be gone"
     assert load.queues(standing, {"gpu": Waiting(3, 1.0)})["gpu"].work == 7
     assert {worker.name for worker in standing.workers} == {"both@h", "one@h"}
-    ledger.cancel(play.run_id)
+    ledger.runs.cancel(play.run_id)
 
 
 def test_queues_that_only_steps_name_are_found(ledger: Ledger, valkey: Redis) -> None:
@@ -53,7 +53,7 @@ def test_queues_that_only_steps_name_are_found(ledger: Ledger, valkey: Redis) ->
     play.plan(like("nobodys", "a|b"))
 
     assert load.list_ready_queues(valkey) == {"nobodys"}
-    ledger.cancel(play.run_id)
+    ledger.runs.cancel(play.run_id)
 
 
 def test_runs_and_steps_are_counted_through_their_life(ledger: Ledger, valkey: Redis) -> None:
@@ -66,7 +66,7 @@ def test_runs_and_steps_are_counted_through_their_life(ledger: Ledger, valkey: R
     other = Play(ledger, run_id="other")
     assert told() == (2, 2, 2, {"accepted": 2})
 
-    ledger.cancel(other.run_id)
+    ledger.runs.cancel(other.run_id)
     play.plan(like("tools", "a"))
     assert told() == (1, 2, 1, {"accepted": 2, "closed:cancelled": 1})
 
@@ -77,13 +77,13 @@ def test_runs_and_steps_are_counted_through_their_life(ledger: Ledger, valkey: R
 def test_a_lease_that_ran_out_is_counted_with_its_recovery(ledger: Ledger, valkey: Redis) -> None:
     play = Play(ledger)
     play.plan(like("tools", "a"))
-    assert isinstance(ledger.begin(play.run_id, "a", "killed"), Begun)
+    assert isinstance(ledger.steps.begin(play.run_id, "a", "killed"), Begun)
 
-    ledger.expire(ledger.leases())
+    ledger.leases.expire(ledger.leases.names())
     play.sweep()
 
     assert {name: load.measure(valkey).totals[name] for name in ("lost", "recovered")} == {"lost": 1, "recovered": 1}
-    ledger.cancel(play.run_id)
+    ledger.runs.cancel(play.run_id)
 
 
 def test_a_step_that_was_sent_knows_how_long_it_waited(ledger: Ledger) -> None:
@@ -91,14 +91,14 @@ def test_a_step_that_was_sent_knows_how_long_it_waited(ledger: Ledger) -> None:
     play.plan(like("tools", "a"))
     sent_at = time.monotonic()
     while time.monotonic() < sent_at + 0.05:
-        ledger.status(play.run_id)
+        ledger.runs.status(play.run_id)
 
-    begun = ledger.begin(play.run_id, "a", "worker")
+    begun = ledger.steps.begin(play.run_id, "a", "worker")
 
     assert isinstance(begun, Begun)
     assert begun.waited_s is not None
     assert 0.05 <= begun.waited_s < 10
-    ledger.cancel(play.run_id)
+    ledger.runs.cancel(play.run_id)
 
 
 def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None:
@@ -107,7 +107,7 @@ def test_how_the_last_runs_ended_is_known(ledger: Ledger, valkey: Redis) -> None
         play = Play(ledger, run_id=f"run{number}")
         play.plan(like("tools", "a"))
         if number < 6:
-            ledger.cancel(play.run_id)
+            ledger.runs.cancel(play.run_id)
         else:
             play.do("a")
 

@@ -12,7 +12,8 @@ from cantata.coordinator.sweeper import Sweeper
 from cantata.dispatch.celery_app import make_app
 from cantata.dispatch.queues import waiting
 from cantata.errors import UnavailableError
-from cantata.state.ledger.ledger import LEASE_S, Ledger
+from cantata.state.ledger.intervals import LEASE_S
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.connection import connect
 from tests.integration.redis.servers import Clustered, until
@@ -40,7 +41,7 @@ def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(cluster
         node.kill()
         try:
             with pytest.raises(UnavailableError):
-                ledger.renew(held)
+                ledger.leases.renew(held)
             renewed_at = time.monotonic()
             sweeper.start()
             until(lambda: waiting(app, [queue])[queue].count >= len(healthy), "the steps of the healthy nodes")
@@ -53,5 +54,5 @@ def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(cluster
             for each in clustered.nodes:
                 until(partial(each.redis.config_set, "cluster-require-full-coverage", "yes"), "the usual setting")
         for play in plays:
-            ledger.cancel(play.run_id)
+            ledger.runs.cancel(play.run_id)
         app.close()

@@ -90,7 +90,7 @@ def test_runs_go_on_when_the_master_gives_way(workers: Fleet, watched: Watched) 
 
 def accept(ledger: Ledger, run_id: str) -> None:
     """Take a run in that nobody will do."""
-    ledger.accept(run_id, kind="chain", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, queue="nobody")
+    ledger.runs.accept(run_id, kind="chain", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, queue="nobody")
 
 
 def begin_rows(workers: Fleet, name: str) -> list[Any]:

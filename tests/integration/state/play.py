@@ -54,7 +54,7 @@ class Play:
         self.run_id = run_id
         self.shard = shard_key(None, shard_of(run_id))
         request = "{}" if text is None else to_json({"text": text})
-        self.accepted = ledger.accept(
+        self.accepted = ledger.runs.accept(
             run_id, kind="turn", request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
             max_steps=max_steps, retention_s=retention_s, session=session,
         )  # fmt: skip
@@ -66,13 +66,13 @@ class Play:
 
     def begin(self, step_id: str, *, owner: str = "worker") -> Begun:
         """Begin a step that may be begun."""
-        answer = self.ledger.begin(self.run_id, step_id, owner)
+        answer = self.ledger.steps.begin(self.run_id, step_id, owner)
         assert isinstance(answer, Begun), f"{step_id} is refused: {answer}"
         return answer
 
     def refusal(self, step_id: str) -> str:
         """Why a step may not be begun."""
-        answer = self.ledger.begin(self.run_id, step_id, "another")
+        answer = self.ledger.steps.begin(self.run_id, step_id, "another")
         assert not isinstance(answer, Begun)
         return answer
 
@@ -82,7 +82,7 @@ class Play:
         info: dict[str, JsonValue] = {"takes": list(outcome.takes)} if outcome.takes != ("done",) else {}
         if outcome.error is not None:
             info["error"] = outcome.error.model_dump()
-        return self.ledger.commit(begun, outcome, output=to_json(outcome.output), info=info, ahead=ahead)
+        return self.ledger.steps.commit(begun, outcome, output=to_json(outcome.output), info=info, ahead=ahead)
 
     def do(
         self,
@@ -120,15 +120,15 @@ class Play:
 
     def sweep(self) -> Swept:
         """Sweep the run's shard."""
-        return self.ledger.sweep(shard_of(self.run_id))
+        return self.ledger.leases.sweep(shard_of(self.run_id))
 
     def step(self, step_id: str) -> StepRecord:
         """A step as the ledger has it."""
-        return self.ledger.read(self.run_id).steps[step_id]
+        return self.ledger.reader.read(self.run_id).steps[step_id]
 
     def words(self, *step_ids: str) -> str:
         """The states of steps, in a row."""
-        steps = self.ledger.read(self.run_id).steps
+        steps = self.ledger.reader.read(self.run_id).steps
         return " ".join(steps[step_id].state for step_id in step_ids)
 
     def output(self, step_id: str) -> JsonValue:
@@ -138,7 +138,7 @@ class Play:
     @property
     def status(self) -> RunStatus:
         """How the run stands."""
-        return self.ledger.status(self.run_id)
+        return self.ledger.runs.status(self.run_id)
 
     def events(self, step_id: str | None = None) -> list[str]:
         """What was told of the run, or of one step."""

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from cantata.models.definitions import Limits, Rates
-from cantata.state.ledger.ledger import SWEEP_S
+from cantata.state.ledger.intervals import SWEEP_S
 from cantata.state.limits.limiter import Ask, Granted, Wait
 from cantata.workers.models.permits import FRESH_S
 from tests.integration.state.limits_stage import MODEL, Stage, holder

@@ -27,7 +27,7 @@ def expiring(redis: Redis) -> list[str]:
 
 def definitions_of(play: Play) -> str:
     """The key of what a run was told to do."""
-    return definitions_key(None, shard_of(play.run_id), play.ledger.request_of(play.run_id)[2])
+    return definitions_key(None, shard_of(play.run_id), play.ledger.runs.request_of(play.run_id)[2])
 
 
 def beside(run_id: str, count: int) -> list[str]:
@@ -39,8 +39,8 @@ def test_no_key_that_an_open_run_needs_expires(ledger: Ledger) -> None:
     play = Play(ledger, text="hello", session=CHAT)
     play.plan(work("a"), work("b"), edges=row("a", "b"), terminals=("b",))
     play.do("a", "x" * 50_000, fragment=Graph(steps=(work("c"), work("d")), edges=row("c", "d"), exit="d"))
-    ledger.signal("run", "w", 1)
-    ledger.log("run", ["{}"], most=10, most_bytes=1000)
+    ledger.steps.signal("run", "w", 1)
+    ledger.runs.append_log("run", ["{}"], most=10, most_bytes=1000)
 
     assert expiring(ledger.redis) == []
 
@@ -50,28 +50,28 @@ def test_a_conversation_expires_only_when_no_turn_of_it_is_open(ledger: Ledger) 
     first, second = Play(ledger, ids[0], text="one", session=CHAT), Play(ledger, ids[1], text="two", session=CHAT)
     history = f"{first.shard}:session:{CHAT.name}:history"
 
-    ledger.cancel(first.run_id)
+    ledger.runs.cancel(first.run_id)
     assert ledger.redis.pttl(history) == -1
 
-    ledger.cancel(second.run_id)
+    ledger.runs.cancel(second.run_id)
     assert ledger.redis.pttl(history) > 0
 
     third = Play(ledger, ids[2], text="three", session=CHAT)
     assert ledger.redis.pttl(history) == -1
-    ledger.cancel(third.run_id)
+    ledger.runs.cancel(third.run_id)
     assert ledger.redis.pttl(history) > 0
 
 
 def test_definitions_expire_with_the_last_run_that_may_be_forked(ledger: Ledger) -> None:
     key = definitions_of(Play(ledger, retention_s=5000))
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
     kept_ms = ledger.redis.pttl(key)
     assert 4_000_000 < kept_ms <= 5_000_000
 
     (other,) = beside("run", 1)
     Play(ledger, other, retention_s=10)
     assert ledger.redis.pttl(key) == -1
-    ledger.cancel(other)
+    ledger.runs.cancel(other)
 
     assert 4_000_000 < ledger.redis.pttl(key) <= kept_ms
 
@@ -79,7 +79,7 @@ def test_definitions_expire_with_the_last_run_that_may_be_forked(ledger: Ledger)
 def test_a_fork_holds_its_definitions(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
     assert ledger.redis.pttl(definitions_of(play)) > 0
 
     fork = planning.fork(fork_store.read(ledger, "run"), "a")
@@ -114,6 +114,6 @@ def test_an_open_run_ends_well_though_redis_evicts(full: Redis) -> None:
     assert int(full.info("stats")["evicted_keys"]) > evicted
     begun = play.begin("b")
     assert begun.inputs == {"a": "found"}
-    assert ledger.definitions("run", begun.definitions) == "{}"
+    assert ledger.runs.definitions("run", begun.definitions) == "{}"
     assert play.commit(begun, "said").run_status == "succeeded"
     assert [why for why in check(full).warnings if "volatile-lru" in why], "it is told"

@@ -35,7 +35,7 @@ class Anew(Play):
 
     def kept(self) -> list[str]:
         """The steps that were taken over, besides the first."""
-        over = self.ledger.read(self.run_id).steps.values()
+        over = self.ledger.reader.read(self.run_id).steps.values()
         return sorted(step.step_id for step in over if step.attempt == 0 and step.state == "done" and step.step_id != "@start")
 
 
@@ -67,7 +67,7 @@ def test_a_step_and_all_behind_it_are_done_anew_and_nothing_else(ledger: Ledger)
     assert anew.kept() == ["a", "c", "e"]
     assert sent(anew.do("b", "other")) == ["d"]
     assert anew.begin("d").inputs == {"b": "other", "c": "C"}
-    record = ledger.read(anew.run_id)
+    record = ledger.reader.read(anew.run_id)
     assert (record.terminals, record.usage.model_calls, record.labels) == (("d", "e"), 0, {"forked_from": "run"})
     assert play.words(*"abcde") == "done done done done done"
 
@@ -147,7 +147,7 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
 @pytest.mark.parametrize("part", [":out", ":state", ":told", ":log", ":backlog:map"])
 def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
-    make = ledger.fork
+    make = ledger.runs.fork
 
     def evicted(run_id: str, source: str, place: str, **more: str) -> object:
         assert ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}") == 1
@@ -198,7 +198,7 @@ def test_a_fork_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, how: str) ->
     if how == "taken over":
         play.do("b")
     else:
-        ledger.cancel("run")
+        ledger.runs.cancel("run")
     past = fork_store.read(ledger, "run")
     fork = planning.retry(past) if how == "done anew" else planning.fork(past, "b")
 
@@ -282,13 +282,13 @@ def test_a_retry_of_a_cancelled_run_goes_on_where_it_was(ledger: Ledger) -> None
     play = Play(ledger)
     play.plan(work("a"), wait("b"), work("c"), edges=row("a", "b", "c"))
     play.do("a")
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
 
     anew = Anew(play)
 
     assert anew.sends == []
     assert anew.words("a", "b", "c") == "done waiting_signal waiting"
-    assert ledger.signal(anew.run_id, "b", True)[0] == "taken"
+    assert ledger.steps.signal(anew.run_id, "b", True)[0] == "taken"
     anew.do("c")
     assert anew.status == "succeeded"
 
@@ -310,7 +310,7 @@ def test_failures_that_the_graph_bore_stand(ledger: Ledger) -> None:
 
 def test_a_run_that_never_began_is_planned_anew(ledger: Ledger) -> None:
     play = Play(ledger)
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
 
     anew = Anew(play)
 
@@ -324,7 +324,7 @@ def test_all_of_a_run_may_be_planned_anew(ledger: Ledger) -> None:
     anew = Anew(loop(ledger, 2), "@start")
 
     assert anew.sends == ["@start"]
-    assert list(ledger.read(anew.run_id).steps) == ["@start"]
+    assert list(ledger.reader.read(anew.run_id).steps) == ["@start"]
     assert sent(anew.plan(work("body#1"), work("out"), edges=row("body#1", "out"))) == ["body#1"]
     anew.do("body#1")
     anew.do("out")
@@ -354,7 +354,7 @@ def test_a_step_that_grew_takes_back_what_it_grew(ledger: Ledger) -> None:
     anew = Anew(rounds(ledger), "agent")
 
     assert anew.sends == ["agent"]
-    assert sorted(ledger.read(anew.run_id).steps) == ["@start", "after", "agent", "x"]
+    assert sorted(ledger.reader.read(anew.run_id).steps) == ["@start", "after", "agent", "x"]
     anew.do("agent", fragment=Graph(steps=(work("t0"), work("r1")), edges=row("t0", "r1"), exit="r1"))
     anew.do("t0")
     assert sent(anew.do("r1", "short")) == ["after"]
@@ -381,7 +381,7 @@ def test_a_round_in_between_takes_back_the_later_ones(ledger: Ledger) -> None:
     anew = Anew(rounds(ledger), "t0")
 
     assert anew.sends == ["t0"]
-    assert sorted(ledger.read(anew.run_id).steps) == ["@start", "after", "agent", "r1", "t0", "x"]
+    assert sorted(ledger.reader.read(anew.run_id).steps) == ["@start", "after", "agent", "r1", "t0", "x"]
     anew.do("t0")
     assert sent(anew.do("r1", "now")) == ["after"]
 
@@ -451,7 +451,7 @@ def test_one_item_may_be_done_anew_and_a_map_grows_anew(ledger: Ledger) -> None:
     assert sent(anew.do("map/1", "other")) == ["map/gather"]
     anew.do("map/gather")
     whole = Anew(anew, "map")
-    assert sorted(ledger.read(whole.run_id).steps) == ["@start", "map"]
+    assert sorted(ledger.reader.read(whole.run_id).steps) == ["@start", "map"]
     assert sent(whole.do("map", 2, fragment=mapped(2))) == ["map/0", "map/1"]
 
 
@@ -482,7 +482,7 @@ def test_a_loop_is_done_anew_from_a_round(ledger: Ledger) -> None:
     anew = Anew(loop(ledger, 3), "body#2")
 
     assert anew.sends == ["body#2"]
-    assert sorted(ledger.read(anew.run_id).steps) == ["@start", "body#1", "body#2", "branch#1", "branch#2", "out"]
+    assert sorted(ledger.reader.read(anew.run_id).steps) == ["@start", "body#1", "body#2", "branch#1", "branch#2", "out"]
     anew.do("body#2", "two")
     assert sent(anew.do("branch#2", False, takes=("done", "false"))) == ["out"]
     assert anew.begin("out").inputs == {"body": "two"}
@@ -550,7 +550,7 @@ def test_terminals_that_growth_named_are_those_before(ledger: Ledger) -> None:
     play.do("route", fragment=Graph(steps=(work("ann"),), edges=row("route", "ann"), terminals=("ann",)))
     play.do("ann")
 
-    assert ledger.read(Anew(play, "ann").run_id).terminals == ("ann",)
+    assert ledger.reader.read(Anew(play, "ann").run_id).terminals == ("ann",)
     fork = planning.fork(fork_store.read(ledger, "run"), "route")
     assert json.loads(fork.terminals) == ["route"]
 

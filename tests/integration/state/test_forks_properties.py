@@ -75,11 +75,11 @@ class Forks(Runs):
         parked = sorted(step_id for step_id, cell in cells.items() if cell.word == "waiting_signal")
         assert sent or parked, "a fork never hangs"
         if not sent:
-            assert self.ledger.signal(FORK, parked[0], None)[0] == "taken"
+            assert self.ledger.steps.signal(FORK, parked[0], None)[0] == "taken"
             return
-        begun = self.ledger.begin(FORK, sent[0], "worker0")
+        begun = self.ledger.steps.begin(FORK, sent[0], "worker0")
         assert isinstance(begun, Begun)
-        assert self.ledger.commit(begun, Outcome(), output="null", info={}).word == "ok"
+        assert self.ledger.steps.commit(begun, Outcome(), output="null", info={}).word == "ok"
 
 
 @pytest.mark.slow("many runs of many steps, and forks of each")

@@ -16,8 +16,10 @@ from cantata.models.events import ReplyDelta, StepRefused
 from cantata.models.graph import START, Graph, Outcome
 from cantata.models.values import ErrorInfo, Usage
 from cantata.state.fleet import refused_steps
-from cantata.state.ledger.ledger import BLOB_BYTES, RESEND_S, Ledger
+from cantata.state.ledger.intervals import RESEND_S
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ahead, Begun, Overdue, Ready, Swept
+from cantata.state.ledger.step_store import BLOB_BYTES
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
 from cantata.state.runs import event_log
 from tests.integration.state import invariants
@@ -28,12 +30,12 @@ from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, 
 
 def test_a_run_is_accepted_once(ledger: Ledger) -> None:
     first = Play(ledger)
-    before = ledger.read("run")
+    before = ledger.reader.read("run")
 
     second = Play(ledger, timeout_s=1)
 
     assert (first.new, second.new) == (True, False)
-    after = ledger.read("run")
+    after = ledger.reader.read("run")
     assert (after.status, after.left, after.count, after.created_at_ms) == ("accepted", 1, 1, before.created_at_ms)
     assert first.events() == ["accepted"]
 
@@ -50,37 +52,37 @@ def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledge
     ids = [run_id for run_id in map(str, range(4000)) if shard_of(run_id) == shard][:20]
 
     def accept(run_id: str, tenant: str) -> int:
-        return ledger.accept(
+        return ledger.runs.accept(
             run_id, kind="turn", request="{}", definitions="{}", timeout_s=9, max_attempts=1, max_steps=9, labels={"tenant": tenant}
         ).priority  # fmt: skip
 
     assert [accept(run_id, "busy") for run_id in ids[:18]] == [0] + [3] * 3 + [6] * 12 + [9] * 2
     assert accept(ids[18], "quiet") == 0
     for run_id in ids[:18]:
-        ledger.cancel(run_id)
+        ledger.runs.cancel(run_id)
     assert accept(ids[19], "busy") == 0
     assert ledger.redis.hgetall(f"{shard_key(None, shard)}:tenants") == {"busy": "1", "quiet": "1"}
 
 
 def test_what_was_asked_is_kept_with_the_run(ledger: Ledger) -> None:
-    ledger.accept(
+    ledger.runs.accept(
         "run", kind="chain", request='{"a":1}', definitions='{"agents":{}}', timeout_s=1, max_attempts=1, max_steps=9, labels={"who": "me"}
     )
 
-    kind, request, digest, labels = ledger.request_of("run")
+    kind, request, digest, labels = ledger.runs.request_of("run")
 
     assert (kind, request, labels) == ("chain", '{"a":1}', {"who": "me"})
-    assert ledger.definitions("run", digest) == '{"agents":{}}'
-    assert [record.run_id for record in ledger.runs()] == ["run"]
+    assert ledger.runs.definitions("run", digest) == '{"agents":{}}'
+    assert [record.run_id for record in ledger.reader.newest()] == ["run"]
 
 
 def test_an_unknown_run_is_told_as_such(ledger: Ledger) -> None:
-    for ask in (ledger.read, ledger.status, ledger.cancel, ledger.request_of):
+    for ask in (ledger.reader.read, ledger.runs.status, ledger.runs.cancel, ledger.runs.request_of):
         with pytest.raises(UnknownRunError):
             ask("nowhere")
     with pytest.raises(CantataError):
-        ledger.definitions("nowhere", "0")
-    assert ledger.signal("nowhere", "step", 1) == ("unknown", ())
+        ledger.runs.definitions("nowhere", "0")
+    assert ledger.steps.signal("nowhere", "step", 1) == ("unknown", ())
 
 
 # beginning
@@ -101,7 +103,7 @@ def test_a_step_is_refused_while_another_holds_it(ledger: Ledger) -> None:
     begun = play.begin("a")
 
     assert play.refusal("a") == "leased"
-    assert ledger.begin("run", "a", "worker") == "leased"
+    assert ledger.steps.begin("run", "a", "worker") == "leased"
     assert play.commit(begun).word == "ok"
 
 
@@ -117,7 +119,7 @@ def test_a_step_is_refused_after_its_end(ledger: Ledger) -> None:
 def test_a_step_of_a_closed_run_is_refused(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"))
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
 
     assert play.refusal("a") == "closed"
 
@@ -126,7 +128,7 @@ def test_what_nobody_knows_cannot_begin(ledger: Ledger) -> None:
     play = Play(ledger)
 
     assert play.refusal("nothing") == "gone"
-    assert ledger.begin("nowhere", "a", "worker") == "gone"
+    assert ledger.steps.begin("nowhere", "a", "worker") == "gone"
 
 
 def test_begin_gives_what_the_step_needs(ledger: Ledger) -> None:
@@ -139,7 +141,7 @@ def test_begin_gives_what_the_step_needs(ledger: Ledger) -> None:
     assert begun.inputs == {"x": {"ä": None}, "y": None, "z": None}
     assert (begun.given, begun.spec.params, begun.attempt, begun.failures) == ({"n": 1}, {"p": [1, 2]}, 1, 0)
     assert (begun.spec.kind, begun.spec.queue) == ("work", "tools")
-    assert ledger.definitions("run", begun.definitions) == "{}"
+    assert ledger.runs.definitions("run", begun.definitions) == "{}"
 
 
 def lose_one_reply(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -170,7 +172,7 @@ def test_a_second_message_for_a_step_is_refused_even_to_the_process_that_does_it
     play.begin("a", owner="worker")
     lose_one_reply(monkeypatch, "begin")
 
-    assert ledger.begin("run", "a", "worker") == "leased"
+    assert ledger.steps.begin("run", "a", "worker") == "leased"
 
 
 def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
     key = f"{run_key(None, 'run')}:steps"
     ledger.redis.hset(key, "a", str(ledger.redis.hget(key, "a")).replace("{", '{"invented_later":1,', 1))
 
-    assert ledger.begin("run", "a", "old") == "refused"
+    assert ledger.steps.begin("run", "a", "old") == "refused"
 
     assert play.events("a") == ["started", "refused"]
     assert (play.step("a").state, play.step("a").crashes) == ("sent", 0)
@@ -220,7 +222,7 @@ def test_an_outcome_told_twice_counts_once(ledger: Ledger) -> None:
     assert (first.word, sent(first)) == ("ok", ["b", "c"])
     assert (again.word, sent(again)) == ("again", []), "a sweep sends what was not begun"
     assert play.output("a") == "one"
-    assert ledger.read("run").usage.input_tokens == 7
+    assert ledger.reader.read("run").usage.input_tokens == 7
     assert play.events("a") == ["started", "done"]
 
 
@@ -282,7 +284,7 @@ def test_an_attempt_of_another_owner_is_refused(ledger: Ledger) -> None:
     thief = Begun(begun.run_id, begun.step_id, begun.attempt, "thief", begun.spec, None, 0, {}, begun.definitions)
 
     assert play.commit(thief).word == "stale"
-    assert ledger.release(thief) == ()
+    assert ledger.steps.release(thief) == ()
     assert play.words("a") == "running"
 
 
@@ -291,7 +293,7 @@ def test_a_run_records_each_version_of_user_code_that_its_steps_ran_with_once(le
     play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"))
 
     for step_id, code in (("a", ["steps@1"]), ("b", ["helper@1", "steps@1"]), ("c", ["steps@2"])):
-        ledger.commit(play.begin(step_id), Outcome(output=1), output="1", info={"code": [*code]})
+        ledger.steps.commit(play.begin(step_id), Outcome(output=1), output="1", info={"code": [*code]})
 
     assert ledger.redis.hget(run_key(None, "run"), "code") == "\nsteps@1\nhelper@1\nsteps@2\n"
 
@@ -313,13 +315,13 @@ def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> Non
     play = Play(ledger)
     play.plan(work("a"), work("b"))
     replied, cut_off = play.begin("a"), play.begin("b")
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
 
     for _ in range(2):
         assert play.commit(replied, outcome=Outcome(usage=Usage(input_tokens=7, cost_usd=0.5, model_calls=1))).word == "closed"
-        ledger.used(cut_off, Usage(input_tokens=3, model_calls=1))
+        ledger.steps.record_usage(cut_off, Usage(input_tokens=3, model_calls=1))
 
-    assert ledger.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
+    assert ledger.reader.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
 
 
 def test_what_a_lost_or_late_attempt_used_counts_once_for_its_run(ledger: Ledger) -> None:
@@ -340,7 +342,7 @@ def test_what_a_lost_or_late_attempt_used_counts_once_for_its_run(ledger: Ledger
         assert play.commit(late, outcome=Outcome(usage=usage)).word == "stale"
         assert play.commit(lost, outcome=Outcome(usage=usage)).word == "stale"
 
-    assert ledger.read("run").usage == Usage(input_tokens=9, model_calls=3)
+    assert ledger.reader.read("run").usage == Usage(input_tokens=9, model_calls=3)
 
 
 def test_a_last_outcome_that_is_told_again_counts_once(ledger: Ledger) -> None:
@@ -351,7 +353,7 @@ def test_a_last_outcome_that_is_told_again_counts_once(ledger: Ledger) -> None:
     for _ in range(2):
         play.commit(begun, outcome=Outcome(usage=Usage(input_tokens=7)))
 
-    assert ledger.read("run").usage.input_tokens == 7
+    assert ledger.reader.read("run").usage.input_tokens == 7
 
 
 def test_usage_is_added_up_and_an_unknown_price_stays_unknown(ledger: Ledger) -> None:
@@ -359,12 +361,12 @@ def test_usage_is_added_up_and_an_unknown_price_stays_unknown(ledger: Ledger) ->
     play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"))
 
     play.commit(play.begin("a"), outcome=Outcome(usage=Usage(input_tokens=1, output_tokens=2, model_calls=1)))
-    assert ledger.read("run").usage.cost_usd is None
+    assert ledger.reader.read("run").usage.cost_usd is None
     play.commit(play.begin("b"), outcome=Outcome(status="retry", usage=Usage(input_tokens=10, cost_usd=0.25)))
     play.come_due("retry", "b")
     play.commit(play.begin("b"), outcome=Outcome(usage=Usage(tool_calls=3, cost_usd=0.5)))
 
-    assert ledger.read("run").usage == Usage(input_tokens=11, output_tokens=2, cost_usd=0.75, model_calls=1, tool_calls=3)
+    assert ledger.reader.read("run").usage == Usage(input_tokens=11, output_tokens=2, cost_usd=0.75, model_calls=1, tool_calls=3)
 
 
 def test_warnings_are_told_where_they_arose(ledger: Ledger) -> None:
@@ -387,7 +389,7 @@ def test_a_large_output_is_stored_once_and_read_by_all(ledger: Ledger) -> None:
 
     assert begun.inputs == {"x": large, "y": large}
     assert play.output("a") == large
-    assert ledger.outputs("run", ["a", "c", "b"]) == [json.dumps(large), None, json.dumps(large)]
+    assert ledger.reader.outputs("run", ["a", "c", "b"]) == [json.dumps(large), None, json.dumps(large)]
     assert ledger.redis.hlen(f"{run_key(None, 'run')}:blobs") == 1
 
 
@@ -406,17 +408,17 @@ def test_a_run_goes_well_though_each_reply_is_lost_once(ledger: Ledger, monkeypa
     assert sent(play.commit(play.begin(START), outcome=Outcome(fragment=Graph(steps=(work("a"), work("b"), wait("w")))))) == ["a", "b"]
 
     refused_steps = play.begin("a")
-    ledger.release(refused_steps)
+    ledger.steps.release(refused_steps)
     begun = play.begin("a")
-    assert ledger.renew([begun.lease, refused_steps.lease]) == {refused_steps.lease}
+    assert ledger.leases.renew([begun.lease, refused_steps.lease]) == {refused_steps.lease}
     play.commit(begun, "once")
     play.lose_lease(play.begin("b"))
     play.commit(play.begin("b"), outcome=Outcome(usage=Usage(tool_calls=1)))
-    ledger.signal("run", "w", 1)
+    ledger.steps.signal("run", "w", 1)
 
     assert play.status == "succeeded"
     assert [play.step(step_id).attempt for step_id in (START, "a", "b")] == [1, 2, 2]
-    assert ledger.read("run").usage.tool_calls == 1
+    assert ledger.reader.read("run").usage.tool_calls == 1
 
 
 def lose_each_reply_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +447,7 @@ def test_a_step_whose_lease_ran_out_gets_a_new_attempt(ledger: Ledger) -> None:
     assert (sent(swept), swept.lost) == (["a"], 1)
     assert play.begin("a").attempt == 2
     assert play.events("a") == ["started", "lost", "started"]
-    assert ledger.renew([lost.lease]) == {lost.lease}
+    assert ledger.leases.renew([lost.lease]) == {lost.lease}
 
 
 def test_a_lease_lives_as_long_as_the_ledger_says(ledger: Ledger) -> None:
@@ -462,7 +464,7 @@ def test_a_lease_that_is_kept_alive_is_not_swept(ledger: Ledger) -> None:
     begun = play.begin("a")
     ledger.redis.zadd(f"{play.shard}:leases", {begun.lease: 1.0})
 
-    assert ledger.renew([begun.lease]) == set()
+    assert ledger.leases.renew([begun.lease]) == set()
 
     assert play.sweep().lost == 0
     assert play.words("a") == "running"
@@ -476,10 +478,10 @@ def test_renewing_reports_the_leases_that_are_lost(ledger: Ledger) -> None:
         held += [play.begin("a"), play.begin("b"), play.begin("c")]
     one.commit(held[0])
     one.lose_lease(held[1])
-    ledger.cancel("other")
+    ledger.runs.cancel("other")
 
-    assert ledger.renew([begun.lease for begun in held]) == {held[i].lease for i in (0, 1, 3, 4, 5)}
-    assert ledger.renew([]) == set()
+    assert ledger.leases.renew([begun.lease for begun in held]) == {held[i].lease for i in (0, 1, 3, 4, 5)}
+    assert ledger.leases.renew([]) == set()
 
 
 def test_a_step_that_takes_down_its_workers_is_given_up_with_its_story(ledger: Ledger) -> None:
@@ -490,7 +492,7 @@ def test_a_step_that_takes_down_its_workers_is_given_up_with_its_story(ledger: L
     assert sent(play.lose_lease(play.begin("a", owner="second"))) == []
 
     assert play.status == "failed"
-    error = ledger.read("run").error
+    error = ledger.reader.read("run").error
     assert error is not None
     assert (error.code, error.step) == ("poison", "a")
     assert "2 workers (attempt 1 on first, attempt 2 on second)" in error.message
@@ -547,7 +549,7 @@ def test_what_a_sweep_does_to_one_run_does_not_touch_another(ledger: Ledger) -> 
     other.commit(other.begin("a"), outcome=Outcome(status="retry", retry_in_s=60))
     ledger.redis.zadd(f"{one.shard}:due", {f"join|{one.run_id}|join": 1.0, f"retry|{other.run_id}|a": 2.0})
 
-    swept = ledger.sweep(0)
+    swept = ledger.leases.sweep(0)
 
     assert [(run_id, ready.step_id) for run_id, ready in swept.sends] == [(one.run_id, "join"), (other.run_id, "a")]
 
@@ -558,8 +560,8 @@ def test_one_sweep_mends_all_runs_of_a_shard(ledger: Ledger) -> None:
         play.plan(work("a"))
         ledger.redis.zadd(f"{play.shard}:leases", {play.begin("a").lease: 1.0})
 
-    swept = ledger.sweep(0, most=2)
-    rest = ledger.sweep(0, most=2)
+    swept = ledger.leases.sweep(0, most=2)
+    rest = ledger.leases.sweep(0, most=2)
 
     assert sorted(run_id for run_id, _ in (*swept.sends, *rest.sends)) == sorted(play.run_id for play in plays)
     assert (swept.lost, rest.lost) == (2, 1)
@@ -572,18 +574,18 @@ def test_all_shards_are_swept_in_one_call(ledger: Ledger) -> None:
         ledger.redis.zadd(f"{play.shard}:leases", {play.begin("a").lease: 1.0})
     ledger.redis.script_flush()
 
-    found = ledger.sweep_all()
+    found = ledger.leases.sweep_all()
 
     assert sorted(run_id for swept in found for run_id, _ in swept.sends) == ["one", "three", "two"]
-    assert ledger.sweep_all() == []
+    assert ledger.leases.sweep_all() == []
 
 
 def test_a_run_whose_first_message_got_lost_is_sent_again(ledger: Ledger) -> None:
     overdue = Play(ledger).lose_message(START).overdue
 
-    assert [(run_id, ready.step_id) for run_id, ready in ledger.still_waiting(overdue)] == [("run", START)]
-    ledger.cancel("run")
-    assert ledger.still_waiting(overdue) == []
+    assert [(run_id, ready.step_id) for run_id, ready in ledger.steps.still_waiting(overdue)] == [("run", START)]
+    ledger.runs.cancel("run")
+    assert ledger.steps.still_waiting(overdue) == []
 
 
 def test_only_steps_that_nobody_has_begun_meanwhile_are_sent_again(ledger: Ledger) -> None:
@@ -595,7 +597,7 @@ def test_only_steps_that_nobody_has_begun_meanwhile_are_sent_again(ledger: Ledge
     ledger.redis.script_flush()
     play.do("b")
 
-    assert ledger.still_waiting(steps) == [
+    assert ledger.steps.still_waiting(steps) == [
         ("run", Ready(step_id, play.step(step_id).spec, 3, has_waited=True)) for step_id in ("a", "c")
     ]  # fmt: skip
 
@@ -607,7 +609,7 @@ def test_a_shard_that_cannot_be_swept_does_not_stop_the_others(ledger: Ledger) -
     broken = shard_key(None, (shard_of("sound") + 1) % SHARDS)
     ledger.redis.set(f"{broken}:leases", "no sorted set")
 
-    swept = ledger.sweep_all()
+    swept = ledger.leases.sweep_all()
 
     assert [ready.step_id for each in swept for _, ready in each.sends] == ["a"]
     assert [bool(each.fault) for each in swept].count(True) == 1
@@ -622,12 +624,12 @@ def test_the_leases_of_a_dead_owner_can_be_found_and_run_out_at_once(ledger: Led
     alive = [play.begin("b", owner="alive").lease for play in plays]
     finished = plays[0].begin("c", owner="dead")
     plays[0].commit(finished)
-    assert set(ledger.leases()) == {*dead, *alive}
+    assert set(ledger.leases.names()) == {*dead, *alive}
 
-    ledger.expire([*dead, finished.lease])
+    ledger.leases.expire([*dead, finished.lease])
 
     assert [sent(play.sweep()) for play in plays] == [["a"], ["a"]]
-    assert set(ledger.leases()) == set(alive)
+    assert set(ledger.leases.names()) == set(alive)
 
 
 def test_a_step_handed_back_is_not_counted_against_it(ledger: Ledger) -> None:
@@ -635,8 +637,8 @@ def test_a_step_handed_back_is_not_counted_against_it(ledger: Ledger) -> None:
     play.plan(work("a"))
     begun = play.begin("a")
 
-    assert [ready.step_id for ready in ledger.release(begun)] == ["a"]
-    assert ledger.release(begun) == ()
+    assert [ready.step_id for ready in ledger.steps.release(begun)] == ["a"]
+    assert ledger.steps.release(begun) == ()
 
     assert play.commit(begun).word == "stale"
     assert (play.begin("a").attempt, play.step("a").crashes) == (2, 0)
@@ -697,11 +699,11 @@ def test_a_failure_that_aborts_ends_the_run_and_keeps_what_is_done(ledger: Ledge
     assert (committed.run_status, committed.sends) == ("failed", ())
     assert play.words("a", "b", "c", "d") == "done failed skipped skipped"
     assert play.output("a") == "kept"
-    error = ledger.read("run").error
+    error = ledger.reader.read("run").error
     assert error is not None
     assert (error.code, error.step) == ("broke", "b")
     assert play.commit(held).word == "closed"
-    assert ledger.renew([held.lease]) == {held.lease}
+    assert ledger.leases.renew([held.lease]) == {held.lease}
 
 
 def test_a_failure_that_is_skipped_goes_on_with_null(ledger: Ledger) -> None:
@@ -746,7 +748,7 @@ def test_a_run_with_nothing_left_is_closed(ledger: Ledger) -> None:
     committed = play.do("b", 42)
 
     assert (committed.run_status, play.status) == ("succeeded", "succeeded")
-    record = ledger.read("run")
+    record = ledger.reader.read("run")
     assert (record.left, record.terminals, record.closed_at_ms is not None) == (0, ("b",), True)
     assert play.events()[-1] == "closed"
 
@@ -766,30 +768,30 @@ def test_cancelling_stops_everything_and_is_told_to_workers(ledger: Ledger) -> N
     held = play.begin("running")
     play.commit(play.begin("retrying"), outcome=Outcome(status="retry", retry_in_s=9))
 
-    assert ledger.cancel("run") == "cancelled"
+    assert ledger.runs.cancel("run") == "cancelled"
 
-    assert ledger.renew([held.lease]) == {held.lease}
+    assert ledger.leases.renew([held.lease]) == {held.lease}
     assert play.commit(held).word == "closed"
     assert play.sweep() == Swept()
-    assert ledger.read("run").error == ErrorInfo(code="cancelled", message="the run was cancelled")
+    assert ledger.reader.read("run").error == ErrorInfo(code="cancelled", message="the run was cancelled")
 
 
 def test_a_run_is_cancelled_once(ledger: Ledger) -> None:
     play = Play(ledger)
     error = ErrorInfo(code="money", message="the budget is spent")
 
-    assert ledger.cancel("run", status="exhausted", error=error) == "exhausted"
-    assert ledger.cancel("run") == "exhausted"
+    assert ledger.runs.cancel("run", status="exhausted", error=error) == "exhausted"
+    assert ledger.runs.cancel("run") == "exhausted"
 
     assert play.events() == ["accepted", "closed"]
-    assert ledger.read("run").error == error
+    assert ledger.reader.read("run").error == error
     assert play.refusal(START) == "closed"
 
 
 def test_a_run_that_has_ended_cannot_be_cancelled(ledger: Ledger) -> None:
     Play(ledger).do(START)
 
-    assert ledger.cancel("run") == "succeeded"
+    assert ledger.runs.cancel("run") == "succeeded"
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -802,7 +804,7 @@ def test_a_run_past_its_time_ends_with_what_it_has(ledger: Ledger, begun: bool) 
     play.come_due("deadline")
 
     assert play.status == "timed_out"
-    error = ledger.read("run").error
+    error = ledger.reader.read("run").error
     assert error is not None
     assert error.code == "timeout"
     if begun:
@@ -817,9 +819,9 @@ def test_every_key_of_a_closed_run_expires(ledger: Ledger, valkey: Redis) -> Non
             edges=(*row("a", "j"), *row("w", "j")),
         )  # fmt: skip
         play.do("a", "x" * BLOB_BYTES)
-        ledger.signal(end, "w", 1)
+        ledger.steps.signal(end, "w", 1)
         if end == "cancelled":
-            ledger.cancel(end)
+            ledger.runs.cancel(end)
         elif end == "timed_out":
             play.come_due("deadline")
         elif end == "failed":
@@ -844,7 +846,7 @@ def test_an_expired_run_leaves_nothing_behind(ledger: Ledger, valkey: Redis) -> 
     play.sweep()
 
     assert valkey.keys("cantata:*") == [f"{play.shard}:totals"]
-    assert ledger.runs() == []
+    assert ledger.reader.newest() == []
 
 
 def test_a_message_for_an_expired_run_is_forgotten(ledger: Ledger, valkey: Redis) -> None:
@@ -864,9 +866,9 @@ def test_a_message_for_an_expired_run_is_forgotten(ledger: Ledger, valkey: Redis
 def test_a_note_is_added_only_while_the_run_goes_on(ledger: Ledger) -> None:
     play = Play(ledger)
 
-    assert ledger.note("run", "unserved", step_id="a", detail={"queue": "gpu"})
-    ledger.cancel("run")
-    assert not ledger.note("run", "unserved")
+    assert ledger.runs.append_event("run", "unserved", step_id="a", detail={"queue": "gpu"})
+    ledger.runs.cancel("run")
+    assert not ledger.runs.append_event("run", "unserved")
 
     assert play.events() == ["accepted", "unserved", "closed"]
 
@@ -937,7 +939,7 @@ def test_a_step_begun_ahead_is_leased_and_has_its_inputs(ledger: Ledger) -> None
 
     assert begun is not None
     assert (begun.inputs, begun.attempt, begun.worker) == ({"x": 5}, 1, "worker")
-    assert ledger.renew([begun.lease]) == set()
+    assert ledger.leases.renew([begun.lease]) == set()
     assert play.commit(begun, 6).run_status == "succeeded"
 
 
@@ -1011,7 +1013,7 @@ def test_a_step_that_may_happen_once_only_waits_for_a_person_when_its_worker_die
     assert play.step("pay").state == "waiting_signal"
     assert play.events("pay") == ["started", "lost", "uncertain"]
     assert play.refusal("pay") == "early"
-    word, ready = ledger.signal("run", "pay", {"paid": True})
+    word, ready = ledger.steps.signal("run", "pay", {"paid": True})
     assert (word, [step.step_id for step in ready]) == ("taken", ["note"])
     assert play.begin("note").inputs == {"paid": {"paid": True}}
 
@@ -1020,11 +1022,11 @@ def test_pieces_of_a_reply_are_told_while_their_attempt_counts(ledger: Ledger) -
     play = Play(ledger)
     play.plan(work("a"))
     first = play.begin("a")
-    assert ledger.stream(first, "Hel")
+    assert ledger.steps.append_delta(first, "Hel")
     play.lose_lease(first)
     second = play.begin("a")
 
-    assert [ledger.stream(first, "lo"), ledger.stream(second, "Hello")] == [False, True]
+    assert [ledger.steps.append_delta(first, "lo"), ledger.steps.append_delta(second, "Hello")] == [False, True]
 
     told = [(event.attempt, event.text) for event in event_log.read(ledger.redis, "run") if isinstance(event, ReplyDelta)]
     assert told == [(1, "Hel"), (2, "Hello")]
@@ -1054,7 +1056,7 @@ def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger:
     play.commit(play.begin("a"), outcome=Outcome(status="wait", retry_in_s=60))
 
     assert sent(play.sweep()) == []
-    ((word, ready),) = ledger.wake_all(["run|a"])
+    ((word, ready),) = ledger.steps.wake_all(["run|a"])
     assert (word, [step.step_id for step in ready]) == ("woken", ["a"])
     begun = play.begin("a")
 

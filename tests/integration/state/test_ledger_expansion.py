@@ -58,10 +58,10 @@ def test_an_exit_may_grow_in_turn(ledger: Ledger) -> None:
 
     assert sent(play.do("turn20", "the answer")) == ["after"]
     assert play.begin("after").inputs == {"answer": "the answer", "first": 0}
-    record = ledger.read("run").answering("turn")
+    record = ledger.reader.read("run").answering("turn")
     assert record is not None
     assert record.step_id == "turn20"
-    assert ledger.answering("run", ["turn", "tool3", "nobody"]) == ["turn20", "tool3", "nobody"]
+    assert ledger.reader.answering("run", ["turn", "tool3", "nobody"]) == ["turn20", "tool3", "nobody"]
 
 
 def test_growth_without_an_exit_stands_beside_its_grower(ledger: Ledger) -> None:
@@ -98,7 +98,7 @@ def test_growth_told_twice_grows_once(ledger: Ledger) -> None:
 
     assert sent(first) == ["a/0", "a/1"]
     assert (again.word, sent(again)) == ("again", [])
-    assert ledger.read("run").count == 7
+    assert ledger.reader.read("run").count == 7
 
 
 def test_an_edge_from_a_step_that_is_over_is_resolved_at_once(ledger: Ledger) -> None:
@@ -182,7 +182,7 @@ def test_a_run_may_not_grow_past_its_limit(ledger: Ledger) -> None:
     committed = play.do("b", fragment=fragment(work("y"), exit="y"))
 
     assert committed.run_status == "failed"
-    record = ledger.read("run")
+    record = ledger.reader.read("run")
     assert record.count == 4
     assert record.steps.keys() == {START, "a", "b", "x"}
     assert record.error is not None
@@ -224,7 +224,7 @@ def test_a_failure_inside_a_scope_fails_its_exit_as_the_grower_would(ledger: Led
     error = play.step("exit").error
     assert error is not None
     assert (error.code, error.step) == ("broke", "x")
-    assert ledger.renew([held.lease]) == {held.lease}
+    assert ledger.leases.renew([held.lease]) == {held.lease}
     assert play.commit(held, "too late").word == "stale"
     assert play.begin("b").inputs == {"a": None}
 
@@ -292,7 +292,7 @@ def test_an_exit_inside_a_scope_is_stopped_with_it(ledger: Ledger) -> None:
 
     assert sent(play.fail("x")) == ["b"]
     assert play.words("in", "z_exit") == "done skipped"
-    assert ledger.renew([held.lease]) == {held.lease}
+    assert ledger.leases.renew([held.lease]) == {held.lease}
 
 
 def test_what_a_loop_grows_is_in_the_scope_around_it(ledger: Ledger) -> None:
@@ -337,7 +337,7 @@ def test_the_end_of_a_run_stops_its_maps(ledger: Ledger, end: str) -> None:
     if end == "failed":
         play.fail("b")
     elif end == "cancelled":
-        ledger.cancel("run")
+        ledger.runs.cancel("run")
     else:
         play.come_due("deadline")
 
@@ -435,7 +435,7 @@ def test_an_item_that_expands_costs_the_same_in_a_wide_map(ledger: Ledger) -> No
 
 def on_the_way(play: Play, prefix: str) -> list[str]:
     """The items that have been sent and are not over."""
-    steps = play.ledger.read(play.run_id).steps
+    steps = play.ledger.reader.read(play.run_id).steps
     return [step_id for step_id, step in steps.items() if step_id.startswith(prefix) and step.state in ("sent", "running")]
 
 
@@ -530,12 +530,12 @@ def test_items_that_fail_or_retry_keep_the_window_moving(ledger: Ledger) -> None
 def test_items_may_wait_for_signals(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("map"))
-    ledger.signal("run", "map/3", "early")
+    ledger.steps.signal("run", "map/3", "early")
     play.do("map", fragment=mapped("map", tuple(range(5)), window=2, kind="wait"))
     assert play.words(*(f"map/{n}" for n in range(5))) == "waiting_signal waiting_signal ready ready ready"
 
-    ledger.signal("run", "map/0", 0)
-    ledger.signal("run", "map/1", 1)
+    ledger.steps.signal("run", "map/0", 0)
+    ledger.steps.signal("run", "map/1", 1)
 
     assert play.words(*(f"map/{n}" for n in range(5))) == "done done waiting_signal done waiting_signal"
 
@@ -544,7 +544,7 @@ def test_a_wide_map_whose_signals_came_first_ends_at_once(ledger: Ledger) -> Non
     play = Play(ledger)
     play.plan(work("map"))
     for n in range(2000):
-        assert ledger.signal("run", f"map/{n}", n) == ("kept", ())
+        assert ledger.steps.signal("run", f"map/{n}", n) == ("kept", ())
 
     expanded = play.do("map", fragment=mapped("map", (None,) * 2000, window=100, kind="wait"))
 
@@ -568,7 +568,7 @@ def test_growth_that_fails_its_step_leaves_no_trace_of_it(ledger: Ledger) -> Non
 
     play.do("a", fragment=Graph(steps=(work("x", deadline_s=9),), names={"w": "x"}))
 
-    record = ledger.read("run")
+    record = ledger.reader.read("run")
     assert (record.count, dict(record.names), play.events("a")) == (3, {}, ["started", "failed"])
 
 
@@ -592,7 +592,7 @@ def test_a_step_whose_name_is_taken_is_not_grown(ledger: Ledger) -> None:
     play.do("b", "first")
     committed = play.do("a", fragment=Graph(steps=(work("b"),), exit="b"))
     assert committed.run_status == "failed"
-    error = ledger.read(play.run_id).error
+    error = ledger.reader.read(play.run_id).error
     assert error
     assert error.code == "name_taken"
     assert play.output("b") == "first"

@@ -94,10 +94,10 @@ def test_a_row_of_many_signals_that_came_first_is_no_burden(ledger: Ledger, long
     play = Play(ledger)
     ids = tuple(f"w{n}" for n in range(long))
     for step_id in ids[1:]:
-        ledger.signal("run", step_id, step_id)
+        ledger.steps.signal("run", step_id, step_id)
     play.plan(*(wait(step_id) for step_id in ids), work("end", reads={"last": ids[-1]}), edges=row(*ids, "end"))
 
-    word, ready = ledger.signal("run", "w0", "go")
+    word, ready = ledger.steps.signal("run", "w0", "go")
 
     assert (word, [one.step_id for one in ready]) == ("taken", ["end"])
     assert play.begin("end").inputs == {"last": ids[-1]}
@@ -124,7 +124,7 @@ def test_a_quorum_goes_on_without_those_who_are_late(ledger: Ledger) -> None:
     assert error is not None
     assert error.code == "missed_deadline"
     assert play.events("d") == ["started", "missed_deadline"]
-    assert ledger.renew([late.lease]) == {late.lease}
+    assert ledger.leases.renew([late.lease]) == {late.lease}
     assert play.commit(late, "too late").word == "stale"
     assert play.output("d") is None
 
@@ -209,7 +209,7 @@ def test_what_a_late_one_grew_is_stopped(ledger: Ledger) -> None:
 
     assert sent(committed) == ["join"]
     assert play.words("x", "deep", "x_end", "y", "e") == "done skipped skipped skipped failed"
-    assert ledger.renew([held.lease]) == {held.lease}
+    assert ledger.leases.renew([held.lease]) == {held.lease}
     assert play.begin("join").inputs == {"b": None}
 
 
@@ -307,7 +307,7 @@ def test_a_step_that_waits_holds_no_worker_and_goes_on_with_its_signal(ledger: L
 
     assert sent(play.do("a")) == []
     assert play.words("w") == "waiting_signal"
-    word, ready = ledger.signal("run", "w", {"ok": True})
+    word, ready = ledger.steps.signal("run", "w", {"ok": True})
 
     assert (word, [one.step_id for one in ready]) == ("taken", ["b"])
     assert play.begin("b").inputs == {"said": {"ok": True}}
@@ -318,17 +318,17 @@ def test_a_signal_counts_once(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), wait("w"), wait("v"), edges=row("a", "w"))
 
-    assert [ledger.signal("run", "w", n)[0] for n in range(2)] == ["kept", "over"]
-    assert [ledger.signal("run", "v", n)[0] for n in range(2)] == ["taken", "over"]
+    assert [ledger.steps.signal("run", "w", n)[0] for n in range(2)] == ["kept", "over"]
+    assert [ledger.steps.signal("run", "v", n)[0] for n in range(2)] == ["taken", "over"]
     play.do("a")
 
     assert (play.output("w"), play.output("v")) == (0, 0)
-    assert ledger.signal("run", "w", 3) == ("closed", ())
+    assert ledger.steps.signal("run", "w", 3) == ("closed", ())
 
 
 def test_a_signal_that_comes_before_its_step_is_kept(ledger: Ledger) -> None:
     play = Play(ledger)
-    assert ledger.signal("run", "w", "early") == ("kept", ())
+    assert ledger.steps.signal("run", "w", "early") == ("kept", ())
 
     committed = play.plan(wait("w", timeout_s=60), work("b"), edges=row("w", "b"))
 
@@ -341,7 +341,7 @@ def test_a_signal_finds_what_answers_to_its_name(ledger: Ledger) -> None:
     play.plan(work("ask"), work("b"), edges=row("ask", "b"))
     play.do("ask", fragment=Graph(steps=(wait("reply"),), exit="reply"))
 
-    word, ready = ledger.signal("run", "ask", 1)
+    word, ready = ledger.steps.signal("run", "ask", 1)
 
     assert (word, [one.step_id for one in ready]) == ("taken", ["b"])
 
@@ -357,8 +357,8 @@ def grown_waits(ledger: Ledger, *ids: str) -> Play:
 def test_a_signal_finds_the_one_step_whose_id_ends_so(ledger: Ledger) -> None:
     play = grown_waits(ledger, "flow/ask", "flow/mask")
 
-    assert ledger.signal("run", "ask", 1)[0] == "taken"
-    assert ledger.signal("run", "ask", 2)[0] == "over"
+    assert ledger.steps.signal("run", "ask", 1)[0] == "taken"
+    assert ledger.steps.signal("run", "ask", 2)[0] == "over"
 
     assert (play.output("flow/ask"), play.words("flow/mask")) == (1, "waiting_signal")
 
@@ -366,9 +366,9 @@ def test_a_signal_finds_the_one_step_whose_id_ends_so(ledger: Ledger) -> None:
 def test_a_signal_that_may_be_for_several_steps_is_for_none(ledger: Ledger) -> None:
     play = grown_waits(ledger, "flow/one/ask", "flow/two/ask")
 
-    assert ledger.signal("run", "ask", 1) == ("unclear", ())
-    assert ledger.signal("run", "one/ask", 1)[0] == "taken"
-    assert ledger.signal("run", "ask", 2)[0] == "taken"
+    assert ledger.steps.signal("run", "ask", 1) == ("unclear", ())
+    assert ledger.steps.signal("run", "one/ask", 1)[0] == "taken"
+    assert ledger.steps.signal("run", "ask", 2)[0] == "taken"
 
     assert play.output("flow/two/ask") == 2
 
@@ -376,7 +376,7 @@ def test_a_signal_that_may_be_for_several_steps_is_for_none(ledger: Ledger) -> N
 def test_a_signal_by_the_end_of_an_id_is_kept_for_one_step(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("flow"))
-    assert [ledger.signal("run", "ask", n)[0] for n in range(2)] == ["kept", "over"]
+    assert [ledger.steps.signal("run", "ask", n)[0] for n in range(2)] == ["kept", "over"]
 
     play.do("flow", fragment=Graph(steps=(wait("flow/one/ask"), wait("flow/two/ask")), exit="flow/two/ask"))
 
@@ -389,16 +389,16 @@ def test_a_signal_for_the_end_of_an_id_that_waits_for_none_is_refused(ledger: Le
     play.plan(work("flow"))
     play.do("flow", fragment=Graph(steps=(work("flow/a"),), exit="flow/a"))
 
-    assert ledger.signal("run", "a", 1) == ("unknown", ())
+    assert ledger.steps.signal("run", "a", 1) == ("unknown", ())
 
 
 def test_a_step_that_waits_for_no_signal_refuses_one(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), wait("w"))
 
-    assert ledger.signal("run", "a", 1) == ("unknown", ())
-    ledger.cancel("run")
-    assert ledger.signal("run", "w", 1) == ("closed", ())
+    assert ledger.steps.signal("run", "a", 1) == ("unknown", ())
+    ledger.runs.cancel("run")
+    assert ledger.steps.signal("run", "w", 1) == ("closed", ())
 
 
 @pytest.mark.parametrize("given", [None, "the default"])
@@ -408,7 +408,7 @@ def test_a_wait_that_takes_too_long_ends_with_its_default(ledger: Ledger, given:
 
     assert sent(play.come_due("wait", "w")) == ["b"]
     assert play.begin("b").inputs == {"said": given}
-    assert ledger.signal("run", "w", 1) == ("over", ())
+    assert ledger.steps.signal("run", "w", 1) == ("over", ())
 
 
 def test_a_wait_cannot_be_begun(ledger: Ledger) -> None:
@@ -422,7 +422,7 @@ def test_a_join_counts_a_signal(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(wait("w"), work("a"), work("join", quorum=1), edges=fan_in(("w", "a"), "join"))
 
-    word, ready = ledger.signal("run", "w", 1)
+    word, ready = ledger.steps.signal("run", "w", 1)
 
     assert (word, [one.step_id for one in ready]) == ("taken", ["join"])
     assert play.words("a") == "failed"
@@ -433,7 +433,7 @@ def test_a_late_wait_is_stopped(ledger: Ledger) -> None:
     play.plan(wait("w", timeout_s=60), work("a"), work("join", quorum=1), edges=fan_in(("w", "a"), "join"))
 
     assert sent(play.do("a")) == ["join"]
-    assert ledger.signal("run", "w", 1) == ("over", ())
+    assert ledger.steps.signal("run", "w", 1) == ("over", ())
 
 
 def test_the_outcome_of_the_first_step_may_be_read(ledger: Ledger) -> None:

@@ -147,7 +147,7 @@ class Runs(RuleBasedStateMachine):
     def hand_back(self, data: Data) -> None:
         """A worker that stops hands a step back, or thinks it does."""
         begun = data.draw(st.sampled_from(self.held))
-        ready = self.ledger.release(begun)
+        ready = self.ledger.steps.release(begun)
         assert ids(ready) == self.model.release(begun.step_id, begun.attempt, begun.owner)
         self.handed_back |= ids(ready)
         self.mail += ids(ready)
@@ -155,13 +155,13 @@ class Runs(RuleBasedStateMachine):
     def renew(self, _: Data) -> None:
         """A worker keeps its leases alive, and learns which are lost."""
         live = {begun.lease for begun in self.live()}
-        assert self.ledger.renew([begun.lease for begun in self.held]) == {begun.lease for begun in self.held} - live
+        assert self.ledger.leases.renew([begun.lease for begun in self.held]) == {begun.lease for begun in self.held} - live
 
     def end(self, data: Data) -> None:
         """Somebody cancels the run, or its time is over."""
         if chance(data, 8):
             self.model.cancel()
-            assert self.ledger.cancel(RUN) == self.model.status
+            assert self.ledger.runs.cancel(RUN) == self.model.status
         elif chance(data, 8) and not self.model.is_over and not self.model.stands_still:
             self.hurry("due", f"deadline|{RUN}|")
             self.sweep(self.model.ring("deadline", ""))
@@ -177,7 +177,7 @@ class Runs(RuleBasedStateMachine):
     # --- how it is told to both -------------------------------------------------------------------------------------
 
     def begin(self, step_id: str, owner: str) -> None:
-        answer = self.ledger.begin(RUN, step_id, owner)
+        answer = self.ledger.steps.begin(RUN, step_id, owner)
 
         told_owner = answer.owner if isinstance(answer, Begun) else owner
         assert ("begun" if isinstance(answer, Begun) else answer) == self.model.begin(step_id, told_owner)
@@ -192,7 +192,7 @@ class Runs(RuleBasedStateMachine):
 
     def commit(self, begun: Begun, outcome: Outcome, ahead: Ahead | None = None) -> None:
         self.outputs += 1
-        answer = self.ledger.commit(begun, outcome, output=str(self.outputs), info=info_of(outcome), ahead=ahead)
+        answer = self.ledger.steps.commit(begun, outcome, output=str(self.outputs), info=info_of(outcome), ahead=ahead)
 
         word, ready = self.model.commit(begun.step_id, begun.attempt, begun.owner, outcome)
         assert answer.word == word
@@ -223,7 +223,7 @@ class Runs(RuleBasedStateMachine):
             assert begun == (ahead.next_step if may else "")
 
     def sweep(self, ready: set[str], *, lost: int = 0, overdue: frozenset[str] = frozenset()) -> None:
-        swept = self.ledger.sweep(shard_of(RUN))
+        swept = self.ledger.leases.sweep(shard_of(RUN))
 
         assert {run_id for run_id, _ in swept.sends} <= {RUN}
         assert sorted(step.step_id for _, step in swept.sends) == sorted(ready | (self.handed_back & self.sent()))
@@ -240,7 +240,7 @@ class Runs(RuleBasedStateMachine):
         self.sweep(set(), overdue=frozenset(step_ids))
 
     def give(self, name: str) -> None:
-        word, ready = self.ledger.signal(RUN, name, name)
+        word, ready = self.ledger.steps.signal(RUN, name, name)
         assert (word, ids(ready)) == self.model.signal(name)
         self.mail += ids(ready)
 

@@ -615,7 +615,7 @@ def test_a_runs_budget_stays_until_the_run_is_over_then_goes(stage: Stage) -> No
     stage.sleep(2 * 3600)
     stage.sweep()
     assert (stage.redis.hget(key, "tokens"), stage.redis.pttl(key)) == ("100", -1)
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
     stage.sweep()
     assert stage.redis.exists(key) == 1, "the next look is an hour later"
 

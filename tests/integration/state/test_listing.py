@@ -17,7 +17,7 @@ from cantata.state.sessions.conversations import scoped, shard_of_session
 
 def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:
     place = None if session is None else SessionSettings(scoped(tenant, session), 60, 100, 1000)
-    ledger.accept(
+    ledger.runs.accept(
         run_id, kind=kind, request=f'{{"text":"{text}"}}', definitions="{}", timeout_s=60, max_attempts=3, max_steps=9,
         labels={"tenant": tenant} if tenant else {}, session=place,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
         accept(ledger, f"other-{number}", tenant="you")
     accept(ledger, "chain", tenant="me", kind="chain")
     accept(ledger, "said", tenant="me", text="Größe der Bestellung 42", session="Anna B")
-    ledger.cancel(accept(ledger, "ended", tenant="me"))
+    ledger.runs.cancel(accept(ledger, "ended", tenant="me"))
 
     def found(tenant: str | None = "me", **wanted: object) -> list[str]:
         return sorted(ids(find_page(ledger, RunFilter(tenant, **wanted)).runs))  # type: ignore[arg-type]  # of several types

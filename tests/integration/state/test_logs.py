@@ -49,7 +49,7 @@ def test_lines_of_one_process_keep_their_order_though_its_clock_was_set_back(led
     play.plan(work("a"))
     said = [("a", 10.0, "a1"), ("b", 9.8, "b1"), ("a", 9.7, "a2"), ("b", 9.9, "b2"), ("a", 10.1, "a3")]
     texts = [json.dumps({"worker": worker, "at": at, "level": "info", "event": event}) for worker, at, event in said]
-    ledger.log(play.run_id, texts, most=10, most_bytes=10_000)
+    ledger.runs.append_log(play.run_id, texts, most=10, most_bytes=10_000)
 
     assert [line.event for line in Logs(valkey, play.run_id).read()] == ["b1", "b2", "a1", "a2", "a3"]
 
@@ -66,7 +66,7 @@ def test_lines_that_come_after_the_end_go_with_the_run(ledger: Ledger, valkey: R
     play = Play(ledger, retention_s=500)
     play.plan(work("a"))
     play.do("a")
-    ledger.log(play.run_id, [json.dumps(line("last"))], most=10, most_bytes=1000)
+    ledger.runs.append_log(play.run_id, [json.dumps(line("last"))], most=10, most_bytes=1000)
 
     assert 0 < valkey.pttl(f"{run_key(None, play.run_id)}:logs") <= 500_000
 
@@ -75,11 +75,11 @@ def test_the_oldest_lines_go_past_either_bound(ledger: Ledger, valkey: Redis) ->
     play = Play(ledger)
     play.plan(work("a"))
     for number in range(30):
-        ledger.log(play.run_id, [json.dumps(line(f"{number:03}"))], most=10, most_bytes=100_000)
+        ledger.runs.append_log(play.run_id, [json.dumps(line(f"{number:03}"))], most=10, most_bytes=100_000)
     kept = Logs(valkey, play.run_id)
     by_count, dropped = [each.event for each in kept.read()], kept.dropped()
     size = len(json.dumps(line("000")))
-    ledger.log(play.run_id, [json.dumps(line(f"{number:03}")) for number in range(30, 40)], most=1000, most_bytes=4 * size)
+    ledger.runs.append_log(play.run_id, [json.dumps(line(f"{number:03}")) for number in range(30, 40)], most=1000, most_bytes=4 * size)
 
     assert by_count == [f"{number:03}" for number in range(20, 30)]
     assert dropped == 20
@@ -100,15 +100,15 @@ def test_while_redis_is_away_lines_are_lost_and_nobody_waits(ledger: Ledger, mon
 def test_the_root_of_a_trace_is_given_once_and_not_before_the_end(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    assert ledger.claim_trace(play.run_id) == []
+    assert ledger.runs.claim_trace(play.run_id) == []
     play.do("a")
 
-    kind, status, created_at, closed_at, *_ = ledger.claim_trace(play.run_id)
+    kind, status, created_at, closed_at, *_ = ledger.runs.claim_trace(play.run_id)
 
     assert (kind, status) == ("turn", "succeeded")
     assert int(created_at or 0) <= int(closed_at or 0)
-    assert ledger.claim_trace(play.run_id) == []
-    assert ledger.claim_trace("gone") == []
+    assert ledger.runs.claim_trace(play.run_id) == []
+    assert ledger.runs.claim_trace("gone") == []
 
 
 def test_a_sweep_tells_which_runs_it_ended(ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     other = Ledger(connect(url_of(valkey), namespace="second"))
     mine, theirs = Play(ledger, "same"), Play(other, "same")
 
-    mine.ledger.cancel("same")
+    mine.ledger.runs.cancel("same")
     other.redis.set("unrelated", 1)
     cache.remember(other.redis, "digest", "reply", ttl_s=60)
     step_costs.share(other.redis, {("d", "w"): Measured(1, 2.0)})
@@ -35,7 +35,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     MemoryBank(other).store_memory("key", 1)
     Limiter(other).pause("m", 60)
 
-    assert (ledger.status("same"), other.status("same")) == ("cancelled", "accepted")
+    assert (ledger.runs.status("same"), other.runs.status("same")) == ("cancelled", "accepted")
     assert cache.recall(valkey, "digest") is None
     assert step_costs.known(valkey) == {}
     assert read_usage(other.redis, ["m"]).models["m"].paused_s > read_usage(valkey, ["m"]).models["m"].paused_s == 0

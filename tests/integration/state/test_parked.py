@@ -33,12 +33,14 @@ REQUEST: JsonValue = {
 def park(ledger: Ledger, run_id: str) -> None:
     """A run whose draft waits for approval."""
     definitions = DEFINITIONS.model_dump_json(exclude_defaults=True)
-    ledger.accept(run_id, kind="chain", request=to_json(REQUEST), definitions=definitions, timeout_s=86400, max_attempts=3, max_steps=1000)
+    ledger.runs.accept(
+        run_id, kind="chain", request=to_json(REQUEST), definitions=definitions, timeout_s=86400, max_attempts=3, max_steps=1000
+    )
     planned = plan_run("chain", REQUEST, DEFINITIONS)
     for step_id, outcome in ((START, planned), ("draft", Outcome(output="A draft. " * 20))):
-        begun = ledger.begin(run_id, step_id, "worker")
+        begun = ledger.steps.begin(run_id, step_id, "worker")
         assert isinstance(begun, Begun)
-        ledger.commit(begun, outcome, output=to_json(outcome.output), info={"ms": 3.1})
+        ledger.steps.commit(begun, outcome, output=to_json(outcome.output), info={"ms": 3.1})
 
 
 def used(redis: Redis) -> int:
@@ -55,7 +57,7 @@ def test_a_parked_run_takes_less_than_5_kb(ledger: Ledger) -> None:
         park(ledger, f"run{number}")
 
     assert (used(ledger.redis) - before) / 300 < MAX_BYTES
-    assert ledger.leases() == []
+    assert ledger.leases.names() == []
 
 
 def test_events_go_on_over_parking(ledger: Ledger) -> None:
@@ -70,7 +72,7 @@ def test_events_go_on_over_parking(ledger: Ledger) -> None:
             pass
         play.do("a")
         ((_, told),) = cast("list[tuple[str, list[tuple[str, dict[str, str]]]]]", blocked.result())
-    ledger.signal("run", "w", True)
+    ledger.steps.signal("run", "w", True)
 
     assert told[0][1]["t"] == "started"
     assert play.events("w") == ["waiting", "signal", "done"]
@@ -106,7 +108,7 @@ def test_the_clock_of_a_run_stands_still_while_it_waits_for_a_person_only(ledger
     assert 50 < left(play) <= 60
     ledger.redis.hset(f"{play.shard}:run:run", "time_left", 7000)  # as if 53 s had passed before it waited
     assert play.sweep().ended == ()
-    ledger.signal("run", "w", True)
+    ledger.steps.signal("run", "w", True)
 
     assert 0 <= (deadline(play) or 0) - accepted_at - 7 < 5
     play.come_due("deadline")
@@ -133,11 +135,11 @@ def test_a_run_that_waits_twice_at_once_goes_on_with_the_first_signal(ledger: Le
     play.plan(wait("v"), wait("w"), work("a"), work("b"), edges=(*row("v", "a"), *row("w", "b")))
     assert deadline(play) is None
 
-    ledger.signal("run", "v", 1)
+    ledger.steps.signal("run", "v", 1)
     assert deadline(play) is not None
     play.do("a")
     assert deadline(play) is None
-    ledger.signal("run", "w", 1)
+    ledger.steps.signal("run", "w", 1)
 
     assert deadline(play) is not None
 
@@ -166,16 +168,16 @@ def test_a_parked_run_can_be_cancelled(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(wait("w"))
 
-    assert ledger.cancel("run") == "cancelled"
+    assert ledger.runs.cancel("run") == "cancelled"
 
 
 def test_a_run_that_is_late_says_what_its_time_was_and_who_set_it(ledger: Ledger) -> None:
-    ledger.accept(
+    ledger.runs.accept(
         "late", kind="turn", request="{}", definitions="{}", timeout_s=1.5, max_attempts=1, max_steps=9, timeout_by="defaults.timeout_s"
     )
 
     Play(ledger, "late").come_due("deadline")
 
-    error = ledger.read("late").error
+    error = ledger.reader.read("late").error
     assert error is not None
     assert error.message == "the run did not end within its 1.5 s (defaults.timeout_s)"

@@ -38,7 +38,7 @@ class Fleet:
         if isinstance(answer, Wait):
             detail: Any = {"reason": answer.reason}
             outcome = Outcome(status="wait", retry_in_s=answer.seconds)
-            self.ledger.commit(begun, outcome, output="null", info=detail)
+            self.ledger.steps.commit(begun, outcome, output="null", info=detail)
         return begun, answer
 
     def waits(self, play: Play, steps: Sequence[str], limits: Limits) -> None:
@@ -56,7 +56,7 @@ class Fleet:
 
     def sweep(self) -> list[str]:
         """Look for those that wait, as the sweep does; answers the steps to send."""
-        swept = self.ledger.sweep_all()
+        swept = self.ledger.leases.sweep_all()
         waiting = [ticket for each in swept for ticket in each.waiting]
         return names(permit_wakeups.sweep(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left]))
 
@@ -135,7 +135,7 @@ def test_one_that_waits_again_for_the_same_reason_is_told_once(fleet: Fleet) -> 
     fleet.asks(play, "first", ONE_A_MINUTE)
     for _ in range(3):
         fleet.waits(play, ["a"], ONE_A_MINUTE)
-        fleet.ledger.wake_all(["run|a"])
+        fleet.ledger.steps.wake_all(["run|a"])
 
     assert play.events("a").count("rate_limited") == 1
 
@@ -149,7 +149,7 @@ def test_a_run_that_is_cancelled_leaves_the_queue_with_the_next_sweep(fleet: Fle
     fleet.waits(other, steps(30), ONE_A_MINUTE)
     fleet.waits(last, ["last"], ONE_A_MINUTE)
 
-    fleet.ledger.cancel("other")
+    fleet.ledger.runs.cancel("other")
     fleet.sweep()
 
     assert read_usage(fleet.ledger.redis, [MODEL]).models[MODEL].waiting == 1
@@ -163,7 +163,7 @@ def test_one_that_was_sent_and_whose_run_is_over_gives_its_turn_to_the_next(flee
     first, _ = fleet.asks(play, "first", ONE_AT_ONCE)
     fleet.waits(other, ["gone"], ONE_AT_ONCE)
     fleet.waits(play, ["last"], ONE_AT_ONCE)
-    fleet.ledger.cancel("other")
+    fleet.ledger.runs.cancel("other")
 
     assert fleet.ends(first) == ["last"]
 
@@ -188,7 +188,7 @@ def test_one_that_was_called_before_its_wait_was_recorded_is_called_again(fleet:
     assert isinstance(fleet.limiter.take(Ask(begun.lease, MODEL, 1), ONE_AT_ONCE), Wait)
 
     assert fleet.ends(first) == [], "it is still under way"
-    fleet.ledger.commit(begun, Outcome(status="wait", retry_in_s=1), output="null", info={})
+    fleet.ledger.steps.commit(begun, Outcome(status="wait", retry_in_s=1), output="null", info={})
     fleet.hurry()
 
     assert fleet.sweep() == ["a"]

@@ -8,11 +8,12 @@ import pytest
 from redis import Redis
 
 from cantata.errors import ConfigError, UnavailableError
-from cantata.gateway.http_errors import refusal
-from cantata.gateway.http_errors import refused as chain_refusal
+from cantata.gateway.http_errors import chain_rejection, rejection
 from cantata.models.definitions import Limits, Quota
 from cantata.models.values import JsonValue
-from cantata.state.ledger.ledger import EARLY_SIGNALS, RETENTION_S, Ledger
+from cantata.state.ledger.intervals import RETENTION_S
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.limits.quotas import Quotas
 from cantata.state.memory.bank import MemoryBank
 from cantata.state.redis.keys import SHARDS, shard_key
@@ -31,7 +32,7 @@ def quotas(valkey: Redis) -> Iterator[Quotas]:
 
 
 def accept(ledger: Ledger, run_id: str, tenant: str, *, request: str = "{}", retention_s: float = RETENTION_S) -> None:
-    ledger.accept(
+    ledger.runs.accept(
         run_id, kind="turn", request=request, definitions="{}", timeout_s=60, max_attempts=3, max_steps=100, labels={"tenant": tenant},
         retention_s=retention_s,
     )  # fmt: skip
@@ -46,12 +47,12 @@ def test_past_its_open_runs_a_tenant_is_refused_and_others_are_not(quotas: Quota
     with pytest.raises(ConfigError, match=r"tenant 'busy' has used up its quota limits\.quotas open_runs: 3 of 3 runs are open") as refused:
         quotas.check("busy", quota)
 
-    answer = refusal(refused.value)
+    answer = rejection(refused.value)
     assert (answer.status, answer.code, answer.retry_after_s) == (429, "quota_exceeded", 5)
-    chain = chain_refusal(refused.value)
+    chain = chain_rejection(refused.value)
     assert (chain.status_code, chain.headers["Retry-After"]) == (429, "6")
     quotas.check("quiet", quota)
-    ledger.cancel("run1")
+    ledger.runs.cancel("run1")
     quotas.check("busy", quota)
 
 
@@ -66,7 +67,7 @@ def test_what_runs_keep_counts_until_they_expire(quotas: Quotas, valkey: Redis) 
     before = kept(valkey, "")
     large: JsonValue = "x" * 100_000
     play.do("a", large)
-    ledger.log("run", ["y" * 1000] * 5, most=100, most_bytes=3000)
+    ledger.runs.append_log("run", ["y" * 1000] * 5, most=100, most_bytes=3000)
 
     assert 103_000 <= kept(valkey, "") - before <= 104_000, "what was dropped of the log does not count"
     with pytest.raises(ConfigError, match=r"its runs keep 1..,... of 100,000 bytes; wait until finished runs expire"):
@@ -75,7 +76,7 @@ def test_what_runs_keep_counts_until_they_expire(quotas: Quotas, valkey: Redis) 
 
     play.do("b")
     assert play.status == "succeeded", "a run under way goes on"
-    ledger.log("run", ["late"], most=100, most_bytes=3000)
+    ledger.runs.append_log("run", ["late"], most=100, most_bytes=3000)
     valkey.zadd(f"{play.shard}:finished", {"run": 1.0})
     play.sweep()
 
@@ -87,11 +88,11 @@ def test_log_lines_have_a_quota_of_their_own(quotas: Quotas, valkey: Redis) -> N
     ledger, quota = Ledger(valkey), Quota(log_bytes=4000)
     play = Play(ledger)
     play.plan(work("a"), work("b"))
-    ledger.log("run", ["y" * 1000] * 3, most=100, most_bytes=10_000)
+    ledger.runs.append_log("run", ["y" * 1000] * 3, most=100, most_bytes=10_000)
     quotas.check("", quota)
     play.do("a", "x" * 10_000)
     quotas.check("", quota)
-    ledger.log("run", ["y" * 1000], most=100, most_bytes=10_000)
+    ledger.runs.append_log("run", ["y" * 1000], most=100, most_bytes=10_000)
 
     with pytest.raises(ConfigError, match=r"log_bytes: its runs keep 4,000 of 4,000 bytes of log lines; wait until finished runs expire"):
         quotas.check("", quota)
@@ -111,9 +112,9 @@ def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Red
     for each in (play, other):
         each.plan(work("a"), wait("flow/w"), wait("v"), edges=row("a", "flow/w", "v"), terminals=("v",))
     for step in ("w", "v"):
-        assert play.ledger.signal("run", step, 1)[0] == "kept"
+        assert play.ledger.steps.signal("run", step, 1)[0] == "kept"
     assert quotas.early_signal_refusal("other", limits) is None
-    assert other.ledger.signal("other", "v", 1)[0] == "kept"
+    assert other.ledger.steps.signal("other", "v", 1)[0] == "kept"
 
     refused = quotas.early_signal_refusal("other", limits)
 
@@ -121,14 +122,14 @@ def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Red
     assert refused.code == "quota_exceeded"
     assert "early_signals: its open runs keep 3 of 3 signals for steps that do not wait yet; send it when the step waits" in str(refused)
     assert quotas.early_signal_refusal("other", Limits(quotas={"busy": Quota(early_signals=0)})) is None
-    assert other.ledger.signal("other", "w", 1, max_kept=0)[0] == "full"
+    assert other.ledger.steps.signal("other", "w", 1, max_kept=0)[0] == "full"
     if end == "succeeded":
         play.do("a")
     else:
-        play.ledger.cancel("run")
+        play.ledger.runs.cancel("run")
     assert play.status == end
     assert quotas.early_signal_refusal("other", limits) is None
-    other.ledger.cancel("other")
+    other.ledger.runs.cancel("other")
     assert not valkey.exists(f"{play.shard}:signals", f"{other.shard}:signals")
 
 
@@ -137,15 +138,15 @@ def test_a_signal_counts_no_more_when_its_step_has_had_it(quotas: Quotas, valkey
     limits = Limits(quotas={"": Quota(early_signals=1)})
     play = Play(Ledger(valkey))
     play.plan(work("a"), wait("flow/w"), work("b"), edges=row("a", "flow/w", "b"), terminals=("b",))
-    assert play.ledger.signal("run", name, 1)[0] == "kept"
-    assert play.ledger.signal("run", name, 1)[0] == "over"
+    assert play.ledger.steps.signal("run", name, 1)[0] == "kept"
+    assert play.ledger.steps.signal("run", name, 1)[0] == "over"
     assert quotas.early_signal_refusal("run", limits) is not None
 
     play.do("a")
 
     assert play.words("flow/w") == "done"
     assert quotas.early_signal_refusal("run", limits) is None
-    assert play.ledger.signal("run", name, 1)[0] == "over"
+    assert play.ledger.steps.signal("run", name, 1)[0] == "over"
 
 
 def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(quotas: Quotas, valkey: Redis) -> None:
@@ -169,9 +170,9 @@ def test_a_run_keeps_a_bounded_number_of_signals_for_steps_that_do_not_wait_yet(
     play.plan(work("first"), wait("w"))
     valkey.hset(f"{play.shard}:run:run:signals", mapping={f"s{n}": "1" for n in range(EARLY_SIGNALS)})
 
-    assert play.ledger.signal("run", "another", 1) == ("full", ())
-    assert play.ledger.signal("run", "s1", 1) == ("over", ())
-    assert play.ledger.signal("run", "w", 1)[0] == "taken"
+    assert play.ledger.steps.signal("run", "another", 1) == ("full", ())
+    assert play.ledger.steps.signal("run", "s1", 1) == ("over", ())
+    assert play.ledger.steps.signal("run", "w", 1)[0] == "taken"
 
 
 def test_memories_that_stay_count_against_the_quota_and_those_with_a_time_do_not(valkey: Redis) -> None:

@@ -55,23 +55,23 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
     play = large(ledger)
 
     def poll() -> None:
-        assert ledger.read("run", ["map", "b"]).answering("map").step_id == "map/gather"  # type: ignore[union-attr]  # it is there
+        assert ledger.reader.read("run", ["map", "b"]).answering("map").step_id == "map/gather"  # type: ignore[union-attr]  # it is there
 
     def everything() -> None:
-        assert len(ledger.read("run").steps) == WIDTH + 5
+        assert len(ledger.reader.read("run").steps) == WIDTH + 5
 
     def graph() -> None:
         assert len(run_snapshot.snapshot(ledger, "run", None).cells) == WIDTH + 5
 
     def names() -> None:
-        assert len(ledger.step_ids("run", 1000)) == 1000
+        assert len(ledger.reader.step_ids("run", 1000)) == 1000
 
-    for read in (poll, everything, graph, names, lambda: ledger.answering("run", ["map"])):
+    for read in (poll, everything, graph, names, lambda: ledger.reader.answering("run", ["map"])):
         assert slowest_ms(ledger.redis, read) <= BOUND_MS
-    assert ledger.signal("run", "nobody", 1)[0] == "kept"
-    assert slowest_ms(ledger.redis, lambda: ledger.signal("run", "nobody", 1)) <= BOUND_MS
-    assert ledger.signal("run", "ask", "yes")[0] == "taken"
-    ledger.cancel("run")
+    assert ledger.steps.signal("run", "nobody", 1)[0] == "kept"
+    assert slowest_ms(ledger.redis, lambda: ledger.steps.signal("run", "nobody", 1)) <= BOUND_MS
+    assert ledger.steps.signal("run", "ask", "yes")[0] == "taken"
+    ledger.runs.cancel("run")
     assert slowest_ms(ledger.redis, lambda: fork_store.read(ledger, "run")) <= BOUND_MS
     assert play.status == "cancelled"
 
@@ -84,17 +84,17 @@ def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int
     runs = iter(plays)
     plays[0].sweep()  # Redis reads the script
 
-    assert slowest_ms(ledger.redis, lambda: ledger.cancel(next(runs).run_id)) <= BOUND_MS
+    assert slowest_ms(ledger.redis, lambda: ledger.runs.cancel(next(runs).run_id)) <= BOUND_MS
 
     for play in plays:
-        assert {step.state for step in ledger.read(play.run_id).steps.values()} == {"done", "skipped"}
+        assert {step.state for step in ledger.reader.read(play.run_id).steps.values()} == {"done", "skipped"}
         assert {cell.word for cell in run_snapshot.snapshot(ledger, play.run_id, None).cells.values()} == {"done", "skipped"}
-        assert ledger.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
+        assert ledger.reader.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
         assert play.refusal("map/0") == "closed"
         assert play.refusal(f"map/{width - 1}") == "closed"
-    assert slowest_ms(ledger.redis, ledger.sweep_all) <= 2 * BOUND_MS  # it does more than one thing
+    assert slowest_ms(ledger.redis, ledger.leases.sweep_all) <= 2 * BOUND_MS  # it does more than one thing
     while any(ledger.redis.exists(f"{play.shard}:clearing") for play in plays):
-        ledger.sweep_all()
+        ledger.leases.sweep_all()
     assert list(ledger.redis.scan_iter("*:backlog:*")) == []
     for play in plays:
         for name in ("ready", "due", "leases"):
@@ -120,7 +120,7 @@ def test_a_run_is_kept_until_it_is_cleared_and_its_calls_that_wait_for_limits_ar
     asking = [f"map/{n}" for n in range(0, 1_000, 10)]
     for step_id in asking:
         play.commit(play.begin(step_id), outcome=Outcome(status="wait", retry_in_s=0.0))
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
     key = run_key(None, "run")
     assert [ledger.redis.pttl(key + part) for part in ("", ":state", ":window")] == [-1, -1, -1]
     for step_id in asking[: len(asking) // 2]:
@@ -137,7 +137,7 @@ def test_a_run_is_kept_until_it_is_cleared_and_its_calls_that_wait_for_limits_ar
 @pytest.mark.parametrize("kept", [(), (":state", ":window")])
 def test_a_run_that_was_deleted_before_it_was_cleared_stops_no_sweep(ledger: Ledger, kept: tuple[str, ...]) -> None:
     play = large(ledger, width=1_000, window=1_000)
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
     key = run_key(None, "run")
     for name in ledger.redis.scan_iter(f"{key}*"):
         if name.removeprefix(key) not in kept:
@@ -155,11 +155,11 @@ def test_a_lease_of_a_run_that_is_over_is_not_renewed(ledger: Ledger, monkeypatc
     play = large(ledger, width=3_000, window=3_000)
     begun = [play.begin(f"map/{n}") for n in range(0, 3_000, 50)]
 
-    ledger.cancel("run")
+    ledger.runs.cancel("run")
 
     assert ledger.redis.hlen(f"{play.shard}:clearing") == 1
     assert ledger.redis.zcard(f"{play.shard}:leases") > 0
-    assert set(ledger.renew(each.lease for each in begun)) == {each.lease for each in begun}
+    assert set(ledger.leases.renew(each.lease for each in begun)) == {each.lease for each in begun}
 
 
 def test_a_commit_told_again_does_not_look_through_others_leases(ledger: Ledger) -> None:
@@ -205,7 +205,7 @@ def test_a_run_that_ends_while_it_is_read_is_told_as_it_ended(ledger: Ledger, mo
     play.do("a", 1)
     between(monkeypatch, ledgers, lambda: play.do("b", 2))
 
-    read = ledger.read("run")
+    read = ledger.reader.read("run")
 
     assert (read.status, read.steps["b"].state, read.steps["b"].output) == ("succeeded", "done", 2)
 
@@ -225,7 +225,7 @@ def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeyp
     play.plan(work("a"), work("b"), work("c"), terminals=("b",))
     between(monkeypatch, ledgers, lambda: (play.do("a", 1), play.do("b", 2)))
 
-    read = ledger.read("run")
+    read = ledger.reader.read("run")
 
     assert (read.steps["a"].state, read.steps["a"].output) == ("sent", None), "it was so shortly before"
     assert (read.steps["b"].state, read.steps["b"].output) == ("done", 2), "a terminal is told as it is"
@@ -236,7 +236,7 @@ def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(ledg
     play.plan(work("a"), work("c"))
     between(monkeypatch, ledgers, lambda: play.do("a", 1, fragment=Graph(steps=(work("x"),), exit="x")))
 
-    read = ledger.read("run")
+    read = ledger.reader.read("run")
 
     answer = read.answering("a")
     assert answer is not None
@@ -262,7 +262,7 @@ def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger
     texts, changes = ledger._texts, [take_over]
     monkeypatch.setattr(ledger, "_texts", lambda *words: (texts(*words), changes and changes.pop()())[0])
 
-    assert ledger.read("run").status == "running"
+    assert ledger.reader.read("run").status == "running"
     assert not changes
     ledger.redis.flushdb()
 
@@ -272,11 +272,11 @@ def test_a_finished_run_of_which_a_part_was_evicted_is_gone(ledger: Ledger, part
     play = Play(ledger)
     play.plan(work("a"))
     play.do("a", "x" * 50_000)
-    assert ledger.read("run").steps["a"].output == "x" * 50_000
+    assert ledger.reader.read("run").steps["a"].output == "x" * 50_000
 
     ledger.redis.delete(f"{run_key(ledger.redis, 'run')}{part}")
 
-    for read in (ledger.read, lambda run_id: fork_store.read(ledger, run_id)):
+    for read in (ledger.reader.read, lambda run_id: fork_store.read(ledger, run_id)):
         with pytest.raises(UnknownRunError, match="evicted"):
             read("run")
     ledger.redis.flushdb()

@@ -84,7 +84,7 @@ def test_a_failed_turn_is_written_down_as_one_and_the_next_has_its_turn(ledger: 
 
 def test_a_turn_that_is_cancelled_lets_the_next_have_its_turn(ledger: Ledger) -> None:
     first, second = turns(ledger, ["one", "two"])
-    ledger.cancel(first.run_id)
+    ledger.runs.cancel(first.run_id)
     assert second.begin("@start")
     assert said(ledger) == [("user", "one", None), ("system_error", "the run was cancelled", None)]
 
@@ -102,7 +102,7 @@ def test_the_time_of_a_turn_begins_with_its_turn(ledger: Ledger) -> None:
     first.plan(wait("w"), terminals=("w",))
     assert ledger.redis.zscore(f"{second.shard}:due", timer) is None
 
-    ledger.signal(first.run_id, "w", "yes")
+    ledger.steps.signal(first.run_id, "w", "yes")
 
     assert ledger.redis.zscore(f"{second.shard}:due", timer) is not None
 
@@ -116,7 +116,7 @@ def test_a_message_lost_with_the_worker_that_ended_a_turn_is_sent_again(ledger: 
 
 def test_a_turn_cancelled_while_it_waits_leaves_no_trace(ledger: Ledger) -> None:
     first, second, third = turns(ledger, ["one", "two", "three"])
-    ledger.cancel(second.run_id)
+    ledger.runs.cancel(second.run_id)
     assert said(ledger) == []
     assert third.refusal("@start") == "early"
     assert answer(first, "1") == [third.run_id]
@@ -125,7 +125,7 @@ def test_a_turn_cancelled_while_it_waits_leaves_no_trace(ledger: Ledger) -> None
 def test_a_run_that_was_ended_by_an_older_worker_does_not_hold_up_its_session(ledger: Ledger) -> None:
     first, second = turns(ledger, ["one", "two"])
     queue = f"{first.shard}:session:/chat:queue"
-    ledger.cancel(first.run_id)
+    ledger.runs.cancel(first.run_id)
     ledger.redis.lpush(queue, first.run_id)  # as one leaves it that knows no sessions
     ledger.redis.hset(f"{first.shard}:run:{second.run_id}:state", "@start", "waiting 0 0 1 0 0 0 -")
     ledger.redis.zrem(f"{first.shard}:ready", f"{second.run_id}|@start")

@@ -66,7 +66,7 @@ def test_a_parked_run_has_the_time_left_that_it_had(ledger: Ledger) -> None:
     play.do("first")
 
     bring_nearer(ledger.redis, DAY_S)  # while it only waits for a person
-    ledger.signal(play.run_id, "ask", 1)
+    ledger.steps.signal(play.run_id, "ask", 1)
     bring_nearer(ledger.redis, HOUR_S - 60)
     assert (play.sweep().ended, play.words("ask", "then")) == ((), "done sent")
 
@@ -84,7 +84,7 @@ def test_leases_messages_and_announcements_of_those_who_live_stay_as_they_are(le
     swept = play.sweep()
 
     assert (swept.lost, swept.overdue, swept.sends) == (0, (), ())
-    assert ledger.renew([begun.lease]) == set()
+    assert ledger.leases.renew([begun.lease]) == set()
     assert [worker.name for worker in registry.workers(ledger.redis)] == ["w"]
     assert play.commit(begun).word == "ok"
 
@@ -96,7 +96,7 @@ def test_what_is_skipped_is_over_and_the_clock_stays(ledger: Ledger) -> None:
     play.plan(wait("ask", timeout_s=60))
 
     assert (play.sweep().ended, play.words("ask")) == ((), "waiting_signal")
-    record = ledger.read(play.run_id)
+    record = ledger.reader.read(play.run_id)
     assert abs(record.created_at_ms / 1000 - ledger.redis.time()[0]) < 60
 
 
@@ -111,25 +111,25 @@ def test_another_namespace_on_the_same_redis_is_not_touched(ledger: Ledger) -> N
 
     assert before
     assert production.zrange(timers, 0, -1, withscores=True) == before
-    assert Ledger(production).sweep(shard_of("run")).ended == ()
-    Ledger(production).cancel(theirs.run_id)
+    assert Ledger(production).leases.sweep(shard_of("run")).ended == ()
+    Ledger(production).runs.cancel(theirs.run_id)
     production.close()
 
 
 def test_runs_and_their_definitions_go_with_their_retention(ledger: Ledger) -> None:
     play = Play(ledger, retention_s=DAY_S)
     play.plan(work("a"))
-    definitions = definitions_key(None, shard_of("run"), ledger.request_of("run")[2])
-    ledger.cancel("run")
+    definitions = definitions_key(None, shard_of("run"), ledger.runs.request_of("run")[2])
+    ledger.runs.cancel("run")
 
     bring_nearer(ledger.redis, DAY_S - 60)
     play.sweep()
-    assert ledger.is_known("run")
+    assert ledger.runs.is_known("run")
 
     bring_nearer(ledger.redis, 60)
     play.sweep()
-    assert not ledger.is_known("run")
-    assert ledger.runs() == []
+    assert not ledger.runs.is_known("run")
+    assert ledger.reader.newest() == []
     assert list(ledger.redis.scan_iter(f"{run_key(None, 'run')}*")) == []
     assert not ledger.redis.exists(definitions)
 
@@ -139,7 +139,7 @@ def test_a_conversation_goes_with_its_retention(ledger: Ledger) -> None:
     run_id = next(f"turn-{n}" for n in range(10_000) if shard_of(f"turn-{n}") == shard_of(place.name))
     play = Play(ledger, run_id, timeout_s=DAY_S, text="hello", session=place)
     bring_nearer(ledger.redis, HOUR_S / 2)  # an open turn keeps it
-    ledger.cancel(run_id)
+    ledger.runs.cancel(run_id)
 
     bring_nearer(ledger.redis, DAY_S - 60)
     assert len(Sessions(ledger, "ann").history("chat")) == 2

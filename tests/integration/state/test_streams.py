@@ -20,7 +20,9 @@ PATIENCE_S = 20.0
 
 
 def accept(ledger: Ledger, run_id: str, tenant: str = "") -> None:
-    ledger.accept(run_id, kind="turn", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, labels={"tenant": tenant})
+    ledger.runs.accept(
+        run_id, kind="turn", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, labels={"tenant": tenant}
+    )
 
 
 def url_of(valkey: Redis) -> str:
@@ -62,7 +64,7 @@ def test_each_reader_gets_every_event_after_its_own_place(ledger: Ledger, valkey
                 entered = [follower.__enter__() for follower in followers]
                 for number in range(9):
                     for run_id in runs:
-                        ledger.note(run_id, "warning", detail={"message": f"{run_id} {number}"})
+                        ledger.runs.append_event(run_id, "warning", detail={"message": f"{run_id} {number}"})
                 assert await collect(first, 10) == list(range(1, 11))
                 assert await collect(later, 10) == list(range(4, 11))
                 for follower in entered:
@@ -76,7 +78,7 @@ def test_each_reader_gets_every_event_after_its_own_place(ledger: Ledger, valkey
 
 def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "shared")
-    ledger.note("shared", "warning", detail={"message": "before"})
+    ledger.runs.append_event("shared", "warning", detail={"message": "before"})
 
     async def main() -> None:
         async with reading(valkey) as streams:
@@ -85,7 +87,7 @@ def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, val
                 for number in range(3, 20):
                     await asyncio.sleep(3 * PAUSE_S)  # a read for the first one is under way, from behind what the second one wants
                     with streams.follow("shared") as second:
-                        ledger.note("shared", "warning", detail={"message": "meanwhile"})
+                        ledger.runs.append_event("shared", "warning", detail={"message": "meanwhile"})
                         assert await collect(second, number) == list(range(1, number + 1))
 
     asyncio.run(main())
@@ -94,7 +96,7 @@ def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, val
 def test_a_slow_reader_is_read_for_only_as_it_takes_and_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "long")
     for _ in range(4 * ROOM):
-        ledger.note("long", "warning", detail={"message": "x"})
+        ledger.runs.append_event("long", "warning", detail={"message": "x"})
 
     async def main() -> None:
         async with reading(valkey) as streams:
@@ -113,7 +115,7 @@ def test_the_end_of_a_run_is_waited_for(ledger: Ledger, valkey: Redis) -> None:
         async with reading(valkey) as streams:
             assert not await streams.wait_closed("ends", 0.05)
             waiting = asyncio.create_task(streams.wait_closed("ends", PATIENCE_S))
-            ledger.cancel("ends")
+            ledger.runs.cancel("ends")
             assert await waiting
 
     asyncio.run(main())
@@ -148,14 +150,14 @@ def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, mo
     monkeypatch.setattr(streams_module, "LOOK_S", 0.05)
     accept(ledger, "rewound")
     for _ in range(5):
-        ledger.note("rewound", "warning", detail={"message": "lost"})
+        ledger.runs.append_event("rewound", "warning", detail={"message": "lost"})
 
     async def main() -> None:
         async with reading(valkey) as streams:
             with streams.follow("rewound") as follower:
                 assert await collect(follower, 6) == [1, 2, 3, 4, 5, 6]
                 valkey.delete(f"{run_key(None, 'rewound')}:log")  # as a server has it that was restarted and lost its last second
-                ledger.note("rewound", "warning", detail={"message": "again"})
+                ledger.runs.append_event("rewound", "warning", detail={"message": "again"})
                 assert [event.explanation for event in await follower.events()] == ["again"]
 
     asyncio.run(main())
@@ -210,7 +212,7 @@ def test_requests_that_give_up_leave_nobody_waiting(ledger: Ledger, valkey: Redi
         with streams.follow("r") as follower:
             for round_ in range(1, 31):
                 await asyncio.gather(*(give_up(pace, (i % 50) / 5000) for i in range(300)))
-                ledger.note("r", "warning", detail={"message": str(round_)})
+                ledger.runs.append_event("r", "warning", detail={"message": str(round_)})
                 async with asyncio.timeout(PATIENCE_S):
                     await collect(follower, round_)
             assert await pace.wait_s("hasty") == 0

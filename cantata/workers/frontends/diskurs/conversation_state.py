@@ -57,6 +57,6 @@ class ConversationState(Value):
 
 def utterances_in(context: StepContext, steps: Sequence[str]) -> list[Utterance]:
     """Return the utterances of steps of the run."""
-    texts = context.process.ledger.outputs(context.begun.run_id, steps) if steps else []
+    texts = context.process.ledger.reader.outputs(context.begun.run_id, steps) if steps else []
     found = [cast("Mapping[str, list[JsonValue]]", json.loads(text)) for text in texts if text]
     return [Utterance.model_validate(each) for output in found for each in output.get("utterances", [])]

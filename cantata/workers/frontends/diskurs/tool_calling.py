@@ -75,14 +75,14 @@ def schema_of(context: StepContext, name: str) -> ToolSchema:
 
 def metadata_of(context: StepContext) -> Mapping[str, str]:
     """Return the conversation's metadata, which are the labels of the run."""
-    return context.process.ledger.request_of(context.begun.run_id)[3]
+    return context.process.ledger.runs.request_of(context.begun.run_id)[3]
 
 
 def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple[ToolResult, ...], ...]]:
     """Return the rounds of tool calls before this call of a model, and the results of the tool calls."""
     base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-    texts = context.process.ledger.outputs(context.begun.run_id, ids) if ids else []
+    texts = context.process.ledger.reader.outputs(context.begun.run_id, ids) if ids else []
     rounds = tuple(ModelRound.from_json(json.loads(text)) for text in texts if text)
     answers = [
         tuple(answers_of(context, [f"{step_id}/t{i}" for i in range(len(each.calls))])) for step_id, each in zip(ids, rounds, strict=True)
@@ -95,7 +95,7 @@ def answers_of(context: StepContext, step_ids: Sequence[str]) -> list[ToolResult
     if not step_ids:
         return []
     ledger, run_id = context.process.ledger, context.begun.run_id
-    outputs, infos = ledger.outputs(run_id, step_ids), ledger.infos(run_id, step_ids)
+    outputs, infos = ledger.reader.outputs(run_id, step_ids), ledger.reader.infos(run_id, step_ids)
     return [_answer(output, info) for output, info in zip(outputs, infos, strict=True)]
 
 

@@ -1,0 +1,77 @@
+"""Leases of steps: renew and expire them, and sweep the shards for lost work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from cantata.errors import UnavailableError
+from cantata.state.ledger.encoding import swept_of
+from cantata.state.ledger.intervals import RESEND_MS
+from cantata.state.ledger.records import Swept
+from cantata.state.ledger.script_caller import ScriptCaller
+from cantata.state.redis.keys import SHARDS, shard_key, shard_of
+from cantata.state.redis.redis_errors import is_transient, reason
+
+SWEEP_ENTRIES = 200  # of each sort, in one call of a sweep
+
+
+class LeaseStore:
+    """The leases of a ledger, and the sweep of what they lost."""
+
+    def __init__(self, caller: ScriptCaller, *, lease_s: float) -> None:
+        self._caller = caller
+        self._lease_ms = str(int(lease_s * 1000))
+
+    def renew(self, leases: Iterable[str]) -> set[str]:
+        """Renew leases; return those that are lost, because a sweep or the end of the run took them."""
+        by_shard: dict[int, list[str]] = {}
+        for lease in leases:
+            by_shard.setdefault(shard_of(lease.split("|", 1)[0]), []).append(lease)
+        lost: set[str] = set()
+        failure: RedisError | None = None
+        for shards in self._caller.nodes().values():
+            calls = [(shard, (self._lease_ms, *by_shard[shard])) for shard in shards if shard in by_shard]
+            try:  # without retries: the leases of the other nodes run out meanwhile
+                lost.update(lease for leases in self._caller.call_all_once("renew", calls) for lease in leases)
+            except RedisError as error:
+                if not is_transient(error):
+                    raise
+                failure = error
+        if failure is not None:
+            raise UnavailableError(reason(failure)) from failure
+        return lost
+
+    def names(self, shards: Iterable[int] = range(SHARDS)) -> list[str]:
+        """Return the names of all leases in some shards, `run|attempt|owner|step`."""
+        return [lease for _, leases in self._caller.read_shards("leases", list(shards)) for lease in leases]
+
+    def expire(self, leases: Iterable[str]) -> None:
+        """Expire leases now, because their owner is known to be dead."""
+        known = list(leases)
+
+        def call() -> None:
+            with self._caller.redis.pipeline(transaction=False) as pipe:
+                for lease in known:
+                    shard = shard_of(lease.split("|", 1)[0])
+                    pipe.zadd(f"{shard_key(self._caller.redis, shard)}:leases", {lease: 0.0}, xx=True)
+                pipe.execute()
+
+        self._caller.with_retries(call)
+
+    def sweep(self, shard: int, *, most: int = SWEEP_ENTRIES) -> Swept:
+        """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs."""
+        return swept_of(self._caller.call_shard("sweep", shard, RESEND_MS, str(most)))
+
+    def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
+        """Sweep some shards, in two round trips; return the result of those in which something was found, or that failed."""
+        due = [part[index - 1] for part, indexes in self._caller.read_shards("due", list(shards)) for index in indexes]
+        calls = [(shard, (RESEND_MS, str(SWEEP_ENTRIES))) for shard in due]
+        return [swept_of(reply) for reply in self._caller.call_all("sweep", calls, on_error=_failed_sweep) if any(reply)]
+
+
+def _failed_sweep(error: ResponseError) -> list[Any]:
+    """Return the reply of a sweep that failed in one shard."""
+    return [[], [], [], 0, 0, str(error), [], [], []]

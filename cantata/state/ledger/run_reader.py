@@ -1,0 +1,160 @@
+"""Reads runs and their steps, large ones in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from cantata.errors import UnknownRunError
+from cantata.models.graph import STEP_OVER
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
+from cantata.state.ledger.encoding import run_record, states_in, step_record
+from cantata.state.ledger.records import RunRecord, StepRecord
+from cantata.state.ledger.script_caller import ScriptCaller
+from cantata.state.redis.keys import RUN_PARTS, SHARDS, run_key, shard_key
+from cantata.state.redis.pieces import LARGE_PIECE, PIECE, fields, scan
+
+
+class RunReader:
+    """Reads the runs of a ledger."""
+
+    def __init__(self, caller: ScriptCaller) -> None:
+        self._caller = caller
+        self._redis = caller.redis
+
+    def read(self, run_id: str, names: Sequence[str] | None = None) -> RunRecord:
+        """Return all that is known of a run; with `names`, outputs and infos only of the steps that answer to these and to its terminals.
+
+        The run is read in pieces and may go on meanwhile. An ended run is read as it ended. Of an open one, its status, its terminals and
+        up to 500 named steps are of one moment. Other steps may be as they were shortly before, and new ones may be left out. An output is
+        returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run.
+        """
+        key = run_key(self._redis, run_id)
+        while True:
+            before = self._status(run_id)
+            if before is None:
+                raise UnknownRunError.of(run_id)
+            states = self._scan(key, ":state")
+            moved: dict[str, str] = {}
+            for start in range(0, max(1, len(names or ())), PIECE):
+                meta, now_ms, found = self._answers(run_id, (names or ())[start : start + PIECE])
+                moved |= dict(zip(found[::3], found[1::3], strict=True))
+                states |= {step_id: state for step_id, state in zip(found[1::3], found[2::3], strict=True) if state}
+            if meta.get("status") in RUN_OVER and before not in RUN_OVER:
+                continue
+            states = states_in(meta.get("status"), states)
+            wanted = list(states) if names is None else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
+            moved = self._scan(key, ":names") if names is None else moved
+            texts = self._texts(key, states, wanted)
+            if self.check_complete(run_id, meta):
+                break
+        steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
+        names_now = {name: step_id for name, step_id in moved.items() if name != step_id and step_id in steps}
+        return run_record(run_id, meta, steps, names_now, now_ms)
+
+    def records(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StepRecord]:
+        """Return the records of some steps, by id; unknown ones are left out."""
+        key = run_key(self._redis, run_id)
+        states = states_in(self._status(run_id), self._known(key, ":state", step_ids, PIECE))
+        texts = self._texts(key, states, list(states))
+        return {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
+
+    def check_complete(self, run_id: str, meta: Mapping[str, str]) -> bool:
+        """Return whether a run whose fields `meta` were read has not changed since.
+
+        False if it was over and is open now: another master, which knows less, has taken over. Raises UnknownRunError if the run is not
+        kept, or is over and has lost a part: its Redis evicts what expires.
+        """
+        if "status" not in meta:
+            raise UnknownRunError.of(run_id)
+        if "parts" not in meta:  # it is open
+            return True
+        key = run_key(self._redis, run_id)
+
+        def fetch() -> tuple[str | None, int]:
+            with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hget(key, "parts")
+                pipe.exists(*(key + part for part in RUN_PARTS))
+                return cast("tuple[str | None, int]", tuple(pipe.execute()))
+
+        parts, found = self._caller.with_retries(fetch)
+        if parts is None and found:
+            return False
+        if found != int(meta["parts"]):
+            raise UnknownRunError(f"parts of run {run_id!r} were evicted by Redis; set its maxmemory-policy to noeviction")
+        return True
+
+    def newest(self, *, most: int = 100) -> list[RunRecord]:
+        """Return the newest runs, without their steps."""
+
+        def fetch() -> list[list[tuple[str, float]]]:
+            with self._redis.pipeline(transaction=False) as pipe:
+                for shard in range(SHARDS):
+                    pipe.zrevrange(f"{shard_key(self._redis, shard)}:runs", 0, most - 1, withscores=True)
+                return cast("list[list[tuple[str, float]]]", pipe.execute())
+
+        pairs = (pair for pairs in self._caller.with_retries(fetch) for pair in pairs)
+        newest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]
+
+        def fetch_meta() -> list[dict[str, str]]:
+            with self._redis.pipeline(transaction=False) as pipe:
+                for run_id, _ in newest:
+                    pipe.hgetall(run_key(self._redis, run_id))
+                pipe.time()
+                return cast("list[dict[str, str]]", pipe.execute())
+
+        *metas, clock = self._caller.with_retries(fetch_meta)
+        now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
+        return [run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
+
+    def step_ids(self, run_id: str, limit: int) -> list[str]:
+        """Return the ids of at most `limit` steps of a run, in no order."""
+        return list(scan(self._redis, self._caller.with_retries, f"{run_key(self._redis, run_id)}:state", limit=limit))[:limit]
+
+    def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
+        """Return the outputs of steps as JSON texts, in order; None where there is none."""
+        key, ids = run_key(self._redis, run_id), list(step_ids)
+        outs = self._known(key, ":out", ids)
+        blobs = self._blobs(key, outs)
+        return [blobs.get(text[1:]) if text and text[0] == "@" else text for text in map(outs.get, ids)]
+
+    def infos(self, run_id: str, step_ids: Sequence[str]) -> list[dict[str, JsonValue]]:
+        """Return how steps ended, in order; {} where nothing is known yet."""
+        infos = self._known(run_key(self._redis, run_id), ":info", list(step_ids))
+        return [json.loads(infos.get(step_id, "{}")) for step_id in step_ids]
+
+    def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
+        """Return the steps that answer to names now, in order."""
+        found: list[str] = []
+        for start in range(0, len(names), PIECE):
+            piece = names[start : start + PIECE]
+            found += self._answers(run_id, piece)[2][1 : 3 * len(piece) : 3]
+        return found
+
+    def _status(self, run_id: str) -> str | None:
+        return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "status")))
+
+    def _answers(self, run_id: str, names: Sequence[str]) -> tuple[dict[str, str], int, list[str]]:
+        """Return, of one moment: the fields of a run, the time in ms, and for each name, then for each terminal, name, step and state."""
+        flat, now_ms, found = self._caller.read("answers", run_id, *names)
+        return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
+
+    def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:
+        """Return the specs of steps; of the wanted ones the outputs, if they are over, and infos; the large outputs by content."""
+        specs = self._known(key, ":steps", list(states), PIECE)
+        specs |= self._known(key, ":steps", sorted({text[1:] for text in specs.values() if text.startswith("=")}), PIECE)
+        outs = self._known(key, ":out", [step_id for step_id in wanted if states[step_id].partition(" ")[0] in STEP_OVER])
+        return specs, outs, self._known(key, ":info", wanted), self._blobs(key, outs)
+
+    def _blobs(self, key: str, outs: Mapping[str, str]) -> dict[str, str]:
+        return self._known(key, ":blobs", sorted({text[1:] for text in outs.values() if text.startswith("@")}), 1)
+
+    def _known(self, key: str, part: str, names: Sequence[str], piece: int = LARGE_PIECE) -> dict[str, str]:
+        """Return the fields of a part of a run that exist, by name."""
+        texts = fields(self._redis, self._caller.with_retries, f"{key}{part}", names, piece)
+        return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+
+    def _scan(self, key: str, part: str) -> dict[str, str]:
+        return scan(self._redis, self._caller.with_retries, f"{key}{part}")

@@ -1,0 +1,129 @@
+"""Runs as a whole: accept, fork, cancel, and append to their events and log lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any, cast
+
+from cantata import fault_points
+from cantata.errors import CantataError, UnknownRunError
+from cantata.models.graph import START, Step
+from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.wire import RunStatus
+from cantata.state.ledger.encoding import ready_of, step_text, to_json
+from cantata.state.ledger.intervals import RESEND_MS, RETENTION_S
+from cantata.state.ledger.records import Accepted, Ready, SessionSettings
+from cantata.state.ledger.script_caller import ScriptCaller
+from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
+
+
+class RunStore:
+    """The runs of a ledger."""
+
+    def __init__(self, caller: ScriptCaller) -> None:
+        self._caller = caller
+        self._redis = caller.redis
+
+    def accept(
+        self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
+        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
+        session: SessionSettings | None = None, timeout_by: str = "",
+    ) -> Accepted:  # fmt: skip
+        """Accept a run, whose first step waits on `queue`. Repeated with the same id it changes nothing.
+
+        The label `tenant` names its tenant. The runs of a session lie in the session's shard and run one after the other.
+
+        Args:
+            timeout_by: The setting that `timeout_s` comes from, for messages.
+        """
+        labels = labels or {}
+        digest, call = definitions_digest(definitions), token_hex(4)
+        fields = {
+            "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
+            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)), "timeout_by": timeout_by,
+        }  # fmt: skip
+        queueing: tuple[str | int, ...] = ("", 0, 0)
+        if session is not None:
+            keep_session_ms = int(session.keep_s * 1000)
+            queueing = (session.name, session.max_waiting, keep_session_ms)
+            fields |= {"session": session.name, "session_keep_ms": keep_session_ms, "session_entries": session.max_entries}
+        flat = [str(item) for pair in fields.items() for item in pair]
+        start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
+        for text in ("", definitions):
+            fixed = (run_id, START, start, RESEND_MS, int(timeout_s * 1000), digest, text, labels.get("tenant", ""), call)
+            word, priority = self._caller.call("accept", run_id, *fixed, *queueing, *flat)
+            if word != "undefined":
+                break
+        return Accepted(word, int(priority))
+
+    def stage(self, run_id: str, source: str, place: str, *args: str) -> Sequence[Any]:
+        """Stage a piece of a fork; see `state.forks.staging`."""
+        return self._caller.call("stage", run_id, source, place, *args)
+
+    def fork(self, run_id: str, source: str, place: str, *, request: str, labels: str, plan: str) -> tuple[str, int, tuple[Ready, ...]]:
+        """Make the staged fork a run; return 'new' or why not (`lua/fork.lua`), its priority, and the steps to send."""
+        args = (run_id, source, place, token_hex(4), request, labels, RESEND_MS, plan)
+        word, priority, sends = self._caller.call("fork", run_id, *args)
+        return word, int(priority), ready_of(sends)
+
+    def definitions(self, run_id: str, digest: str) -> str:
+        """Return the definitions that a run started with, as JSON text."""
+        text = self._caller.with_retries(lambda: self._redis.hget(definitions_key(self._redis, shard_of(run_id), digest), "text"))
+        if text is None:
+            raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
+        return str(text)
+
+    def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
+        """Return a run's kind, request (JSON text), the digest of its definitions, and its labels."""
+        names = ["kind", "request", "definitions", "labels"]
+        fields = self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), names))
+        if fields[0] is None:
+            raise UnknownRunError.of(run_id)
+        return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
+
+    def status(self, run_id: str) -> RunStatus:
+        """Return the status of a run. Raises UnknownRunError."""
+        status = self._status(run_id)
+        if status is None:
+            raise UnknownRunError.of(run_id)
+        return cast(RunStatus, status)
+
+    def is_known(self, run_id: str) -> bool:
+        """Return whether a run was accepted and is kept."""
+        return bool(self._caller.with_retries(lambda: self._redis.exists(run_key(self._redis, run_id))))
+
+    def is_over(self, run_id: str) -> bool:
+        """Return whether a run has ended, or is no longer known."""
+        return self._status(run_id) not in ("accepted", "running")
+
+    def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
+        """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError."""
+        error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
+        answer = self._caller.call("cancel", run_id, run_id, status, to_json({"error": error.model_dump()}))
+        if answer is None:
+            raise UnknownRunError.of(run_id)
+        return cast(RunStatus, answer)
+
+    def append_event(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
+        """Append an event to a run; return False if the run is over."""
+        appended = bool(self._caller.call("append_event", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
+        fault_points.at("event-appended")
+        return appended
+
+    def append_events(self, kind: str, events: Iterable[tuple[str, str, Mapping[str, JsonValue]]]) -> None:
+        """Append an event to each of several open runs: (run, step, detail)."""
+        self._caller.call_runs("append_event", [(run_id, kind, step_id, to_json(dict(detail))) for run_id, step_id, detail in events])
+        fault_points.at("event-appended")
+
+    def append_log(self, run_id: str, lines: Sequence[str], *, most: int, most_bytes: int) -> None:
+        """Append lines to the log of a run, and drop the oldest beyond these bounds; nothing happens if the run is gone."""
+        self._caller.call("append_log", run_id, run_id, most, most_bytes, *lines)
+
+    def claim_trace(self, run_id: str) -> list[str | None]:
+        """Return the fields of the root of a run's trace (`lua/claim_trace.lua`) once, when the run is over; else nothing."""
+        return self._caller.call("claim_trace", run_id, run_id)
+
+    def _status(self, run_id: str) -> str | None:
+        return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "status")))

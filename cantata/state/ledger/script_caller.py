@@ -1,0 +1,144 @@
+"""Calls of the ledger's Lua scripts, retried while Redis is unavailable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from cantata import fault_points
+from cantata.errors import ConfigError, UnavailableError
+from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.keys import SHARDS, shard_key, shard_of
+from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.redis_errors import Unconfirmed, is_transient, reason
+
+CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is repeated
+CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
+"""Scripts that replicas confirm, if so many are required: those that make a promise, or need not run again."""
+CALLS_AT_ONCE = 200  # in one round trip, during which a server serves no other client
+
+Reply = TypeVar("Reply")
+Calls = Sequence[tuple[int, tuple[str | float, ...]]]
+"""Shards, each with the arguments of a script."""
+
+_scripts, _reading = Scripts(), Scripts("reading")
+
+
+class ScriptCaller:
+    """Calls scripts in the shards of runs. Safe to share between threads."""
+
+    def __init__(self, redis: Redis, *, patience_s: float, replicas: int) -> None:
+        if replicas and isinstance(redis, Cluster):
+            raise ConfigError("CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it")
+        self.redis = redis
+        self._patience_s = patience_s
+        self._replicas = replicas
+
+    def call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
+        """Call a script in the shard of a run."""
+        return self.call_shard(name, shard_of(run_id), *args)
+
+    def call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
+        """Call a script in a shard."""
+        sha, text = _scripts.script(name)
+        key = shard_key(self.redis, shard)
+
+        def call() -> list:  # type: ignore[type-arg]  # what Lua replies
+            execute = self._execute_confirmed if self._replicas and name in CONFIRMED else self._execute
+            try:
+                reply = execute("EVALSHA", sha, 1, key, *args)
+            except NoScriptError:
+                reply = execute("EVAL", text, 1, key, *args)
+            if fault_points.at(f"{name}-replied"):
+                raise RedisConnectionError("the reply was dropped")
+            return cast("list", reply)  # type: ignore[type-arg]
+
+        return self.with_retries(call)
+
+    def call_runs(self, name: str, calls: Sequence[tuple[str, ...]]) -> list[Any]:
+        """Call a script for each of many runs, with arguments that begin with the run's id; CALLS_AT_ONCE in one round trip."""
+        parts = (calls[start : start + CALLS_AT_ONCE] for start in range(0, len(calls), CALLS_AT_ONCE))
+        return [reply for part in parts for reply in self.call_all(name, [(shard_of(args[0]), args) for args in part])]
+
+    def call_all(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
+        """Call a script in many shards, in one round trip; `on_error` makes the reply of a shard in which it failed."""
+        return self.with_retries(lambda: self.call_all_once(name, calls, on_error))
+
+    def call_all_once(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
+        """Do the same without retries. Raises RedisError."""
+        sha, _ = _scripts.script(name)
+        if not calls:
+            return []
+        with self.redis.pipeline(transaction=False) as pipe:
+            for shard, args in calls:
+                pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        for index, (shard, args) in enumerate(calls):
+            if isinstance(replies[index], NoScriptError):
+                try:
+                    replies[index] = self.call_shard(name, shard, *args)
+                except ResponseError as error:
+                    replies[index] = error
+            if isinstance(replies[index], Exception):
+                if on_error is None or not isinstance(replies[index], ResponseError):
+                    raise replies[index]
+                replies[index] = on_error(replies[index])
+        return replies
+
+    def read(self, name: str, run_id: str, *args: str) -> Any:
+        """Call a script that only reads, in the shard of a run."""
+        key = shard_key(self.redis, shard_of(run_id))
+        return self.with_retries(lambda: _reading.call(self.redis, name, key, run_id, *args))
+
+    def read_shards(self, name: str, shards: Sequence[int]) -> list[tuple[Sequence[int], list[Any]]]:
+        """Call a script that only reads with all of some shards, or in a cluster with each; return shards and reply of each call."""
+        parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
+        keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
+        found = self.with_retries(lambda: _reading.call_each(self.redis, name, [(first, others) for first, *others in keys]))
+        return list(zip(parts, found, strict=True))
+
+    def nodes(self) -> dict[str, list[int]]:
+        """Return the shards of each node; of a single Redis all under ""."""
+        if not isinstance(self.redis, Cluster):
+            return {"": list(range(SHARDS))}
+        shards: dict[str, list[int]] = {}
+        for shard in range(SHARDS):
+            shards.setdefault(self.redis.node_of(shard_key(self.redis, shard)), []).append(shard)
+        return shards
+
+    def with_retries(self, call: Callable[[], Reply]) -> Reply:
+        """Call Redis, repeatedly while it is unavailable or takes no writes, for `patience_s` in all.
+
+        Raises UnavailableError after that.
+        """
+        give_up = time.monotonic() + self._patience_s
+        pause_s = 0.02
+        while True:
+            try:
+                return call()
+            except RedisError as error:
+                if not is_transient(error):
+                    raise
+                failure = error
+            if time.monotonic() + pause_s > give_up:
+                raise UnavailableError(reason(failure)) from failure
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 1.0)
+
+    def _execute(self, *command: str | float) -> object:
+        return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+
+    def _execute_confirmed(self, *command: str | float) -> object:
+        """Execute a command and wait until replicas have what it changed. Raises Unconfirmed, after which it is repeated."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for each in (command, ("WAIT", self._replicas, CONFIRM_MS)):
+                pipe.execute_command(*each)  # type: ignore[no-untyped-call]  # as above
+            reply, confirmed = pipe.execute()
+        if confirmed < self._replicas:
+            raise Unconfirmed(f"{confirmed} of {self._replicas} replicas have it")
+        return cast(object, reply)

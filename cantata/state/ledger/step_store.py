@@ -1,0 +1,157 @@
+"""Steps of runs: begin, commit, release and signal them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import cast
+
+import structlog
+from pydantic import ValidationError
+
+from cantata import fault_points
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue, Usage
+from cantata.state.fleet import refused_steps
+from cantata.state.ledger.encoding import (
+    fragment_text,
+    own_spec_of,
+    ready_of,
+    ready_of_runs,
+    spec_of,
+    storable,
+    to_json,
+    unknown_fields,
+    usage_text,
+)
+from cantata.state.ledger.intervals import RESEND_MS
+from cantata.state.ledger.records import Ahead, Begun, Committed, Overdue, Ready, Refusal, owner_of
+from cantata.state.ledger.script_caller import ScriptCaller
+from cantata.state.redis.keys import run_key, shard_of
+from cantata.state.redis.pieces import scan
+
+EARLY_SIGNALS = 20_000  # that one run keeps for steps which do not wait yet
+EARLY_SIGNAL_BYTES = 16_000_000  # of them
+BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
+
+log = structlog.get_logger(__name__)
+
+
+class StepStore:
+    """The steps of a ledger's runs."""
+
+    def __init__(self, caller: ScriptCaller, *, lease_s: float) -> None:
+        self._caller = caller
+        self._lease_s = lease_s
+        self._lease_ms = str(int(lease_s * 1000))
+        self._calls = itertools.count(1)
+
+    def may_have_expired(self, begun: Begun) -> bool:
+        """Return whether the lease of a step that was never renewed may have run out, since this process was frozen."""
+        return time.monotonic() - begun.asked_at > self._lease_s
+
+    def begin(self, run_id: str, step_id: str, owner: str) -> Begun | Refusal:
+        """Lease a step to `owner`, or return why not."""
+        owner, asked_at = self._owner_of_call(owner), time.monotonic()
+        answer = self._caller.call("begin", run_id, run_id, step_id, owner, self._lease_ms)
+        if answer[0] != "begun":
+            return cast(Refusal, answer[0])
+        return self._begun(run_id, owner, asked_at, answer[1]) or "refused"
+
+    def commit(
+        self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None
+    ) -> Committed:
+        """Record the outcome of an attempt. The first outcome of a step counts; that of a lost attempt is refused as 'stale'.
+
+        Args:
+            output: The outcome's output, as JSON text.
+            ahead: The steps that this worker may begin in the same call.
+        """
+        blob = ""
+        next_owner, asked_at = self._owner_of_call(owner_of(begun.owner)), time.monotonic()
+        if len(output.encode()) > BLOB_BYTES:
+            blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
+        word, sends, next_begun, run_status, following = self._caller.call(
+            "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob,
+            storable(to_json(dict(info))), ",".join(outcome.takes), usage_text(outcome.usage), int(outcome.retry_in_s * 1000),
+            RESEND_MS, storable(fragment_text(outcome.fragment)) if outcome.fragment else "",
+            ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
+            to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner, "\n".join(cast("list[str]", info.get("code") or ())),
+        )  # fmt: skip
+        next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
+        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))
+
+    def still_waiting(self, overdue: Iterable[Overdue]) -> list[tuple[str, Ready]]:
+        """Return those of some steps that are still not begun, to be sent again."""
+        steps = list(overdue)
+        specs = self._caller.call_runs("unbegun", [(step.run_id, step.step_id) for step in steps])
+        return [
+            (step.run_id, Ready(step.step_id, spec_of(text), step.priority, has_waited=True))
+            for step, text in zip(steps, specs, strict=True) if text
+        ]  # fmt: skip
+
+    def release(self, begun: Begun) -> tuple[Ready, ...]:
+        """Give up the lease of a step without counting the attempt, and return the step if the lease was held. The next sweep sends it."""
+        return ready_of(self._caller.call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
+
+    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str) -> None:
+        """Give up the lease of a step that this worker cannot execute; it is sent again later. Events and `submit status` show why."""
+        log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
+        self._caller.call("release", run_id, run_id, step_id, attempt, owner, RESEND_MS, to_json({"message": why}))
+        self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
+
+    def signal(self, run_id: str, step_id: str, value: JsonValue, *, most_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
+        """Signal a waiting step: return 'taken', 'kept', 'over', 'closed', 'unknown', 'unclear' or 'full', and the steps to send.
+
+        A name that no step answers to is searched for in pieces, as the end of ids and names, and again if the run gets new steps meanwhile.
+        A run keeps at most `most_kept` signals for steps that do not wait yet.
+        """
+        key, text = run_key(self._caller.redis, run_id), to_json(value)
+        bounds = (RESEND_MS, most_kept, EARLY_SIGNAL_BYTES)
+        word, rest = self._caller.call("signal", run_id, run_id, step_id, text, *bounds)
+        while word == "search":
+            pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
+            parts = (scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern) for part in (":state", ":names"))
+            found = {name for part in parts for name in part}
+            word, rest = self._caller.call("signal", run_id, run_id, step_id, text, *bounds, rest, *sorted(found))
+        return word, ready_of(rest)
+
+    def record_usage(self, begun: Begun, usage: Usage) -> None:
+        """Record the usage of an attempt without an outcome, since its step was stopped; it counts once."""
+        self._caller.call("record_usage", begun.run_id, begun.run_id, begun.step_id, begun.attempt, usage_text(usage))
+
+    def append_delta(self, begun: Begun, text: str) -> bool:
+        """Append a piece of a model's reply to the run's events; return False if this attempt no longer counts."""
+        detail = to_json({"text": text})
+        appended = self._caller.call("append_delta", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, detail)
+        fault_points.at("event-appended")
+        return bool(appended)
+
+    def wake_all(self, tickets: Sequence[str]) -> list[tuple[str, tuple[Ready, ...]]]:
+        """Start the next attempt of waiting steps (`run|step`) now: return 'woken', 'over' or 'other', and the steps to send, for each."""
+        steps = [(shard_of(run_id), (run_id, step_id, RESEND_MS)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
+        return [(word, ready_of(sends)) for word, sends in self._caller.call_all("wake", steps)]
+
+    def _owner_of_call(self, owner: str) -> str:
+        """Return the owner with a number of the call, so that a lease tells which call it is of."""
+        return f"{owner}~{next(self._calls)}"
+
+    def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
+        """Return the step that was begun; None if its spec has fields that this worker does not know, after it was refused."""
+        step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session = cast(
+            "tuple[str, int, str, str, int, list[str], str, str, str, str]", tuple(answer[:10])
+        )
+        waited_s = int(cast(int, answer[10])) / 1000 if answer[10:] and answer[10] != "" else None
+        inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
+        value = json.loads(given) if given else None
+        try:
+            own = own_spec_of(spec)
+        except ValidationError as error:
+            self.refuse(run_id, step_id, int(attempt), owner, refused_steps.too_old(unknown_fields(error)))
+            return None
+        run = (digest, tenant, kind, session)
+        return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *run, asked_at, waited_s)
