@@ -108,7 +108,7 @@ class Sweeper(threading.Thread):
         just started proves nothing, nor does a list of nobody but ourselves, as a proxy gives. A frozen process and a lost host keep their
         leases to the end.
         """
-        leases = self._ledger.leases(shards)
+        leases = self._ledger.leases.names(shards)
         connected = registry.connected(self._ledger.redis, shard_key(self._ledger.redis, shards[0])) if leases else None
         if connected is None or all(name.startswith(self._owner) for name in connected):
             node.missing.clear()
@@ -126,7 +126,7 @@ class Sweeper(threading.Thread):
         redis = self._ledger.redis
         lock = f"{shard_key(redis, shards[0])}:{SWEEP_LOCK}"
         if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
-            node.sweeps_from = time.monotonic() + (RENEWAL_GRACE_S if self._ledger.leases(shards) else 0.0)
+            node.sweeps_from = time.monotonic() + (RENEWAL_GRACE_S if self._ledger.leases.names(shards) else 0.0)
             return True
         if redis.get(lock) != self._owner:
             return False

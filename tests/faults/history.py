@@ -36,7 +36,7 @@ def check_runs(journal: Journal, redis: Redis, only: Collection[str]) -> Iterato
 def _untold_forks(found: Iterable[Past | Violation], redis: Redis) -> Iterator[Violation]:
     """A fork whose maker was struck is found by who asks for it again, so that there is none besides."""
     told = {each.picture.run_id for each in found if isinstance(each, Past)}
-    for record in Ledger(redis).runs(most=sys.maxsize):
+    for record in Ledger(redis).reader.newest(most=sys.maxsize):
         if FORKED_FROM in record.labels and record.run_id not in told:
             yield Violation(
                 record.run_id, "", "each fork told to who asked for it", f"one of {record.labels[FORKED_FROM]} that is {record.status}"

@@ -104,14 +104,14 @@ class StepStore:
         self._caller.call("release", run_id, run_id, step_id, attempt, owner, RESEND_MS, to_json({"message": why}))
         self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
 
-    def signal(self, run_id: str, step_id: str, value: JsonValue, *, most_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
+    def signal(self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
         """Signal a waiting step: return 'taken', 'kept', 'over', 'closed', 'unknown', 'unclear' or 'full', and the steps to send.
 
         A name that no step answers to is searched for in pieces, as the end of ids and names, and again if the run gets new steps meanwhile.
-        A run keeps at most `most_kept` signals for steps that do not wait yet.
+        A run keeps at most `max_kept` signals for steps that do not wait yet.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
-        bounds = (RESEND_MS, most_kept, EARLY_SIGNAL_BYTES)
+        bounds = (RESEND_MS, max_kept, EARLY_SIGNAL_BYTES)
         word, rest = self._caller.call("signal", run_id, run_id, step_id, text, *bounds)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)

@@ -1,1 +1,1 @@
-"""Runs in Redis: the ledger, events, listings and snapshots."""
+"""Runs in Redis as read: events, log lines, lists and snapshots."""

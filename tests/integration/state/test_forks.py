@@ -153,7 +153,7 @@ def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledge
         assert ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}") == 1
         return make(run_id, source, place, **more)
 
-    monkeypatch.setattr(ledger, "fork", evicted)
+    monkeypatch.setattr(ledger.runs, "fork", evicted)
 
     with pytest.raises(CantataError, match="evicted"):
         made(ledger, near("run"), fork)
@@ -163,7 +163,7 @@ def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledge
 
 def test_what_was_laid_out_by_one_who_died_expires(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
-    monkeypatch.setattr(ledger, "fork", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(ledger.runs, "fork", lambda *_, **__: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         made(ledger, near("run"), fork)

@@ -40,7 +40,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     assert step_costs.known(valkey) == {}
     assert read_usage(other.redis, ["m"]).models["m"].paused_s > read_usage(valkey, ["m"]).models["m"].paused_s == 0
     assert (registry.workers(other.redis), load.measure(other.redis).runs_open) == ([], 1)
-    assert [run.run_id for run in other.runs()] == ["same"]
+    assert [run.run_id for run in other.reader.newest()] == ["same"]
     new = {key for key in cast("list[str]", valkey.keys("*")) if key not in before} - {"unrelated"}
     assert {key.partition(":")[0] for key in new} == {"cantata", "second"}
     assert theirs.run_id == mine.run_id

@@ -259,8 +259,8 @@ def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger
         for part in ledger.redis.scan_iter(f"{key}*"):
             ledger.redis.persist(part)
 
-    texts, changes = ledger._texts, [take_over]
-    monkeypatch.setattr(ledger, "_texts", lambda *words: (texts(*words), changes and changes.pop()())[0])
+    texts, changes = ledger.reader._texts, [take_over]
+    monkeypatch.setattr(ledger.reader, "_texts", lambda *words: (texts(*words), changes and changes.pop()())[0])
 
     assert ledger.reader.read("run").status == "running"
     assert not changes
