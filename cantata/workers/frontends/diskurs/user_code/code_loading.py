@@ -67,7 +67,7 @@ class CodeFolder:
         with _import_lock:
             for name, other in (modules or {}).items():
                 if other != file:
-                    self._neighbours[self._place(file)][name] = self.module(other)
+                    self._neighbours[self._parent_of(file)][name] = self.module(other)
             if file not in self._modules:
                 self._modules[file] = self._imported(file) or self._load(file)
             return self._modules[file]
@@ -101,11 +101,11 @@ class CodeFolder:
     @contextmanager
     def importing(self, file: str) -> Iterator[None]:
         """Make a file's neighbours and the folder importable inside the block, as Diskurs does."""
-        place = self._place(file)
-        path = [str(place), str(self._folder)]
+        parent = self._parent_of(file)
+        path = [str(parent), str(self._folder)]
         with _import_lock, compatibility.importable():
             functions.unload_folder()
-            ours = self._visible_modules(place)
+            ours = self._visible_modules(parent)
             hidden = {name: sys.modules[name] for name in ours if name in sys.modules}
             before = set(sys.modules)
             sys.modules.update(ours)
@@ -118,22 +118,22 @@ class CodeFolder:
                         sys.path.remove(entry)
                 seen = [name for name in sys.modules if name not in before or name in ours]
                 for name in [name for name in seen if name in ours or self._is_ours(name, sys.modules[name])]:
-                    self._neighbours[self._root(place, name)][name] = sys.modules.pop(name)
+                    self._neighbours[self._root(parent, name)][name] = sys.modules.pop(name)
                 sys.modules.update(hidden)
 
-    def _place(self, file: str) -> Path:
+    def _parent_of(self, file: str) -> Path:
         return (self._folder / file).parent
 
-    def _visible_modules(self, place: Path) -> dict[str, ModuleType]:
+    def _visible_modules(self, parent: Path) -> dict[str, ModuleType]:
         """Return the modules that code of a subfolder imports by plain names: those of the top folder, and its own."""
-        shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(place, name) == self._folder}
-        return {**shared, **self._neighbours[place]}
+        shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(parent, name) == self._folder}
+        return {**shared, **self._neighbours[parent]}
 
-    def _root(self, place: Path, name: str) -> Path:
+    def _root(self, parent: Path, name: str) -> Path:
         """Return the folder that code of a subfolder imports a module from."""
         root = name.partition(".")[0]
-        is_beside = name in self._neighbours[place] or (place / f"{root}.py").is_file() or (place / root).is_dir()
-        return place if is_beside else self._folder
+        is_beside = name in self._neighbours[parent] or (parent / f"{root}.py").is_file() or (parent / root).is_dir()
+        return parent if is_beside else self._folder
 
     def _is_ours(self, name: str, module: ModuleType) -> bool:
         return "/" not in name and functions.lies_in(module, self._folder)
