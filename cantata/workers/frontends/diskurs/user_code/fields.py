@@ -29,10 +29,10 @@ def hints(cls: type) -> dict[str, Any]:
     if not dataclasses.is_dataclass(cls):
         raise StepError(f"{cls.__name__} is no dataclass; write @dataclass above it", code="bad_class")
     try:
-        told = get_type_hints(cls, localns=_namespace(cls), include_extras=True)
+        resolved = get_type_hints(cls, localns=_namespace(cls), include_extras=True)
     except Exception as error:  # annotations are expressions
         raise StepError(f"the types of {cls.__name__} cannot be read: {type(error).__name__}: {error}", code="bad_class") from error
-    return {each.name: told.get(each.name, Any) for each in dataclasses.fields(cls)}
+    return {each.name: resolved.get(each.name, Any) for each in dataclasses.fields(cls)}
 
 
 def _namespace(cls: type) -> dict[str, Any]:
