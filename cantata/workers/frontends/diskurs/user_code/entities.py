@@ -293,23 +293,23 @@ class ToolDescription:
         A parameter that the docstring does not tell is left out; those that it tells are all needed.
         """
         utterances: list[str] = []
-        told: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         current: str | None = None
         for line in map(str.strip, (inspect.getdoc(function) or "").splitlines()):
             if found := _PARAMETER.match(line):
-                current, told[found[1]] = found[1], found[2]
+                current, parameters[found[1]] = found[1], found[2]
             elif found := _RETURN.match(line):
                 utterances.append(f"Returns: {found[1]}")
                 current = None
             elif current and line:
-                told[current] += f" {line}"
+                parameters[current] += f" {line}"
             elif line:
                 utterances.append(line)
-        hidden = tuple(name for name, text in told.items() if INVISIBLE in text)
+        hidden = tuple(name for name, text in parameters.items() if INVISIBLE in text)
         types = _annotations(function)
         shown = {
             name: {"type": _TYPES.get(types.get(name, ""), "string"), "description": text.strip()}
-            for name, text in told.items()
+            for name, text in parameters.items()
             if name not in hidden
         }
         return cls(getattr(function, "__name__", "tool"), "\n".join(utterances), shown, hidden)
