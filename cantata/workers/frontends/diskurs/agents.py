@@ -75,9 +75,14 @@ def diskurs_begin(context: StepContext) -> Outcome:
 
 
 def begin_turn(
-    context: StepContext, turn: AgentTurn, state: ConversationState, arguments: dict[str, JsonValue], *, utterances: Sequence[Utterance] = (),
+    context: StepContext,
+    turn: AgentTurn,
+    state: ConversationState,
+    arguments: dict[str, JsonValue],
+    *,
+    utterances: Sequence[Utterance] = (),
     detail: Mapping[str, JsonValue] | None = None,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Return the outcome of the step before the first call of an agent's model in this turn."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     turn = replace(turn, base=this)

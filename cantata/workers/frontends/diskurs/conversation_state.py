@@ -32,8 +32,8 @@ class ConversationState(Value):
     past: tuple[str, ...] = Field(default=(), description="the steps with utterances, oldest first")
     utterances: tuple[Utterance, ...] = Field(default=(), description="the messages of this step")
     exhausted: str = Field(default="", description="branch of a parallel agent: the bound that it reached")
-    system: str = Field(default="", description="where a turn begins: its system prompt")
-    tools: tuple[ToolSchema, ...] = Field(default=(), description="where a turn begins: what its model may call")
+    system: str = Field(default="", description="first step of a turn: its system prompt")
+    tools: tuple[ToolSchema, ...] = Field(default=(), description="first step of a turn: the tools of its model")
     parts: tuple[ConversationState, ...] = Field(default=(), description="step that splits a parallel agent's conversation: the parts")
 
     @classmethod

@@ -1,6 +1,6 @@
-"""What code of a Diskurs folder imports from `diskurs`: classes of prompt arguments, messages, conversations, the tool decorator.
+"""The names that code of a Diskurs folder imports from `diskurs`: prompt arguments, messages, conversations, the tool decorator.
 
-A small compatibility layer: the names and what they promise are Diskurs's, the implementation is ours. Only what such code needs is here.
+A small compatibility layer: names and behaviour are Diskurs's, the implementation is ours. Only what such code needs is here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PromptValidationError(Exception):
-    """Raised by `is_valid`: its text is what the model is told to correct."""
+    """Raised by `is_valid`; its message tells the model what to correct."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class PromptValidationError(Exception):
 
 
 class AccessMode(Enum):
-    """Who fills a field of a prompt argument."""
+    """The source of a prompt argument's field."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -40,29 +40,29 @@ class AccessMode(Enum):
 
 @dataclass(frozen=True)
 class PromptField:
-    """The mark of a field."""
+    """The marker of a field."""
 
     mode: AccessMode = AccessMode.OUTPUT
 
     def is_input(self) -> bool:
-        """Filled from the long-term memory; no reply changes it."""
+        """Return whether it is filled from the long-term memory; no reply changes it."""
         return self.mode is AccessMode.INPUT
 
     def is_output(self) -> bool:
-        """Filled by the model, and handed over."""
+        """Return whether it is filled by the model, and handed over."""
         return self.mode is AccessMode.OUTPUT
 
     def is_locked(self) -> bool:
-        """Set by the configuration; nothing changes it."""
+        """Return whether it is set by the configuration; nothing changes it."""
         return self.mode is AccessMode.LOCKED
 
     def is_per_turn(self) -> bool:
-        """Begins anew with each turn of a session."""
+        """Return whether it is reset in each turn of a session."""
         return self.mode is AccessMode.PER_TURN
 
 
 def prompt_field(mode: AccessMode = AccessMode.OUTPUT) -> PromptField:
-    """The mark for an annotation: `Annotated[str, prompt_field(mode=AccessMode.INPUT)]`."""
+    """Return the marker for an annotation: `Annotated[str, prompt_field(mode=AccessMode.INPUT)]`."""
     return PromptField(mode)
 
 
@@ -74,33 +74,33 @@ PerTurnField = Annotated[T, PromptField(AccessMode.PER_TURN)]
 
 @dataclass
 class JsonSerializable:
-    """A dataclass that is written as JSON."""
+    """A dataclass with conversion to and from JSON."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return dict(fields.to_json(self))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """As it was before `to_dict`; what is not there has its default."""
+        """Return the inverse of `to_dict`; missing fields have their defaults."""
         return fields.from_json(cls, data)
 
 
 @dataclass
 class PromptArgument(JsonSerializable):
-    """What a prompt is rendered with, and what a reply fills in."""
+    """The arguments that a prompt is rendered with, and that a reply fills."""
 
 
 @dataclass
 class LongtermMemory(JsonSerializable):
-    """What a conversation knows; `user_query` is the user's text."""
+    """The facts that a conversation has collected; `user_query` is the user's text."""
 
     user_query: str = field(default="", kw_only=True)
 
 
 @dataclass
 class DiskursInput(JsonSerializable):
-    """What a user says."""
+    """A user's message."""
 
     metadata: dict[str, Any] | None = field(default_factory=dict)
     user_query: str | None = ""
@@ -111,7 +111,7 @@ class DiskursInput(JsonSerializable):
 
 
 class Role(Enum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     ASSISTANT = "assistant"
@@ -123,7 +123,7 @@ class Role(Enum):
 
 
 class MessageType(Enum):
-    """Who sees a message: everybody, or conductors only."""
+    """The visibility of a message: for all agents, or for conductors only."""
 
     CONDUCTOR = "conductor"
     CONVERSATION = "conversation"
@@ -134,7 +134,7 @@ class MessageType(Enum):
 
 @dataclass
 class ChatMessage(JsonSerializable):
-    """Something that was said."""
+    """A message."""
 
     role: Role
     content: str | None = ""
@@ -147,7 +147,7 @@ class ChatMessage(JsonSerializable):
 
 
 class Conversation(Generic[T]):
-    """A conversation as code of a folder sees it. It does not change: `update` and `append` give another."""
+    """An immutable conversation, for code of a folder: `update` and `append` return another."""
 
     def __init__(
         self, *, prompt_argument: Any = None, longterm_memory: Any = None, chat: Sequence[ChatMessage] = (),
@@ -162,7 +162,7 @@ class Conversation(Generic[T]):
 
     @property
     def prompt_argument(self) -> Any:
-        """The arguments of who has the conversation: a copy."""
+        """A copy of the arguments of the agent that has the conversation."""
         return copy.deepcopy(self._prompt_argument)
 
     @property
@@ -172,16 +172,16 @@ class Conversation(Generic[T]):
 
     @property
     def longterm_memory(self) -> Any:
-        """What the conversation knows: a copy."""
+        """A copy of the long-term memory."""
         return copy.deepcopy(self._longterm_memory)
 
     def get_agent_longterm_memory(self, agent_name: str = "") -> Any:
-        """The older way to `longterm_memory`."""
+        """Return `longterm_memory`; the older form."""
         return self.longterm_memory
 
     @property
     def chat(self) -> list[ChatMessage]:
-        """What was said: a copy."""
+        """A copy of the messages."""
         return copy.deepcopy(list(self._chat))
 
     @property
@@ -191,7 +191,7 @@ class Conversation(Generic[T]):
 
     @property
     def active_agent(self) -> str:
-        """Who has the conversation."""
+        """The agent that has the conversation."""
         return self._active_agent
 
     @property
@@ -201,24 +201,24 @@ class Conversation(Generic[T]):
 
     @property
     def last_message(self) -> ChatMessage:
-        """What was said last. Raises ValueError."""
+        """The last message. Raises ValueError."""
         if not self._chat:
             raise ValueError("The chat is empty.")
         return copy.deepcopy(self._chat[-1])
 
     def is_empty(self) -> bool:
-        """Whether nothing was said."""
+        """Return whether there are no messages."""
         return not self._chat
 
     def render_chat(self, message_type: MessageType = MessageType.CONVERSATION) -> list[ChatMessage]:
-        """What was said, as far as it is seen by those who see this type."""
+        """Return the messages that are visible to readers of this type."""
         return [each for each in self.chat if message_type is MessageType.CONDUCTOR or each.type is message_type]
 
     def update(
         self, *, prompt_argument: Any = None, user_prompt_argument: Any = None, longterm_memory: Any = None,
         chat: Sequence[ChatMessage] | None = None, metadata: Mapping[str, Any] | None = None, active_agent: str | None = None,
     ) -> Conversation[T]:  # fmt: skip
-        """Another conversation with these in place of what is there."""
+        """Return another conversation with these values replaced."""
         given = prompt_argument if prompt_argument is not None else user_prompt_argument
         return Conversation(
             prompt_argument=self._prompt_argument if given is None else given,
@@ -232,24 +232,24 @@ class Conversation(Generic[T]):
     def append(
         self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = ""
     ) -> Conversation[T]:  # fmt: skip
-        """Another conversation with this said last."""
+        """Return another conversation with a message, or several, appended."""
         if isinstance(message, str):
             message = ChatMessage(role=Role(role) if isinstance(role, str) else role, content=message, name=name)
         utterances = [message] if isinstance(message, ChatMessage) else list(message)
         return self.update(chat=[*self._chat, *utterances])
 
     def update_longterm_memory(self, source: Any) -> Conversation[T]:
-        """Another conversation whose long-term memory has what this knows, by name."""
+        """Return another conversation with the fields of `source` merged into its long-term memory, by name."""
         known = fields.to_json(self._longterm_memory)
         merged = fields.merge(known, fields.to_json(source))
         return self.update(longterm_memory=fields.from_json(type(self._longterm_memory), merged))
 
     def update_agent_longterm_memory(self, agent_name: str, longterm_memory: Any) -> Conversation[T]:
-        """The older way to set the long-term memory."""
+        """Return another conversation with this long-term memory; the older form."""
         return self.update(longterm_memory=longterm_memory)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "prompt_argument": None if self._prompt_argument is None else fields.to_json(self._prompt_argument),
             "longterm_memory": None if self._longterm_memory is None else fields.to_json(self._longterm_memory),
@@ -261,7 +261,7 @@ class Conversation(Generic[T]):
 
 @dataclass
 class RoutingRule:
-    """A rule, as code makes one."""
+    """A routing rule."""
 
     name: str
     description: str
@@ -279,7 +279,7 @@ INVISIBLE = "[invisible]"
 
 @dataclass(frozen=True)
 class ToolDescription:
-    """What a model is told of a function, and what the conversation's metadata gives it."""
+    """The description of a function for models, and its parameters that the conversation's metadata fills."""
 
     name: str
     description: str
@@ -288,9 +288,9 @@ class ToolDescription:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any]) -> ToolDescription:
-        """What the docstring says: `:param name: text`, with `[invisible]` in the text for what no model sees, and `:return: text`.
+        """Read a docstring: `:param name: text`, with `[invisible]` in the text of parameters that no model sees, and `:return: text`.
 
-        A parameter that the docstring does not tell is left out; those that it tells are all needed.
+        Parameters that the docstring does not describe are left out; those that it describes are required.
         """
         utterances: list[str] = []
         parameters: dict[str, str] = {}
@@ -316,7 +316,7 @@ class ToolDescription:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON schema of its arguments."""
+        """The JSON schema of its arguments."""
         return {"type": "object", "properties": dict(self.arguments), "required": list(self.arguments), "additionalProperties": False}
 
 
@@ -326,7 +326,7 @@ def _annotations(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def tool(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a function as a tool; what models are told of it is in its docstring."""
+    """Mark a function as a tool; its docstring is its description for models."""
     described = ToolDescription.from_function(function)
     for name, value in (
         ("name", described.name),
@@ -339,7 +339,7 @@ def tool(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ToolDependency:
-    """What factories of tools are given: one is made by its `create(name=..., **parameters)`, if it has that, else of its parameters."""
+    """An object for factories of tools, created by its class's `create(name=..., **parameters)` if there is one, else by the class."""
 
     name: str
 
@@ -347,14 +347,14 @@ class ToolDependency:
 # --- sequences ------------------------------------------------------------------------------------------------------
 
 CallTool = Callable[..., Any]
-"""What a heuristic sequence is given: `await call_tool(function_name, arguments)`."""
+"""Passed to a heuristic sequence: `await call_tool(function_name, arguments)`."""
 
 
 class LLMClient(Protocol):
-    """What a heuristic sequence is given to ask its agent's model."""
+    """Passed to a heuristic sequence, to call its agent's model."""
 
     async def generate(self, conversation: Conversation[Any], tools: object = None) -> Conversation[Any]:
-        """The conversation with the model's reply said last."""
+        """Return the conversation with the model's reply appended."""
 
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Prompt arguments and long-term memories as data: who fills which field, and their way from and to JSON.
+"""Prompt arguments and long-term memories as data: access modes of fields, and conversion from and to JSON.
 
-Classes are known by their shape, a dataclass whose annotations may carry a mark, so that those of the real `diskurs` do as well as ours.
+Classes are recognised by their form, a dataclass whose annotations may have a marker, so that those of a real `diskurs` work as ours do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MARKS: tuple[tuple[str, Access], ...] = (
     ("is_locked", "locked"), ("is_input", "input"), ("is_per_turn", "per_turn"), ("is_output", "output"),
 )  # fmt: skip
 NOT_FILLED: frozenset[Access] = frozenset({"input", "locked"})
-"""What no reply changes."""
+"""Fields that no reply changes."""
 
 
 def hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, with their marks. Raises StepError."""
+    """Return the types of a dataclass's fields, with their markers. Raises StepError."""
     if not dataclasses.is_dataclass(cls):
-        raise StepError(f"{cls.__name__} is no dataclass; write @dataclass above it", code="bad_class")
+        raise StepError(f"{cls.__name__} is not a dataclass; write @dataclass above it", code="bad_class")
     try:
         resolved = get_type_hints(cls, localns=_namespace(cls), include_extras=True)
     except Exception as error:  # annotations are expressions
@@ -36,7 +36,7 @@ def hints(cls: type) -> dict[str, Any]:
 
 
 def _namespace(cls: type) -> dict[str, Any]:
-    """What the modules of a dataclass and its bases know: outside of the folder's code they are not found by their names."""
+    """Return the globals of the modules of a dataclass and its bases, which cannot be imported outside of the folder's code."""
     known: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         known |= getattr(vars(base).get("__init__"), "__globals__", {})
@@ -44,30 +44,30 @@ def _namespace(cls: type) -> dict[str, Any]:
 
 
 def accesses(cls: type) -> dict[str, Access]:
-    """Who fills each field."""
+    """Return the access mode of each field."""
     return {name: _access(hint) for name, hint in hints(cls).items()}
 
 
 def filled_by_replies(cls: type, locked: Collection[str] = ()) -> list[str]:
-    """The fields that a reply may fill, in their order; `locked` are those that the configuration sets."""
+    """Return the fields that a reply may fill, in their order; `locked` are those that the configuration sets."""
     return [name for name, access in accesses(cls).items() if access not in NOT_FILLED and name not in locked]
 
 
 def handed_over(cls: type, locked: Collection[str] = ()) -> list[str]:
-    """The fields that the long-term memory is given: those marked as output if there are any, else all but what is given to the agent."""
+    """Return the fields that go into the long-term memory: those marked as output if there are any, else all that replies fill."""
     outputs = [name for name, access in accesses(cls).items() if access == "output"]
     return outputs or filled_by_replies(cls, locked)
 
 
 def taken_from_memory(cls: type) -> list[str]:
-    """The fields that begin with what the long-term memory knows: those marked as input if any mark is there, else all."""
+    """Return the fields that start with values of the long-term memory: those marked as input if any field is marked, else all."""
     known = accesses(cls)
     is_marked = any(access != "plain" for access in known.values())
     return [name for name, access in known.items() if access == "input" or not is_marked]
 
 
 def merge(known: Mapping[str, JsonValue], given: Mapping[str, JsonValue], names: Iterable[str] | None = None) -> dict[str, JsonValue]:
-    """What is known, with what is given under the same names; null and "" say nothing, but false, 0 and [] do."""
+    """Return `known` updated with `given` under the same names; null and "" count as no value, but false, 0 and [] as values."""
     wanted = given.keys() if names is None else set(names)
     return {**known, **{name: value for name, value in given.items() if name in known and name in wanted and value not in (None, "")}}
 
@@ -76,7 +76,7 @@ def merge(known: Mapping[str, JsonValue], given: Mapping[str, JsonValue], names:
 
 
 def blank(cls: type, given: Mapping[str, JsonValue] | None = None) -> dict[str, JsonValue]:
-    """The defaults beside what is given; a field without one is empty, as its type is. Raises StepError."""
+    """Return the given values with defaults for the others; a field without a default is empty. Raises StepError."""
     needed = {
         each.name: empty(hints(cls)[each.name])
         for each in dataclasses.fields(cls)
@@ -86,12 +86,12 @@ def blank(cls: type, given: Mapping[str, JsonValue] | None = None) -> dict[str, 
 
 
 def merge_nested(cls: type, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The defaults of a dataclass, with what is given."""
+    """Return the given values with the defaults of a dataclass for the others."""
     return {**blank(cls, given), **given}
 
 
 def empty(hint: Any) -> Any:
-    """The empty value of a type."""
+    """Return the empty value of a type."""
     plain = plain_type(hint)
     origin = get_origin(plain) or plain
     makers = {str: "", int: 0, float: 0.0, bool: False}
@@ -101,7 +101,7 @@ def empty(hint: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """A dataclass, and what is in it, as JSON."""
+    """Return a dataclass and its contents as JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_json(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Enum):
@@ -114,12 +114,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[Made], data: Mapping[str, Any]) -> Made:
-    """The dataclass with this in it; what it does not know is left out. Raises StepError."""
+    """Return an instance of a dataclass with this data; unknown names are ignored. Raises StepError."""
     known = hints(cls)
     wanted = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init and each.name in data]
     try:
         return cls(**{name: _valued(known[name], data[name]) for name in wanted})
-    except StepError:  # of what is in it
+    except StepError:  # of a nested dataclass
         raise
     except Exception as error:  # whatever its own __post_init__ raises
         raise StepError(f"{cls.__name__} cannot be made: {type(error).__name__}: {error}", code="bad_class") from error
@@ -140,7 +140,7 @@ def _valued(hint: Any, value: Any) -> Any:
 
 
 def plain_type(hint: Any) -> Any:
-    """A type without its marks; of `Optional`, what it is if it is there, and of other unions the first."""
+    """Return a type without markers; of a union the first type but None."""
     origin = get_origin(hint)
     if origin is Annotated:
         return plain_type(get_args(hint)[0])
@@ -150,7 +150,7 @@ def plain_type(hint: Any) -> Any:
 
 
 def options(hint: Any) -> list[Any]:
-    """The types that a value may have, without marks."""
+    """Return the types that a value may have, without markers."""
     origin = get_origin(hint)
     if origin is Annotated:
         return options(get_args(hint)[0])
@@ -170,17 +170,19 @@ def _access(hint: Any) -> Access:
 
 
 def check_nesting(cls: type, importing: tuple[type, ...] = ()) -> None:
-    """Raises StepError for a dataclass that contains itself: the form of a reply, which shows all that is in it, would have no end."""
+    """Raise StepError for a dataclass that contains itself: the form of a reply, which shows nested fields, would be infinite."""
     for name, hint in hints(cls).items():
         item = item_class(plain_type(hint))
         if item in (cls, *importing):
-            raise StepError(f"{cls.__name__}.{name} makes {item.__name__} contain itself; a reply's form has an end", code="bad_class")
+            raise StepError(
+                f"{cls.__name__}.{name} makes {item.__name__} contain itself; the form of a reply would be infinite", code="bad_class"
+            )
         if item is not None:
             check_nesting(item, (*importing, cls))
 
 
 def item_class(plain: Any) -> type | None:
-    """The dataclass that a type is, or is a list of."""
+    """Return the dataclass that a type is, or is a list of."""
     if get_origin(plain) is list and get_args(plain):
         plain = plain_type(get_args(plain)[0])
     return plain if isinstance(plain, type) and dataclasses.is_dataclass(plain) else None

@@ -1,4 +1,4 @@
-"""What an agent's model is told, and how its replies are judged: the classes, templates and functions of its prompt."""
+"""An agent's prompt at run time: rendering of its templates, reading and validation of replies by its classes and functions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INVALID = "The values of your answer are not valid. Please correct them."
 
 @dataclass
 class DefaultConductorPromptArgument(PromptArgument):
-    """What a conductor without a class of its own is told, and answers."""
+    """The prompt argument of a conductor without a class of its own."""
 
     agent_descriptions: LockedField[dict[str, str]] = field(default_factory=dict)
     next_agent: OutputField[str] = ""
@@ -47,26 +47,26 @@ class DefaultConductorPromptArgument(PromptArgument):
 
 @dataclass(frozen=True)
 class Prompter:
-    """One agent's prompt, in a worker that runs its code."""
+    """The prompt of one agent, in a worker that runs its code."""
 
     context: StepContext
     name: str
 
     @cached_property
     def config(self) -> ConversationConfig:
-        """All agents."""
+        """The configuration of the folder."""
         return code_loading.config_of(self.context)
 
     @cached_property
     def agent(self) -> ConversationAgent:
-        """Whose it is."""
+        """The agent."""
         return self.config.agents[self.name]
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
     @cached_property
     def argument_class(self) -> type:
-        """Of the arguments, and of the replies."""
+        """The class of the arguments, and of the replies."""
         prompt = self.agent.prompt
         if prompt.argument and prompt.file:
             return self._class(prompt.file, prompt.argument)
@@ -75,7 +75,7 @@ class Prompter:
         return DefaultConductorPromptArgument if self.agent.kind == "conductor" else PromptArgument
 
     def arguments(self, state: ConversationState) -> dict[str, JsonValue]:
-        """Those it begins with: defaults, what the long-term memory knows, and what is locked."""
+        """Return the initial arguments: defaults, values of the long-term memory, and locked fields."""
         begun = fields.blank(self.argument_class)
         if self.agent.takes_memory:
             begun = fields.merge(begun, self.memory(state), fields.taken_from_memory(self.argument_class))
@@ -88,7 +88,7 @@ class Prompter:
         return {**arguments, **{name: value for name, value in locked.items() if name in arguments}}
 
     def check_names(self) -> None:
-        """Raises StepError if the configuration names a field that the agent's classes do not have."""
+        """Raise StepError if the configuration names a field that the agent's classes do not have."""
         own = fields.hints(self.argument_class)
         self._check_fields("lockedFields", self.agent.locked_fields, {**own, **self._system_arguments})
         if self.agent.kind == "multistep_finalizer":
@@ -103,7 +103,7 @@ class Prompter:
 
     @cached_property
     def _system_arguments(self) -> dict[str, JsonValue]:
-        """Of the system prompt, where they have a class of their own."""
+        """The arguments of the system prompt, if they have a class of their own."""
         prompt = self.agent.prompt
         if not (prompt.system_argument and prompt.file):
             return {}
@@ -111,7 +111,7 @@ class Prompter:
         return {**begun, **{name: value for name, value in self.agent.locked_fields.items() if name in begun}}
 
     def read(self, text: str, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """The arguments with what a reply says. Raises ReplyError with what is wrong."""
+        """Return the arguments updated by a reply. Raises ReplyError."""
         given = read_reply(text, self.argument_class, self.agent.locked_fields)
         updated = fields.merge(arguments, given)
         if self.agent.kind == "llm_compiler":
@@ -140,7 +140,7 @@ class Prompter:
             raise ReplyError(f"{chosen} cannot be routed to from this agent. Valid agents are: {self.agent.topics}")
 
     def is_final(self, arguments: Mapping[str, JsonValue]) -> bool:
-        """Whether a valid reply ends the agent's turn."""
+        """Return whether a valid reply ends the agent's turn."""
         if self.agent.kind == "llm_compiler":
             return plans.is_final(arguments)
         if self.agent.kind == "conductor" and not arguments.get("next_agent"):
@@ -149,12 +149,12 @@ class Prompter:
         return found is None or bool(code_loading.call(self.context, found, self.instance(arguments)))
 
     def instance(self, arguments: Mapping[str, JsonValue]) -> Any:
-        """The arguments as code of the folder sees them."""
+        """Return the arguments as an instance of their class, for code of the folder."""
         return fields.from_json(self.argument_class, arguments)
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        """What its model may call; one that makes plans calls nothing itself."""
+        """The tools that its model may call; a planning agent calls none itself."""
         return () if self.agent.kind == "llm_compiler" else self._described
 
     @cached_property
@@ -164,7 +164,7 @@ class Prompter:
     # --- texts ------------------------------------------------------------------------------------------------------
 
     def system(self, arguments: Mapping[str, JsonValue]) -> str:
-        """The system prompt, with the form that a reply is to have."""
+        """Return the system prompt, with the form of a reply."""
         prompt = self.agent.prompt
         context = {**arguments, **self._system_arguments, **self._shown_to_conductors()}
         if self.agent.kind == "llm_compiler":
@@ -179,7 +179,7 @@ class Prompter:
         return f"{rendered}\n\n{form}" if rendered else form
 
     def user(self, arguments: Mapping[str, JsonValue]) -> str:
-        """The user prompt for the arguments as they are now."""
+        """Return the user prompt for the current arguments."""
         return self._render("user", self.agent.prompt.user, {**arguments, **self._shown_to_conductors()})
 
     def _render(self, which: str, template: str | None, context: Mapping[str, JsonValue]) -> str:
@@ -192,7 +192,7 @@ class Prompter:
         except templates.TemplateError as error:
             raise StepError(f"{prompt}: {error}", code="bad_template") from error
         except MemoryError as error:
-            traceback.clear_frames(error.__traceback__)  # what they hold is needed to tell of it
+            traceback.clear_frames(error.__traceback__)  # their memory is needed to report the error
             raise StepError(f"{prompt}: its template ran out of memory{resource_limits.limit_note()}", code="bad_template") from None
 
     def _shown_to_conductors(self) -> dict[str, JsonValue]:
@@ -205,13 +205,13 @@ class Prompter:
     # --- long-term memory -------------------------------------------------------------------------------------------
 
     def memory(self, state: ConversationState) -> dict[str, JsonValue]:
-        """The long-term memory of the conductor that has or had the conversation."""
+        """Return the long-term memory of the conductor that has or had the conversation."""
         conductor = self.name if self.agent.kind == "conductor" else state.conductor
         key = memory_key(self.config.memory_of(conductor)) if conductor else next(iter(state.memories))
         return state.memories[key]
 
     def memory_instance(self, state: ConversationState) -> Any:
-        """The same, as code of the folder sees it."""
+        """Return the same as an instance of its class, for code of the folder."""
         conductor = self.name if self.agent.kind == "conductor" else state.conductor
         found = self.config.memory_of(conductor) if conductor else self.config.memory
         return fields.from_json(memory_class(self.context, found), self.memory(state))
@@ -219,7 +219,7 @@ class Prompter:
     # --- code -------------------------------------------------------------------------------------------------------
 
     def function(self, role: str) -> CodeReference | None:
-        """A function of its prompt.py; None if there is none and none was named. Raises StepError."""
+        """Return a function of its prompt.py; None if there is none and none was named. Raises StepError."""
         prompt = self.agent.prompt
         return code_loading.optional(self.context, prompt.file, prompt.names.get(role, role), is_named=role in prompt.names)
 
@@ -235,16 +235,16 @@ DEFAULTS: Mapping[tuple[str, str], str] = {
     ("llm_compiler", "system"): plans.SYSTEM,
     ("llm_compiler", "user"): plans.USER,
 }
-"""The templates of those who need none of their own."""
+"""(kind, prompt) → the template of agents that need none of their own."""
 
 
 def memory_key(of: CodeReference | None) -> str:
-    """What a long-term memory is kept under."""
+    """Return the key of a long-term memory."""
     return f"{of.file}:{of.name}" if of else "plain"
 
 
 def memory_class(context: StepContext, of: CodeReference | None) -> type:
-    """The class of a long-term memory."""
+    """Return the class of a long-term memory."""
     if of is None:
         return LongtermMemory
     found: type = code_loading.code_folder_of(context).load(of, code_loading.config_of(context).modules)
@@ -252,12 +252,12 @@ def memory_class(context: StepContext, of: CodeReference | None) -> type:
 
 
 def _shown(tool: ToolSchema) -> JsonValue:
-    """A tool as the prompt of a planning agent tells it."""
+    """Return a tool for the prompt of a planning agent."""
     return {"name": tool.name, "description": tool.description, "parameters": json.dumps(tool.parameters, ensure_ascii=False)}
 
 
 def _example(hint: Any) -> JsonValue:
-    """The empty value that a reply's form shows for a type; what is nested is shown too."""
+    """Return the empty value of a type in the form of a reply, with nested fields."""
     plain = fields.plain_type(hint)
     item = fields.item_class(plain)
     if item is not None:
