@@ -184,9 +184,7 @@ def test_the_first_rule_that_holds_chooses_without_a_model(stage: Stage) -> None
     result = stage.ask(labels={"priority": "high"})
 
     assert (result.status, result.usage.model_calls) == ("succeeded", 2)
-    assert result.warnings == [
-        "rule 'broken' of conductor 'conductor' is passed over: agents/conductor/rules.py:broken raised KeyError: 'x'"
-    ]
+    assert result.warnings == ["rule 'broken' of conductor 'conductor' is skipped: agents/conductor/rules.py:broken raised KeyError: 'x'"]
     (chosen,) = stage.steps(result.run_id, "diskurs.rules")
     assert (chosen.info["rule"], chosen.info["chosen_agent"]) == ("urgent", "helper")
 

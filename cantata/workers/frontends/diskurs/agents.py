@@ -27,7 +27,7 @@ from cantata.workers.models.dialects.call_parsing import ParsedCall, calls_of
 from cantata.workers.models.dialects.conversation import Message, conversation
 from cantata.workers.models.dialects.rounds import ModelRound
 from cantata.workers.models.dialects.tool_lookup import resolve
-from cantata.workers.models.model_calls import ask
+from cantata.workers.models.model_calls import call_models
 from cantata.workers.runtime.step_context import StepContext, text_input
 
 CALL_TIMEOUT_S = 60.0
@@ -106,7 +106,7 @@ async def diskurs_ask(context: StepContext) -> Outcome:
     config = code_loading.config_of(context)
     messages, rounds, known = await asyncio.to_thread(_messages, context, turn)
     is_closing = len(rounds) >= MAX_TOOL_ROUNDS
-    reply = await ask(
+    reply = await call_models(
         context, [model_of(config.llms[str(config.agents[turn.agent].llm)])], messages, timeout_s=CALL_TIMEOUT_S, tools=known,
         tool_choice="none" if known and is_closing else None, allow_empty=True, fresh=turn.trial > 1,
     )  # fmt: skip

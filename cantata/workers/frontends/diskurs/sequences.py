@@ -21,7 +21,7 @@ from cantata.workers.frontends.diskurs.conversation_state import ConversationSta
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.entities import ChatMessage, Conversation, Role
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_key
-from cantata.workers.models.model_calls import ask
+from cantata.workers.models.model_calls import call_models
 from cantata.workers.runtime.step_context import StepContext
 
 
@@ -89,7 +89,7 @@ class _LlmClient:
             raise ValueError(f"agent {prompter.name!r} has no llm")
         messages = [{"role": str(each.role), "content": each.content or ""} for each in conversation.render_chat()]
         found = prompter.config.llms[prompter.agent.llm]
-        reply = await ask(prompter.context, [agents.model_of(found)], messages, timeout_s=agents.CALL_TIMEOUT_S, allow_empty=True)
+        reply = await call_models(prompter.context, [agents.model_of(found)], messages, timeout_s=agents.CALL_TIMEOUT_S, allow_empty=True)
         self.usage += reply.usage
         return conversation.append(ChatMessage(role=Role.ASSISTANT, content=reply.text, name=prompter.name))
 

@@ -127,5 +127,5 @@ def test_a_class_that_is_no_dataclass_is_told() -> None:
     class Odd:
         pass
 
-    with pytest.raises(StepError, match="Odd is no dataclass; write @dataclass above it"):
+    with pytest.raises(StepError, match="Odd is not a dataclass; write @dataclass above it"):
         fields.hints(Odd)

@@ -235,8 +235,8 @@ class Conversation(Generic[T]):
         """Return another conversation with a message, or several, appended."""
         if isinstance(message, str):
             message = ChatMessage(role=Role(role) if isinstance(role, str) else role, content=message, name=name)
-        utterances = [message] if isinstance(message, ChatMessage) else list(message)
-        return self.update(chat=[*self._chat, *utterances])
+        added = [message] if isinstance(message, ChatMessage) else list(message)
+        return self.update(chat=[*self._chat, *added])
 
     def update_longterm_memory(self, source: Any) -> Conversation[T]:
         """Return another conversation with the fields of `source` merged into its long-term memory, by name."""
@@ -292,19 +292,19 @@ class ToolDescription:
 
         Parameters that the docstring does not describe are left out; those that it describes are required.
         """
-        utterances: list[str] = []
+        summary: list[str] = []
         parameters: dict[str, str] = {}
         current: str | None = None
         for line in map(str.strip, (inspect.getdoc(function) or "").splitlines()):
             if found := _PARAMETER.match(line):
                 current, parameters[found[1]] = found[1], found[2]
             elif found := _RETURN.match(line):
-                utterances.append(f"Returns: {found[1]}")
+                summary.append(f"Returns: {found[1]}")
                 current = None
             elif current and line:
                 parameters[current] += f" {line}"
             elif line:
-                utterances.append(line)
+                summary.append(line)
         hidden = tuple(name for name, text in parameters.items() if INVISIBLE in text)
         types = _annotations(function)
         shown = {
@@ -312,7 +312,7 @@ class ToolDescription:
             for name, text in parameters.items()
             if name not in hidden
         }
-        return cls(getattr(function, "__name__", "tool"), "\n".join(utterances), shown, hidden)
+        return cls(getattr(function, "__name__", "tool"), "\n".join(summary), shown, hidden)
 
     @property
     def schema(self) -> dict[str, Any]:

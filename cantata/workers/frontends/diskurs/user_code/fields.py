@@ -174,9 +174,7 @@ def check_nesting(cls: type, importing: tuple[type, ...] = ()) -> None:
     for name, hint in hints(cls).items():
         item = item_class(plain_type(hint))
         if item in (cls, *importing):
-            raise StepError(
-                f"{cls.__name__}.{name} makes {item.__name__} contain itself; the form of a reply would be infinite", code="bad_class"
-            )
+            raise StepError(f"{cls.__name__}.{name} makes {item.__name__} contain itself; replies of it have no end", code="bad_class")
         if item is not None:
             check_nesting(item, (*importing, cls))
 
