@@ -1,4 +1,4 @@
-"""JSON schemas whose patterns give up in time. With some patterns, a text makes `re` search for years, and nothing else runs meanwhile."""
+"""Validation by JSON schemas with a time-out for patterns: with some patterns, a text makes `re` search for years."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 
 PATTERN_TIMEOUT_S = 1.0
-"""How long one pattern may take."""
+"""Seconds that one pattern may take."""
 
 
 def errors_in(value: object, schema: object) -> Iterator[ValidationError]:
-    """All that a schema, which is one, finds wrong with a value."""
+    """Yield the errors of a value by a valid schema."""
     found: Iterator[ValidationError] = _Validator(schema).iter_errors(value)
     return found
 
 
 def _is_in(pattern: str, text: str) -> bool:
-    """Whether a pattern is found. Raises ValidationError if that is not known in time."""
+    """Return whether a pattern is found in a text. Raises ValidationError after the time-out."""
     try:
         return _compiled(pattern).search(text, timeout=PATTERN_TIMEOUT_S, concurrent=True) is not None
     except TimeoutError:
-        raise ValidationError(f"the pattern {pattern!r} searched this text for more than {PATIENCE_S:g} s") from None
+        raise ValidationError(f"the pattern {pattern!r} searched this text for more than {PATTERN_TIMEOUT_S:g} s") from None
 
 
 def _pattern(_validator: object, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
     try:
         if isinstance(instance, str) and not _is_in(pattern, instance):
             yield ValidationError(f"{instance!r} does not match {pattern!r}")
-    except ValidationError as late:
-        yield late
+    except ValidationError as timeout:
+        yield timeout
 
 
 def _pattern_properties(validator: Any, patterns: dict[str, object], instance: object, _schema: object) -> Iterator[ValidationError]:
@@ -43,8 +43,8 @@ def _pattern_properties(validator: Any, patterns: dict[str, object], instance: o
         try:
             if _is_in(pattern, key):
                 yield from validator.descend(value, subschema, path=key, schema_path=pattern)
-        except ValidationError as late:
-            yield late
+        except ValidationError as timeout:
+            yield timeout
 
 
 @lru_cache(maxsize=512)

@@ -1,1 +1,1 @@
-"""Pure: from definitions to graphs and canvases."""
+"""Pure functions that turn definitions and requests into graphs and canvases."""

@@ -1,7 +1,7 @@
-"""Evaluation of a JMESPath tree, counted: what it looks at and what it makes stay within bounds.
+"""Evaluation of JMESPath trees with limits on the values visited and the output produced.
 
-JMESPath shares what it builds, so `[@,@] | [@,@] | ...` is small in memory and grows exponentially once it is compared or written out.
-Two things are counted: values looked at, and bytes of JSON made. Texts count one value for each kB where they are only looked at.
+JMESPath shares the values that it builds, so `[@,@] | [@,@] | ...` is small in memory and grows exponentially once it is compared or
+serialised. Two things are counted: values visited, and bytes of JSON produced. A text that is only visited counts one value for each kB.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from jmespath import functions, visitor
 from cantata.models.definitions import Limits
 from cantata.models.values import JsonValue
 
-_LIMITS = Limits()  # the defaults, for who names no others
-MAX_DEPTH = 255  # levels of a value that an expression makes; pydantic takes no more in an output
+_LIMITS = Limits()  # the default limits
+MAX_DEPTH = 255  # levels of a value that an expression produces; pydantic accepts no more in an output
 
 FUNCTIONS: Mapping[str, Any] = functions.Functions.FUNCTION_TABLE
-"""Name → its parameters."""
+"""Function name → its parameters."""
 
 Node = dict[str, Any]  # the library's trees are dicts: {"type", "value", "children"}
 
-_CONSTANT_COST = frozenset({"length", "type", "not_null", "to_array"})  # their cost does not depend on how large an argument is
+_CONSTANT_COST = frozenset(
+    {"length", "type", "not_null", "to_array"}
+)  # functions whose cost does not depend on the size of their arguments
 _CALL = 3  # a call, or a comparison within lists and objects, takes as long as three visits
 _SORTING = 20  # comparisons of one element among a million
 _COMPARISONS = {"sort": _SORTING, "max": 1, "min": 1}
 
 
 class EvaluationLimitError(ValueError):
-    """An expression looks at more, or makes more, than it may; `setting` is what would allow it, if anything does."""
+    """An expression visits or produces more than its limit; `setting` names the limit that can be raised, if one can."""
 
     def __init__(self, message: str, setting: str = "") -> None:
         super().__init__(f"{message} ({setting})" if setting else message)
@@ -40,7 +42,7 @@ class EvaluationLimitError(ValueError):
 
 @dataclass(slots=True)
 class EvaluationBudget:
-    """What is left to the expressions of one step. Each evaluation takes from it."""
+    """The remaining limits of the expressions of one step. Each evaluation uses some of them up."""
 
     nodes: int = _LIMITS.expression_nodes
     bytes: int = _LIMITS.expression_bytes
@@ -54,13 +56,13 @@ class EvaluationBudget:
         """Count values that are looked at. Raises BoundError."""
         self.nodes_left -= values
         if self.nodes_left < 0:
-            raise EvaluationLimitError(f"it looks at more than {self.nodes:,} values", "limits.expression_nodes")
+            raise EvaluationLimitError(f"it visits more than {self.nodes:,} values", "limits.expression_nodes")
 
     def count_output(self, size: int) -> None:
         """Count bytes of JSON that are made. Raises BoundError."""
         self.bytes_left -= size
         if self.bytes_left < 0:
-            raise EvaluationLimitError(f"it makes more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
+            raise EvaluationLimitError(f"it produces more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
 
     def count_value(self, value: JsonValue) -> None:
         """Count a value as it is written out, each part as often as it is in it. Raises BoundError."""
@@ -68,10 +70,10 @@ class EvaluationBudget:
 
 
 def _json_size(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the bytes of a list or object as JSON and the levels below it. `known` holds those of parts that may occur 2³⁰ times."""
+    """Return the bytes of a list or object as JSON and the levels below it. `known` holds the results for parts, which may occur 2³⁰ times."""
     size, height = known.get(id(value), (0, 0))
     if depth + height > MAX_DEPTH:
-        raise EvaluationLimitError(f"it makes what is nested more than {MAX_DEPTH} levels deep")
+        raise EvaluationLimitError(f"its output is nested more than {MAX_DEPTH} levels deep")
     if size:
         return size, height
     size = 2 + len(value) + (3 * len(value) + sum(map(len, value)) if isinstance(value, dict) else 0)
@@ -93,7 +95,7 @@ def _text_size(text: str) -> int:
 
 
 def is_true(value: JsonValue) -> bool:
-    """JMESPath's truth."""
+    """Return whether a value is true by JMESPath's rules."""
     return not (value is None or value is False or value in ("", [], {}))
 
 
@@ -105,7 +107,7 @@ def evaluate(tree: Node, root: dict[str, JsonValue], budget: EvaluationBudget) -
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | None]:
-    """An ordering that is null between a text and a number, as in JMESPath's specification; the library raises TypeError."""
+    """Return an ordering that gives null for a text and a number, as in JMESPath's specification; the library raises TypeError."""
     return lambda left, right: compare(left, right) if isinstance(left, str) == isinstance(right, str) else None
 
 
@@ -121,7 +123,7 @@ def _kilobytes(value: object) -> int:
 
 
 def _equal(left: Any, right: Any, budget: EvaluationBudget) -> bool:
-    """Python's `==`, counted."""
+    """Compare by Python's `==`, and count the visits."""
     budget.count_visits(_CALL + min(_kilobytes(left), _kilobytes(right)))
     if left is right:
         return True
@@ -133,7 +135,7 @@ def _equal(left: Any, right: Any, budget: EvaluationBudget) -> bool:
 
 
 class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships no types
-    """JMESPath's functions, counted; null where null stands for an argument that has to be of some type."""
+    """JMESPath's functions with counting. They return null if an argument that must have a type is null."""
 
     def __init__(self, budget: EvaluationBudget) -> None:
         super().__init__()
@@ -152,7 +154,7 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
         return value
 
     def _count_argument(self, argument: object, comparisons: int) -> None:
-        """Count an argument that is gone through: its elements, and their texts if they are compared."""
+        """Count an argument whose elements are visited, and their texts if they are compared."""
         if isinstance(argument, str):
             self._budget.count_visits(_kilobytes(argument))
         elif isinstance(argument, list | dict):
@@ -172,16 +174,16 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
     @functions.signature(*FUNCTIONS["contains"]["signature"])  # type: ignore[untyped-decorator]  # as above
     def _func_contains(self, subject: list[JsonValue] | str, search: JsonValue) -> bool:
         if isinstance(subject, str):
-            return search in subject  # type: ignore[operator]  # TypeError is told as that
+            return search in subject  # type: ignore[operator]  # the TypeError is reported
         return any(_equal(each, search, self._budget) for each in subject)
 
     @functions.signature(*FUNCTIONS["to_string"]["signature"])  # type: ignore[untyped-decorator]  # as above
     def _func_to_string(self, arg: JsonValue) -> str:
         if not isinstance(arg, str):
-            self._budget.count_value(arg)  # before it is written out
+            self._budget.count_value(arg)  # before it is serialised
         text: str = super()._func_to_string(arg)
         if not isinstance(arg, str):
-            self._budget.count_output(len(text))  # escapes count_output it longer
+            self._budget.count_output(len(text))  # escapes make it longer
         return text
 
     @functions.signature(*FUNCTIONS["join"]["signature"])  # type: ignore[untyped-decorator]  # as above
@@ -197,7 +199,7 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
 
 
 class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath ships no types
-    """The library's interpreter, counted, with the tolerant forms as further kinds of node."""
+    """The library's interpreter with counting, and with the tolerant forms as further kinds of nodes."""
 
     def __init__(self, root: dict[str, JsonValue], budget: EvaluationBudget) -> None:
         super().__init__(visitor.Options(custom_functions=_Functions(budget)))

@@ -1,19 +1,19 @@
-"""JMESPath and its tolerant forms.
+"""Parser and evaluator of expressions: JMESPath with tolerant forms.
 
     form                                meaning
     ----------------------------------  ------------------------------------------------------------------------------------
     `$`, `$.a.b`, `$['a']`              a path from the root, also inside filters and after pipes
     `a OR b`                            the first operand that is not null: 0, '', [] and false are kept
     `a AND b`                           b where both are true, else false
-    `n > -1.5`, `not_null(n, 0)`        a number, wherever an operand may stand
+    `n > -1.5`, `not_null(n, 0)`        a number, wherever an operand may occur
     `ok == true`, `x OR null`, `true`   true, false and null, beside a comparison, OR or AND, or alone; elsewhere they are fields
     `list-files.x`, `2nd.x`             a known name, though JMESPath wants it in double quotes
-    `read.output`                       all of `read`, where that is no object with a key `output`
-    `length(missing)`                   null: a function is not run on null where it cannot use it
+    `read.output`                       all of `read`, if that is not an object with a key `output`
+    `length(missing)`                   null: a function is not called with null for a typed argument
 
 OR and AND bind loosest of all: each operand is a whole JMESPath expression, pipes included. Where only truth counts (a condition, a filter,
-`!`, an operand of AND) and after a comparison, `a OR b` asks whether either holds, as `||` does. Everything else is JMESPath as the
-jmespath library has it; so `'a' < 'b'` is true, where the specification says null.
+`!`, an operand of AND) and after a comparison, `a OR b` is true if either operand is, like `||`. All else is JMESPath as the jmespath
+library implements it; so `'a' < 'b'` is true, although the specification says null.
 
 Sources: A2E's seed page, protocol page and cookbook, whose dialects differ.
 """
@@ -41,8 +41,8 @@ _Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "va
 _Token = dict[str, Any]
 
 _MAX_TREE_DEPTH = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
-MAX_LENGTH = 100_000  # characters of an expression; it takes a hundred times their memory to read them
-_USUAL_LENGTH = 200  # characters of an expression that is kept when it was read: 2,048 of them take at most 50 MB
+MAX_LENGTH = 100_000  # characters of an expression; parsing takes a hundred times their memory
+_CACHED_LENGTH = 200  # characters of an expression that is cached when it is parsed: 2,048 of them take at most 50 MB
 _MAX_QUOTE = 200  # characters of an expression in a message
 _CONSTANTS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None}
 _WORDS = {"OR": "word_or", "AND": "word_and"}
@@ -66,18 +66,18 @@ _SYMBOLS: Mapping[str, str] = {
     **{"[]": "flatten", "[?": "filter", "[": "lbracket", "$": "root", "|": "pipe", "&": "expref", "||": "or", "&&": "and", "!": "not"},
     **{"==": "eq", "!=": "ne", "<": "lt", "<=": "lte", ">": "gt", ">=": "gte"},
 }
-_HAND_ON = ("or_expression", "and_expression", "word_or", "word_and")  # nodes whose value is one of their operands
+_PASS_OPERAND = ("or_expression", "and_expression", "word_or", "word_and")  # nodes whose value is one of their operands
 _OPERAND_ENDS = frozenset(
     {"unquoted_identifier", "quoted_identifier", "literal", "number", "root", "current", "star", "flatten", "rbracket", "rparen", "rbrace"}
 )
 
 
 class ExpressionError(ValueError):
-    """An expression cannot be read, or not be evaluated on this root; the message quotes it and says what to do."""
+    """An expression cannot be parsed, or cannot be evaluated on this root. The message quotes it and says what to do."""
 
 
 class ExpressionLimitError(ExpressionError):
-    """An expression looks at more, or makes more, than a step's expressions may."""
+    """An expression visits or produces more than the limits of a step allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class Expression:
     text: str
     """As written."""
     roots: frozenset[str]
-    """The names it reads from the root. `@`, `$` and `*` alone name nobody: they give what is there."""
+    """The names that it reads from the root. `@`, `$` and `*` alone name nothing: they return whatever exists."""
     inputs: frozenset[str]
-    """The keys it reads of `input`, where no known name hides that."""
+    """The keys of `input` that it reads, unless `input` is a known name."""
     _tree: _Node = field(repr=False, compare=False)
 
     def evaluate(self, root: Mapping[str, JsonValue], budget: EvaluationBudget | None = None) -> JsonValue:
@@ -100,7 +100,7 @@ class Expression:
         return self._visit(self._tree, root, budget)
 
     def is_true(self, root: Mapping[str, JsonValue], budget: EvaluationBudget | None = None) -> bool:
-        """Whether it holds: JMESPath's truth, in which null, false, "", [] and {} are false and all else true, 0 and "false" too.
+        """Return whether it is true by JMESPath's rules: null, false, "", [] and {} are false, all else is true, 0 and "false" too.
 
         Raises ExpressionError as `evaluate` does.
         """
@@ -120,23 +120,24 @@ class Expression:
 
 
 def parse(text: str, names: Collection[str] = ()) -> Expression:
-    """The expression that `text` spells; `names` are the known names of the root, such as node ids.
+    """Parse an expression. `names` are the known names of the root, such as node ids.
 
-    A known name needs no quotes for hyphens or a leading digit; one of digits only needs them, save before `.` or `[`, after `.`, or alone.
+    A known name needs no quotes for hyphens or a leading digit. A name of digits only needs them, except before `.` or `[`, after `.`, or
+    alone.
 
-    Raises ExpressionError for every fault that shows without data: syntax, unknown functions, numbers of arguments.
+    Raises ExpressionError for every fault that can be found without data: syntax, unknown functions, wrong numbers of arguments.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(
             f"expression {_quoted(text)} has {len(text):,} characters; {MAX_LENGTH:,} are allowed: split it over several steps"
         )
     known = names if isinstance(names, frozenset) else frozenset(names)
-    if len(text) > _USUAL_LENGTH or "\\" in text:
+    if len(text) > _CACHED_LENGTH or "\\" in text:
         return _parse(text, known)
     try:
         return _parse_usual(text, known.intersection(_words(text)))
     except ExpressionError:
-        return _parse(text, known)  # whose faults know all names
+        return _parse(text, known)  # its messages consider all names
 
 
 def _parse(text: str, names: frozenset[str]) -> Expression:
@@ -154,7 +155,7 @@ def _parse(text: str, names: frozenset[str]) -> Expression:
 
 
 def _words(text: str) -> Iterator[str]:
-    """All that may be a name in a text without backslashes, and more: so that what is kept does not depend on all names of a chain."""
+    """Yield all that may be a name in a text without backslashes, and more, so that the cache does not depend on all names of a chain."""
     yield from _WORD.findall(text)
     for quote in "\"'`":
         yield from map(str.lstrip, text.split(quote))
@@ -164,7 +165,7 @@ def _words(text: str) -> Iterator[str]:
 _parse_usual = lru_cache(maxsize=2048)(_parse)  # a run's expressions are parsed again for each of its steps
 
 
-# Words of the errors
+# Error messages
 
 _QUOTES = "a text goes in 'single quotes', a field of odd spelling in \"double quotes\""
 
@@ -187,7 +188,7 @@ def _syntax_fault(error: exceptions.ParseError) -> str:
 
 def _type_fault(error: exceptions.JMESPathTypeError) -> str:
     found = functions.TYPES_MAP.get(error.actual_type, error.actual_type)
-    return f"{error.function_name}() was given {found} where it takes {' or '.join(error.expected_types)}; mend the path or the data"
+    return f"{error.function_name}() was given {found} where it takes {' or '.join(error.expected_types)}; correct the path or the data"
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
@@ -199,7 +200,7 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 
 def _scan(text: str, names: frozenset[str]) -> list[_Token]:
-    """The library's tokens of `text`, and `root`, `word_or` and `word_and`, each with its place."""
+    """Return the tokens of `text` with their positions: the library's types, and `root`, `word_or` and `word_and`."""
     tokens: list[_Token] = []
     for found in _lexemes(text):
         before = tokens[-1]["type"] if tokens else ""
@@ -231,7 +232,7 @@ def _scan_fault(character: str) -> str:
 
 
 def _read(found: re.Match[str], before: str, names: frozenset[str]) -> tuple[str, JsonValue]:
-    """A token's type and value. Raises ValueError with the fault."""
+    """Return a token's type and value. Raises ValueError with the fault."""
     lexeme = found[0]
     match found.lastgroup:
         case "raw":
@@ -251,15 +252,15 @@ def _read(found: re.Match[str], before: str, names: frozenset[str]) -> tuple[str
 
 
 def _json_literal(text: str) -> JsonValue:
-    for json_text in (text, f'"{text.lstrip()}"'):  # the second is JMESPath's old rule (JEP-12): what is no JSON is a text
+    for json_text in (text, f'"{text.lstrip()}"'):  # the second is JMESPath's old rule (JEP-12): text that is not JSON is a string
         with suppress(ValueError):
             value: JsonValue = json.loads(json_text)
             return value
-    raise ValueError("what stands in backticks is no JSON; a text goes in 'single quotes'")
+    raise ValueError("the text in backticks is not JSON; a text goes in 'single quotes'")
 
 
 def _is_name(number: re.Match[str], before: str, names: frozenset[str]) -> bool:
-    """Whether a number is the id of a node: where no number can stand."""
+    """Return whether a number is the id of a node: it is one where no number can occur."""
     if number[0] not in names:
         return False
     after = number.string[number.end() :].lstrip()[:1]
@@ -273,7 +274,7 @@ def _word_type(word: str, before: str, names: frozenset[str]) -> str:
         return "quoted_identifier" if word in _CONSTANTS else "unquoted_identifier"
     if _IDENTIFIER.fullmatch(word):
         return "unquoted_identifier"
-    raise ValueError(f"{word!r} is no known name{_nearest(word, names)}; {_QUOTES}")
+    raise ValueError(f"{word!r} is not a known name{_nearest(word, names)}; {_QUOTES}")
 
 
 # Tokens to a tree
@@ -284,20 +285,20 @@ def _test(node: _Node) -> _Node:
 
 
 def _settled(operand: _Node) -> _Node:
-    """An operand, which is a constant if it is one of their bare words."""
+    """Return an operand; the bare words true, false and null become constants."""
     constant: _Node = ast.literal(_CONSTANTS[operand["value"]]) if operand.get("bare") else operand
     return constant
 
 
 def _is_condition(node: _Node) -> bool:
-    """Whether a node can only tell true from false."""
+    """Return whether the value of a node can only be true or false."""
     if node["type"] in ("or_expression", "and_expression", "word_and"):
         return all(_is_condition(child) for child in node["children"])
     return node["type"] in ("comparator", "not_expression")
 
 
 def _call_fault(call: _Node) -> str | None:
-    """What is wrong with a function call, whatever its data."""
+    """Return what is wrong with a function call, whatever its data; None if nothing is."""
     name, given = call["value"], call["children"]
     if name not in FUNCTIONS:
         return f"there is no function {name}(){_nearest(name, FUNCTIONS)}"
@@ -307,12 +308,12 @@ def _call_fault(call: _Node) -> str | None:
         return f"{name}() takes {'at least ' if many else ''}{len(taken)} argument{'s' if len(taken) > 1 else ''}, not {len(given)}"
     for place, (argument, parameter) in enumerate(zip_longest(given, taken, fillvalue=taken[-1]), 1):
         if ("expref" in parameter["types"]) != (argument["type"] == "expref"):
-            return f"argument {place} of {name}() is to be {'an &expression' if 'expref' in parameter['types'] else 'a value, without &'}"
+            return f"argument {place} of {name}() must be {'an &expression' if 'expref' in parameter['types'] else 'a value, without &'}"
     return None
 
 
 class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships no types
-    """The library's parser, with the tolerant forms as further tokens of its grammar."""
+    """The library's parser with the tolerant forms as further tokens of its grammar."""
 
     BINDING_POWER: Mapping[str, float] = {**parser.Parser.BINDING_POWER, "root": 0, "word_or": 0.25, "word_and": 0.5}  # a pipe has 1
 
@@ -388,8 +389,8 @@ class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships 
         return node
 
 
-class _Place(IntEnum):
-    """What a part of an expression is applied to."""
+class _Scope(IntEnum):
+    """The value that a part of an expression is applied to."""
 
     ELSEWHERE = 0
     INPUT = 1
@@ -400,7 +401,7 @@ class _Place(IntEnum):
 
 
 class _Survey:
-    """Walks a tree once: gathers the names read from the root, and gives `X.output` its meaning for known names."""
+    """One walk over a tree: collects the names read from the root, and marks `X.output` of known names."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
         self.roots: set[str] = set()
@@ -409,7 +410,7 @@ class _Survey:
         self._names = names
 
     def read(self, node: _Node, place: _Place = _Place.ROOT, depth: int = 0) -> _Place:
-        """What the node's value is, if it is applied to `place`. Raises RecursionError for a tree too deep to be evaluated."""
+        """Return the kind of the node's value, if it is applied to `place`. Raises RecursionError for a tree too deep to be evaluated."""
         if depth > _MAX_TREE_DEPTH:
             raise RecursionError
         match node["type"]:
@@ -435,7 +436,7 @@ class _Survey:
                 raise _fault(self._text, node["start"], "an &expression can only be an argument of a function such as sort_by()")
             case kind:
                 operands = self._read_all(node["children"], place, depth)
-                return operands if kind in _HAND_ON else _Place.ELSEWHERE
+                return operands if kind in _PASS_OPERAND else _Place.ELSEWHERE
 
     def _read_field(self, node: _Node, place: _Place) -> _Place:
         if place is _Place.ROOT:

@@ -105,7 +105,7 @@ def _way_back(node: str, start: str, before: Mapping[str, str]) -> list[str]:
 
 
 class Reachability:
-    """Answers whether one node leads to another, for all pairs at once."""
+    """An index of whether one node leads to another, for all pairs."""
 
     def __init__(self, nodes: Iterable[str], successors: Successors) -> None:
         self._bits: dict[str, int] = {}
@@ -119,5 +119,5 @@ class Reachability:
             self._reached.update(dict.fromkeys(group, reached))
 
     def leads(self, source: str, target: str) -> bool:
-        """Whether there is a way; of no steps too."""
+        """Return whether there is a path from source to target; a path of no edges counts."""
         return bool(self._reached[source] >> self._bits[target] & 1)

@@ -1,4 +1,4 @@
-"""Finds the JSON objects in what a model wrote, and mends them where they are almost JSON."""
+"""Finds JSON objects in texts of models, and repairs those that are almost JSON."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pydantic import ConfigDict, TypeAdapter
 from cantata.models.values import JsonValue
 from cantata.planning import lenient_json
 
-_START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` of prose are no objects
+_START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
 _FENCE = re.compile(r"(?:```[\w-]*)?")
-_AFTER = " \n\r\t`}],;"  # models like to close once more than they opened
+_AFTER = " \n\r\t`}],;"  # models often close once more than they opened
 
 MAX_OBJECT_STARTS = 1000
-"""Each that is no object costs a look through all the text before it: a reply of a megabyte, written for that, took over a minute."""
+"""Each start that is not an object costs a scan of all the text before it: a reply of a megabyte, written for that, took over a minute."""
 
-_DECODER = json.JSONDecoder(strict=False)  # raw newlines in texts are read as they are
+_DECODER = json.JSONDecoder(strict=False)  # raw newlines in texts are allowed
 _OBJECT = TypeAdapter(dict[str, JsonValue], config=ConfigDict(allow_inf_nan=False))
 
 
 class FoundObject(NamedTuple):
-    """An object, and whether it is all there is, save a fence around it."""
+    """An object, and whether it is the whole text, a fence around it aside."""
 
     value: dict[str, JsonValue]
     is_whole_text: bool
 
 
 def only_object(text: str) -> dict[str, JsonValue] | None:
-    """The object that the text is; None if it is anything else, or has words around the object."""
+    """Return the object that the text consists of; None if there is none, or other text around it."""
     return next((found.value for found in objects_in(text) if found.is_whole_text), None)
 
 
 def objects_in(text: str) -> Iterator[FoundObject]:
-    """The objects in the text, in order, without those inside of others. Raises nothing, whatever the text.
+    """Yield the outermost objects in the text, in order. Raises nothing, whatever the text.
 
-    Fences, words around, trailing or missing commas, raw newlines, other quotes, unescaped quotes and the want of the last brace are
-    mended. One that breaks off in the middle is no object, nor is anything in it: half of what was asked for is not to be done. Behind
-    MAX_OBJECT_STARTS beginnings of objects nothing is looked for.
+    Repaired are fences, surrounding words, trailing or missing commas, raw newlines, other quotes, unescaped quotes and a missing last brace.
+    A truncated object is skipped with all that is in it: half of a request must not be executed. The search ends after MAX_OBJECT_STARTS
+    possible starts of objects.
     """
     if _is_other_json(text):
         return
@@ -56,7 +56,7 @@ def objects_in(text: str) -> Iterator[FoundObject]:
 
 
 def is_object(value: object) -> bool:
-    """Whether it can be stored and sent as a JSON object: not too deep, numbers finite, texts whole."""
+    """Return whether a value can be stored and sent as a JSON object: not too deep, numbers finite, texts valid UTF-8."""
     try:
         _OBJECT.validate_python(value)
         json.dumps(value, ensure_ascii=False).encode()
@@ -66,7 +66,7 @@ def is_object(value: object) -> bool:
 
 
 def _is_other_json(text: str) -> bool:
-    """Whether it is a list, a text, a number: objects in it are parts of a whole."""
+    """Return whether the text is JSON other than an object: objects in a list or text are parts of it."""
     try:
         return not isinstance(_DECODER.decode(text), dict)
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def _is_other_json(text: str) -> bool:
 
 
 def _decoded(text: str, first: int) -> tuple[dict[str, JsonValue], int] | None:
-    """The object that begins there, and where it ends, if it is one without mending."""
+    """Return the object that begins there and its end, if it needs no repair."""
     try:
         return cast("tuple[dict[str, JsonValue], int]", _DECODER.raw_decode(text, first))
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def _decoded(text: str, first: int) -> tuple[dict[str, JsonValue], int] | None:
 
 
 def _repaired(text: str, first: int) -> tuple[dict[str, JsonValue] | None, int]:
-    """The object that begins there, if it can be mended, and where the search goes on."""
+    """Return the object that begins there, if it can be repaired, and the position at which the search continues."""
     reader = lenient_json.LenientReader(text, first)
     try:
         return reader.object(), reader.position

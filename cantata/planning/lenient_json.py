@@ -1,7 +1,7 @@
-"""Reads an object that is almost JSON, as models write it.
+"""A reader of objects that are almost JSON, as models write them.
 
 Repair libraries were tried (json-repair 0.64): in an object with one comma too many they drop the newline at the end of a text, split
-characters outside the basic plane and lose backslashes. Arguments of tools are code and file contents, so here a text stays as it is.
+characters outside the basic plane and lose backslashes. Arguments of tools are code and file contents, so this reader keeps texts unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TruncatedError(ValueError):
 
 
 class LenientReader:
-    """Reads objects of a text; `position` is how far it came, also after an error."""
+    """A reader of the objects in a text; `position` is how far it has read, also after an error."""
 
     def __init__(self, text: str, position: int = 0) -> None:
         self._text = text
@@ -84,7 +84,7 @@ class LenientReader:
         return _unescaped(key[1:-1]) if key[0] in _CLOSING_QUOTES else key
 
     def _quoted(self, after: re.Pattern[str]) -> str:
-        """The text in quotes that begins here: it ends at the first quote behind which comes what may come `after` it."""
+        """Read the quoted text that begins here: it ends at the first quote that is followed by a match of `after`."""
         first = self.position + 1
         shut = re.compile(rf"\\.|{_CLOSING_QUOTES[self._next()]}", re.DOTALL)
         for mark in shut.finditer(self._text, first):
@@ -118,7 +118,7 @@ class LenientReader:
 
 
 def _unescaped(raw: str) -> str:
-    """The text, with its escapes read; a backslash that escapes nothing stays."""
+    """Return the text with its escapes decoded; a backslash that escapes nothing stays."""
     return cast(str, json.loads(f'"{_ESCAPE_OR_QUOTE.sub(_escaped, raw)}"', strict=False))
 
 

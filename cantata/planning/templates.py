@@ -1,4 +1,4 @@
-"""Texts with gaps: known `{placeholders}`, prompt instructions, and Jinja in its sandbox."""
+"""Templates: texts with `{placeholders}`, prompt instructions, and sandboxed Jinja."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INPUT = "{input}"
 
 
 class TemplateError(ValueError):
-    """A Jinja template cannot be read or rendered; `line` is where, if that is known."""
+    """A Jinja template cannot be parsed or rendered; `line` is the line, if it is known."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message if line is None else f"line {line}: {message}")
@@ -27,23 +27,23 @@ class TemplateError(ValueError):
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """The template with `{name}` replaced for each name in `values`, in one pass.
+    """Return the template with `{name}` replaced for each name in `values`, in one pass.
 
-    Every other brace stays as it is, and a text that was put in is not looked at again: templates hold JSON, and users type braces.
+    All other braces stay, and inserted texts are not scanned again: templates contain JSON, and users type braces.
     """
     return _PLACEHOLDER.sub(lambda gap: values.get(gap[1], gap[0]), template)
 
 
 def names(template: str) -> list[str]:
-    """What stands in braces in a template, each once."""
+    """Return the placeholders of a template, each once."""
     return list(dict.fromkeys(_PLACEHOLDER.findall(template)))
 
 
 def instruct(instruction: str, text: str, values: Mapping[str, str] | None = None) -> tuple[str, bool]:
-    """The prompt that an instruction makes of its input, and whether it uses the input at all.
+    """Return the prompt of an instruction for an input, and whether the instruction uses the input.
 
-    An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; one without it stands
-    alone. `values` fill its other placeholders. Source: PromptChain.
+    An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; without `{input}` it is
+    the whole prompt. `values` fill its other placeholders. Source: PromptChain.
     """
     gaps = {**(values or {}), "input": text}
     head, placeholder, tail = instruction.rstrip().rpartition(_INPUT)
@@ -53,23 +53,23 @@ def instruct(instruction: str, text: str, values: Mapping[str, str] | None = Non
 
 
 def check(template: str) -> list[str]:
-    """The other templates that a Jinja template includes, imports or extends, by name.
+    """Return the names of the templates that a Jinja template includes, imports or extends.
 
-    Raises TemplateError, with the line, if it has a fault that shows without data: syntax, unknown filters and tests.
+    Raises TemplateError, with the line, for faults that can be found without data: syntax, unknown filters and tests.
     """
     _compiled(template, ())
     found = list(jinja2.meta.find_referenced_templates(_ENVIRONMENT.parse(template)))
     if None in found:
-        raise TemplateError("which template it includes is worked out when it is rendered; write that template's name in quotes")
+        raise TemplateError("the name of an included template is computed; write the template's name in quotes")
     return [name for name in dict.fromkeys(found) if name is not None]
 
 
 def render(template: str, context: Mapping[str, JsonValue], parts: Mapping[str, str] | None = None) -> str:
-    """The text that a Jinja template makes of a copy of the context; `parts` are the templates that it includes, by name.
+    """Render a Jinja template with a copy of the context; `parts` are the templates that it includes, by name.
 
-    A variable that is not there is an error, save behind `default` or `is defined`.
+    A missing variable is an error, except before `default` or `is defined`.
 
-    Raises TemplateError with the line and, where one is missing, the variable.
+    Raises TemplateError with the line and the missing variable, if there is one.
     """
     compiled = _compiled(template, tuple(sorted((parts or {}).items())))
     try:
@@ -81,9 +81,9 @@ def render(template: str, context: Mapping[str, JsonValue], parts: Mapping[str, 
 
 
 def _environment() -> SandboxedEnvironment:
-    # Prompts are no HTML. Unoptimized: the optimizer evaluates constants, so that to check `{{ 'a' * 10**10 }}` would be to make it.
+    # Prompts are not HTML. Unoptimized: the optimizer evaluates constants, so that checking `{{ 'a' * 10**10 }}` would compute it.
     environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False, optimized=False)
-    del environment.filters["random"], environment.globals["lipsum"]  # a step that is run again is to get the same prompt
+    del environment.filters["random"], environment.globals["lipsum"]  # a step that runs again must get the same prompt
     return environment
 
 
@@ -97,12 +97,12 @@ def _compiled(template: str, parts: tuple[tuple[str, str], ...]) -> jinja2.Templ
         return environment.from_string(template)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(error.message or "syntax error", error.lineno) from error
-    except (SyntaxError, ValueError, RecursionError) as error:  # from Python, which compiles what Jinja makes of it
+    except (SyntaxError, ValueError, RecursionError) as error:  # from Python, which compiles the code that Jinja generates
         raise TemplateError(f"the template cannot be compiled: {error}") from error
 
 
 def _line(trace: TracebackType | None) -> int | None:
-    """The line of the template that a traceback ends in: Jinja puts frames of its own there, with the template's lines."""
+    """Return the line of the template at which a traceback ends: Jinja inserts frames with the template's line numbers."""
     line = None
     while trace:
         if "__jinja_exception__" in trace.tb_frame.f_globals:
