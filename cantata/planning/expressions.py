@@ -306,9 +306,9 @@ def _call_fault(call: _Node) -> str | None:
     many = taken[-1].get("variadic", False)
     if len(given) < len(taken) or (len(given) > len(taken) and not many):
         return f"{name}() takes {'at least ' if many else ''}{len(taken)} argument{'s' if len(taken) > 1 else ''}, not {len(given)}"
-    for place, (argument, parameter) in enumerate(zip_longest(given, taken, fillvalue=taken[-1]), 1):
+    for scope, (argument, parameter) in enumerate(zip_longest(given, taken, fillvalue=taken[-1]), 1):
         if ("expref" in parameter["types"]) != (argument["type"] == "expref"):
-            return f"argument {place} of {name}() must be {'an &expression' if 'expref' in parameter['types'] else 'a value, without &'}"
+            return f"argument {scope} of {name}() must be {'an &expression' if 'expref' in parameter['types'] else 'a value, without &'}"
     return None
 
 
@@ -409,51 +409,51 @@ class _Survey:
         self._text = text
         self._names = names
 
-    def read(self, node: _Node, place: _Place = _Place.ROOT, depth: int = 0) -> _Place:
-        """Return the kind of the node's value, if it is applied to `place`. Raises RecursionError for a tree too deep to be evaluated."""
+    def read(self, node: _Node, scope: _Scope = _Scope.ROOT, depth: int = 0) -> _Scope:
+        """Return the kind of the node's value, if it is applied to `scope`. Raises RecursionError for a tree too deep to be evaluated."""
         if depth > _MAX_TREE_DEPTH:
             raise RecursionError
         match node["type"]:
             case "field":
-                return self._read_field(node, place)
+                return self._read_field(node, scope)
             case "root":
-                return _Place.ROOT
+                return _Scope.ROOT
             case "current" | "identity":
-                return place
+                return scope
             case "literal" | "index" | "slice":
-                return _Place.ELSEWHERE
+                return _Scope.ELSEWHERE
             case "subexpression" | "pipe" | "index_expression":
                 for part in node["children"]:
-                    place = self.read(part, place, depth + 1)
-                return place
+                    scope = self.read(part, scope, depth + 1)
+                return scope
             case "projection" | "value_projection" | "filter_projection":
-                self._read_all(node["children"][:1], place, depth)
-                return self._read_all(node["children"][1:], _Place.ELSEWHERE, depth)
+                self._read_all(node["children"][:1], scope, depth)
+                return self._read_all(node["children"][1:], _Scope.ELSEWHERE, depth)
             case "function_expression":
-                places = [self._read_argument(child, place, depth) for child in node["children"]]
-                return max(places) if node["value"] == "not_null" else _Place.ELSEWHERE
+                scopes = [self._read_argument(child, scope, depth) for child in node["children"]]
+                return max(scopes) if node["value"] == "not_null" else _Scope.ELSEWHERE
             case "expref":
                 raise _fault(self._text, node["start"], "an &expression can only be an argument of a function such as sort_by()")
             case kind:
-                operands = self._read_all(node["children"], place, depth)
-                return operands if kind in _PASS_OPERAND else _Place.ELSEWHERE
+                operands = self._read_all(node["children"], scope, depth)
+                return operands if kind in _PASS_OPERAND else _Scope.ELSEWHERE
 
-    def _read_field(self, node: _Node, place: _Place) -> _Place:
-        if place is _Place.ROOT:
+    def _read_field(self, node: _Node, scope: _Scope) -> _Scope:
+        if scope is _Scope.ROOT:
             self.roots.add(node["value"])
             if node["value"] in self._names:
-                return _Place.NAME
-            return _Place.INPUT if node["value"] == "input" else _Place.ELSEWHERE
-        if place is _Place.INPUT:
+                return _Scope.NAME
+            return _Scope.INPUT if node["value"] == "input" else _Scope.ELSEWHERE
+        if scope is _Scope.INPUT:
             self.inputs.add(node["value"])
-        if place is _Place.NAME and node["value"] == "output":
+        if scope is _Scope.NAME and node["value"] == "output":
             node["type"] = "whole_output"
-        return _Place.ELSEWHERE
+        return _Scope.ELSEWHERE
 
-    def _read_argument(self, argument: _Node, place: _Place, depth: int) -> _Place:
+    def _read_argument(self, argument: _Node, scope: _Scope, depth: int) -> _Scope:
         if argument["type"] == "expref":  # it is applied to the elements of another argument
-            return self._read_all(argument["children"], _Place.ELSEWHERE, depth)
-        return self.read(argument, place, depth + 1)
+            return self._read_all(argument["children"], _Scope.ELSEWHERE, depth)
+        return self.read(argument, scope, depth + 1)
 
-    def _read_all(self, nodes: list[_Node], place: _Place, depth: int) -> _Place:
-        return max([self.read(node, place, depth + 1) for node in nodes])
+    def _read_all(self, nodes: list[_Node], scope: _Scope, depth: int) -> _Scope:
+        return max([self.read(node, scope, depth + 1) for node in nodes])
