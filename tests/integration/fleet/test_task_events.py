@@ -10,7 +10,7 @@ import pytest
 from celery.events.state import State, Task
 
 from cantata.client.client import EmbeddedClient
-from cantata.dashboard.flower.task_links import place_of
+from cantata.dashboard.flower.task_links import task_target
 from cantata.dispatch.celery_app import make_app
 from cantata.models.wire import ChainResponse
 from cantata.testing import ScriptedModels
@@ -43,7 +43,7 @@ class Receiver:
     def tasks(self, run_id: str, step_id: str) -> list[Task]:
         """Return the tasks with a step of a run, in the order in which they were received."""
         known = sorted(dict(self._state.tasks).values(), key=lambda task: task.received or task.timestamp)
-        return [task for task in known if (place := place_of(task)) and place.run_id == run_id and step_id in place.steps]
+        return [task for task in known if (place := task_target(task)) and place.run_id == run_id and step_id in place.steps]
 
     def states(self, run_id: str, step_id: str) -> list[str]:
         """Return the states of those tasks."""

@@ -10,25 +10,25 @@ from typing import Any, NoReturn
 import pytest
 
 from cantata.dashboard.flower import blocking_calls
-from cantata.dashboard.flower.blocking_calls import Desk
-from cantata.dashboard.flower.http_errors import Refused, body_of
+from cantata.dashboard.flower.blocking_calls import BlockingCalls
+from cantata.dashboard.flower.http_errors import PageRequestRejected, body_of
 from cantata.errors import ConfigError, UnavailableError, UnknownRunError
 
 
-async def open_desk() -> Desk:
+async def open_calls() -> BlockingCalls:
     """A desk that asks no Redis, until something is called."""
     client: Any = SimpleNamespace(redis_url="redis://localhost:1", ledger=None, app=SimpleNamespace(namespace="x"))
-    return Desk(client)
+    return BlockingCalls(client)
 
 
 def test_more_than_can_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_calls, "MOST_WAITING", 20)
+    monkeypatch.setattr(blocking_calls, "MAX_WAITING", 20)
 
     async def main() -> None:
-        gate, own = threading.Event(), await open_desk()
+        gate, own = threading.Event(), await open_calls()
         calls = [asyncio.create_task(own.call(gate.wait)) for _ in range(20)]
         await asyncio.sleep(0)
-        with pytest.raises(Refused, match="503"):
+        with pytest.raises(PageRequestRejected, match="503"):
             await own.call(gate.wait)
         gate.set()
         assert await asyncio.gather(*calls) == [True] * 20
@@ -52,8 +52,8 @@ def test_errors_with_a_meaning_are_told(error: Exception, status: int, code: str
         raise error
 
     async def main() -> None:
-        own = await open_desk()
-        with pytest.raises(Refused) as caught:
+        own = await open_calls()
+        with pytest.raises(PageRequestRejected) as caught:
             await own.call(fail)
         assert (caught.value.status_code, caught.value.code, caught.value.message) == (status, code, str(error))
         await own.close()
@@ -63,7 +63,7 @@ def test_errors_with_a_meaning_are_told(error: Exception, status: int, code: str
 
 def test_what_nobody_foresaw_is_not_shown() -> None:
     async def main() -> None:
-        own = await open_desk()
+        own = await open_calls()
         with pytest.raises(ValueError, match="secret"):
             await own.call(int, "secret")
         await own.close()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cantata.dashboard.flower.task_links import Place, place_of, tasks_of
+from cantata.dashboard.flower.task_links import TaskTarget, task_target, tasks_of
 from cantata.dispatch.celery_app import make_app
 from cantata.planning.canvas import Dispatch
 
@@ -31,12 +31,12 @@ class Shown:
 def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
     shown = Dispatch(make_app("redis://here"), RUN).signature("tool.call", "tools", steps).options["argsrepr"]
 
-    assert place_of(Shown(shown)) == Place(RUN, steps[:8])
+    assert task_target(Shown(shown)) == TaskTarget(RUN, steps[:8])
 
 
 @pytest.mark.parametrize("args", [None, "", "(1, 2)", f"('{RUN}', ['one'])", f"{RUN}:", "not-a-run:one", ["x"]])
 def test_tasks_of_others_have_no_run(args: object) -> None:
-    assert place_of(Shown(args)) is None
+    assert task_target(Shown(args)) is None
 
 
 def test_the_tasks_of_a_run_come_newest_first_with_what_flower_knows() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tornado.escape import url_escape
 
 from cantata.dashboard.flower import flower_templates
-from cantata.dashboard.flower.flower_templates import ADDITIONS, Addition, Templates
+from cantata.dashboard.flower.flower_templates import ADDITIONS, Addition, TemplateLoader
 
 RUN = "1a1f849485c04486b37"
 PAGES = Path(flower_settings["template_path"])
@@ -23,17 +23,17 @@ def reverse_url(name: str, *_: object) -> str:
     return f"/{name}/"
 
 
-def put(folder: Path, **pages: str) -> Templates:
+def put(folder: Path, **pages: str) -> TemplateLoader:
     for name, text in pages.items():
         (folder / f"{name}.html").write_text(text)
-    return Templates(str(folder))
+    return TemplateLoader(str(folder))
 
 
 @pytest.mark.parametrize("name", ADDITIONS)
 def test_there_is_a_place_for_each_in_this_flower(name: str) -> None:
     page = (PAGES / name).read_text()
     with capture_logs() as logs:
-        Templates(str(PAGES)).load(name)
+        TemplateLoader(str(PAGES)).load(name)
 
     extended = ADDITIONS[name].to(page)
     assert extended is not None
@@ -45,7 +45,7 @@ def test_the_tab_stands_behind_the_last_of_flowers_own() -> None:
     own = {"static_url": reverse_url, "reverse_url": reverse_url, "active_tab": "tasks", "current_user": True}
     handler = SimpleNamespace(application=SimpleNamespace(options=SimpleNamespace(auth="")))
 
-    page = Templates(str(PAGES)).load("navbar.html").generate(**own, handler=handler).decode()
+    page = TemplateLoader(str(PAGES)).load("navbar.html").generate(**own, handler=handler).decode()
 
     tabs = re.findall(r'<a class="nav-link.*?href="(.*?)"[^>]*>\s*(\w+)</a>', page, re.DOTALL)
     assert tabs == [("/workers/", "Workers"), ("/tasks/", "Tasks"), ("/broker/", "Broker"), ("/runs/", "Runs")]
@@ -71,7 +71,7 @@ def test_a_template_without_a_place_is_shown_as_it_is_and_said_to_be(tmp_path: P
         page = put(tmp_path, navbar="<ul></ul>").load("navbar.html")
 
     assert page.generate() == b"<ul></ul>"
-    assert [(each["event"], each["template"], each["log_level"]) for each in logs] == [("flower_has_changed", "navbar.html", "warning")]
+    assert [(each["event"], each["template"], each["log_level"]) for each in logs] == [("template_not_extended", "navbar.html", "warning")]
 
 
 def test_an_addition_that_cannot_be_read_there_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,4 +80,4 @@ def test_an_addition_that_cannot_be_read_there_is_left_out(tmp_path: Path, monke
         page = put(tmp_path, navbar="<ul></ul>").load("navbar.html")
 
     assert page.generate() == b"<ul></ul>"
-    assert "flower_has_changed" in [each["event"] for each in logs]
+    assert "template_not_extended" in [each["event"] for each in logs]
