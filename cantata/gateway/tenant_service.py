@@ -14,7 +14,7 @@ from cantata.client.runs import ChainRun, Run, TurnRun
 from cantata.coordinator import fork_requests
 from cantata.coordinator.fork_requests import FORKED_AT
 from cantata.coordinator.start import definitions_from
-from cantata.dashboard.pages.run_pages import Pages
+from cantata.dashboard.pages.run_pages import RunPages
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.grants import STARTS, Grant, is_question
 from cantata.gateway.http_errors import RequestRejected
@@ -48,7 +48,7 @@ class TenantService:
         self.client = client
         self.streams = streams
         self.prefix = prefix  # stands before the addresses that answers name
-        self.pages = Pages(client)
+        self.pages = RunPages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0
         self._probing: asyncio.Task[list[str] | Exception] | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cantata.client.client import EmbeddedClient
-from cantata.dashboard.pages.run_pages import Pages
+from cantata.dashboard.pages.run_pages import RunPages
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import Redis, connect
 from cantata.state.runs.listing import RunFilter, find_page
@@ -91,13 +91,13 @@ def _graphs(client: EmbeddedClient) -> Iterator[Wait]:
     for shape in (long_shape(1000), wide_shape(10_000)):
         _, run_id = run_once(client, shape, "noop")
 
-        yield Wait(f"{shape.name}, its graph", [_took_ms(partial(_graph, Pages(client), run_id)) for _ in range(TIMES)])
-        pages = Pages(client)
+        yield Wait(f"{shape.name}, its graph", [_took_ms(partial(_graph, RunPages(client), run_id)) for _ in range(TIMES)])
+        pages = RunPages(client)
         _graph(pages, run_id)
         yield Wait(f"{shape.name}, its graph again", [_took_ms(partial(_graph, pages, run_id)) for _ in range(TIMES)])
 
 
-def _graph(pages: Pages, run_id: str) -> str:
+def _graph(pages: RunPages, run_id: str) -> str:
     return pages.graph(None, run_id).model_dump_json()
 
 

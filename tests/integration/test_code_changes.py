@@ -20,7 +20,7 @@ from cantata import embedded
 from cantata.cli.main import submit
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.dashboard.pages.run_pages import Pages
+from cantata.dashboard.pages.run_pages import RunPages
 from cantata.embedded import Stack, stack_plan
 from cantata.embedded.process_identity import identify
 from cantata.state.fleet import registry
@@ -163,7 +163,7 @@ def test_the_digest_is_told_of_workers_and_recorded_with_runs(desk: Desk) -> Non
     run = desk.start("version")
     run.result()
 
-    code = Pages(desk.client).graph(None, run.run_id).run.code
+    code = RunPages(desk.client).graph(None, run.run_id).run.code
 
     assert [entry.partition("@")[0] for entry in code] == ["steps"]
     assert run.steps(["a"])["a"].info["code"] == list(code)

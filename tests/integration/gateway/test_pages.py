@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cantata.client.client import Client
-from cantata.dashboard.pages.run_pages import Pages
+from cantata.dashboard.pages.run_pages import RunPages
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Desk, Gateway, Json
 from tests.waiting import until
@@ -310,7 +310,7 @@ def test_another_tenants_run_is_not_found(guarded: Gateway) -> None:
 def test_flower_sees_the_runs_of_all(desk: Desk, guarded: Gateway) -> None:
     with guarded.http(OTTO) as otto, Client(desk.stack.url) as client:
         run_id = ended(otto, "/chains", BROKEN)
-        pages = Pages(client)
+        pages = RunPages(client)
 
         assert [run.run_id for run in pages.list(None, text=run_id).runs] == [run_id]
         assert pages.graph(None, run_id).run.labels == {"tenant": "otto", "requested_by": "otto"}

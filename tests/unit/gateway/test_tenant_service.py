@@ -28,7 +28,7 @@ class HungClient:
 
 def test_a_probe_is_answered_in_time_though_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenant_service, "READY_S", 0.05)
-    monkeypatch.setattr(tenant_service, "Pages", lambda _: None)
+    monkeypatch.setattr(tenant_service, "RunPages", lambda _: None)
     client = HungClient()
     service = TenantService(client, None)  # type: ignore[arg-type]  # as said there
 
@@ -48,7 +48,7 @@ class CountingClient(HungClient):
 
 
 def test_however_many_probe_redis_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_service, "Pages", lambda _: None)
+    monkeypatch.setattr(tenant_service, "RunPages", lambda _: None)
     monkeypatch.setattr(registry, "workers", lambda _: [])
     client = CountingClient()
     service = TenantService(client, None)  # type: ignore[arg-type]  # as said there
