@@ -1,4 +1,4 @@
-"""Turns graphs and steps into the texts that the ledger's scripts take, and what they reply into records."""
+"""Encoding of graphs and steps for the ledger's scripts, and decoding of their replies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived work
 
 
 def spec_of(text: str) -> Spec:
-    """A spec to be sent on: a newer one may have fields that are none of ours."""
+    """Return a spec to be sent on; fields of newer versions are ignored."""
     return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else _any_spec(text)
 
 
 def own_spec_of(text: str) -> Spec:
-    """A spec to be done here, so every field must be known. Raises ValidationError."""
+    """Return a spec to be executed here, of which every field must be known. Raises ValidationError."""
     return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
 
 
@@ -36,24 +36,24 @@ _usual_own_spec = lru_cache(maxsize=4096)(Spec.model_validate_json)
 
 
 def step_text(step: Step, *, given: bool = False) -> str:
-    """A step without its id and what it is given, which the ledger keeps elsewhere."""
+    """Return a step as JSON text, without its id and given value, which the ledger keeps elsewhere."""
     if given or step.given is not None:
         step = step.model_copy(update={"has_given": True})
     return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
 
 
 def to_json(value: JsonValue) -> str:
-    """Compact JSON text. Raises TypeError or ValueError for what is not JSON."""
+    """Return compact JSON text. Raises TypeError or ValueError for a value that is not JSON."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def storable(text: str) -> str:
-    """Return the text with what UTF-8 cannot hold replaced: half a character, from a model or a tool, must not cost a step its outcome."""
+    """Return the text with unpaired surrogates replaced: one from a model or a tool must not cost a step its outcome."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def fragment_text(graph: Graph) -> str:
-    """A graph, as `lua/expand.lua` takes it in."""
+    """Return a graph as JSON text for `lua/expand.lua`."""
     like = graph.items.like if graph.items else None
     rows = [[s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
     fragment: dict[str, JsonValue] = {
@@ -72,17 +72,17 @@ def fragment_text(graph: Graph) -> str:
 
 
 def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
-    """The packed states of steps in a run of this status: if it is over, a step that is not counts as skipped."""
-    return {step_id: _ended(packed) if status in RUN_OVER else packed for step_id, packed in states.items()}
+    """Return the packed states of steps in a run of this status: in an ended run, an open step counts as skipped."""
+    return {step_id: _skip_if_open(packed) if status in RUN_OVER else packed for step_id, packed in states.items()}
 
 
-def _ended(packed: str) -> str:
+def _skip_if_open(packed: str) -> str:
     word, *counts, _owner = packed.split(" ", 7)
     return packed if word in STEP_OVER else " ".join(["skipped", *counts, "-"])
 
 
 def usage_text(usage: Usage | None) -> str:
-    """What was used, as `commit` adds it to the run's; empty for nothing."""
+    """Return a usage as `lua/commit.lua` adds it to the run's; empty for None."""
     if usage is None:
         return ""
     cost = "" if usage.cost_usd is None else repr(usage.cost_usd)
@@ -90,17 +90,17 @@ def usage_text(usage: Usage | None) -> str:
 
 
 def ready_of(flat: Sequence[str]) -> tuple[Ready, ...]:
-    """Steps that may be sent, from `{id, spec, ...}`."""
+    """Return the steps to send, from `{id, spec, ...}`."""
     return tuple(Ready(flat[i], spec_of(flat[i + 1])) for i in range(0, len(flat), 2))
 
 
 def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tuple[str, Ready], ...]:
-    """Steps of several runs that may be sent, from `{run, priority, id, spec, ...}`."""
+    """Return the steps of several runs to send, from `{run, priority, id, spec, ...}`."""
     return tuple((rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited)) for i in range(0, len(rows), 4))
 
 
 def swept_of(answer: Sequence[list[str]]) -> Swept:
-    """What `sweep` replies."""
+    """Return the result of a sweep, from the reply of `lua/sweep.lua`."""
     recovered, sends, overdue, lost, fired, fault, ended, waiting, left = answer
     rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
     return Swept(
@@ -126,7 +126,7 @@ def _text_of(texts: Mapping[str, str], step_id: str) -> str:
 def step_record(
     step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
 ) -> StepRecord:
-    """A step, from the fields that the run's hashes have of it; `lua/lib.lua` says how they are packed."""
+    """Return the record of a step, from its fields in the run's hashes; `lua/lib.lua` describes the packing."""
     word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
     out = outs.get(step_id, "null")
     output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
@@ -136,7 +136,7 @@ def step_record(
 
 
 def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:
-    """A run, from the fields of its own hash."""
+    """Return the record of a run, from the fields of its own hash."""
     error = json.loads(meta.get("error") or "{}").get("error")
     return RunRecord(
         run_id=run_id,
@@ -167,5 +167,5 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
 
 
 def unknown_fields(error: ValidationError) -> str:
-    """The fields that a newer version wrote and this one does not know."""
+    """Return the fields that a newer version wrote and this one does not know, as a phrase."""
     return "field " + ", ".join(".".join(map(str, each["loc"])) for each in error.errors())

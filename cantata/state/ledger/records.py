@@ -1,4 +1,4 @@
-"""What the ledger says: of runs and steps, and in answer to what it is told."""
+"""Records of runs and steps, and results of the ledger's calls."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from cantata.models.wire import RunStatus
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A step that may be sent to a worker, and the priority of its run: 0 goes first, 9 last."""
+    """A step to send to a worker, and the priority of its run: 0 is the highest, 9 the lowest."""
 
     step_id: str
     spec: Spec
     priority: int = 0
     has_waited: bool = False
-    """Whether it waited its turn before, and now goes before all that waits with its priority."""
+    """Whether it was in its queue before, and is now put at the head of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a run, and the priority it got: the more runs of its tenant are under way, the later it has its turn.
+    """The result of accepting a run, and its priority: the more runs of its tenant are open, the lower it is.
 
-    `queued`: it is new, and waits behind others of its session. `full`: too many wait there already, so it was not taken in.
+    `queued`: it is new, and waits behind others of its session. `full`: too many wait there already, so it was not accepted.
     """
 
     word: Literal["new", "queued", "known", "full"]
@@ -34,13 +34,13 @@ class Accepted:
 
     @property
     def new(self) -> bool:
-        """Whether it was taken in by this call."""
+        """Whether this call accepted it."""
         return self.word in ("new", "queued")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """The conversation that a turn belongs to, and how it is kept."""
+    """The session that a turn belongs to, and how its conversation is kept."""
 
     name: str
     """As `sessions.scoped` gives it."""
@@ -51,7 +51,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A step this worker holds the lease of, with what its handler needs."""
+    """A step that this worker has leased, with what its handler gets."""
 
     run_id: str
     step_id: str
@@ -66,9 +66,9 @@ class Begun:
     run_kind: str = ""
     """turn or chain."""
     session: str = ""
-    """The conversation a turn belongs to, as `sessions.scoped` names it."""
+    """The session a turn belongs to, as `sessions.scoped` names it."""
     asked_at: float = 0.0
-    """When it was asked for, by this process's monotonic clock."""
+    """When the lease was requested, by this process's monotonic clock."""
     waited_s: float | None = None
     """How long it had been sent; None if it was begun without a message of its own."""
 
@@ -88,7 +88,7 @@ Refusal = Literal["gone", "closed", "over", "early", "leased", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a worker may begin in the call that commits: work it knows to be cheap, on its queue; else the next of its batch."""
+    """The steps that a worker may begin in the call that commits: cheap work on its queue, or the next step of its batch."""
 
     queue: str
     cheap: str = "\n"
@@ -97,19 +97,19 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer to a commit: whether it counted, what to send, and the step already begun for this worker."""
+    """The result of a commit: whether it counted, the steps to send, and the step already begun for this worker."""
 
     word: Literal["ok", "again", "stale", "closed", "gone"]
     sends: tuple[Ready, ...]
     begun: Begun | None
     run_status: RunStatus | Literal[""]
     following: tuple[tuple[str, Ready], ...] = ()
-    """First steps of runs whose turn came, since the run before them in their session is over."""
+    """First steps of the next runs of sessions whose current run ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A step that nobody began in time: its message is lost, or waits in a long queue."""
+    """A step that no worker began in time: its message is lost, or waits in a long queue."""
 
     run_id: str
     step_id: str
@@ -122,7 +122,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep of one shard found."""
+    """The result of a sweep of one shard."""
 
     sends: tuple[tuple[str, Ready], ...] = ()
     """Steps to send now."""
@@ -132,18 +132,18 @@ class Swept:
     fired: int = 0
     """How many timers fired."""
     fault: str = ""
-    """Why this shard could not be swept, if so; the others were."""
+    """The error if this shard could not be swept; the others were."""
     ended: tuple[str, ...] = ()
-    """Runs that this ended: their time is over, or a step took down too many workers."""
+    """Runs that the sweep ended: they timed out, or a step crashed too many workers."""
     waiting: tuple[str, ...] = ()
-    """Tickets (`run|step`) of calls that wait for limits and are to be looked for."""
+    """Tickets (`run|step`) of calls that wait for a rate limit and are to be checked."""
     left: tuple[str, ...] = ()
-    """Those of calls that wait no more: their run is over, or they were stopped."""
+    """Tickets of calls that no longer wait: their run is over, or they were stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step as the ledger has it."""
+    """A step, as recorded."""
 
     step_id: str
     state: str
@@ -169,7 +169,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run as the ledger has it."""
+    """A run, as recorded."""
 
     run_id: str
     status: RunStatus
@@ -189,15 +189,15 @@ class RunRecord:
     names: Mapping[str, str]
     steps: Mapping[str, StepRecord]
     code: tuple[str, ...] = ()
-    """The user's modules that its steps ran with, as `module@digest`."""
+    """The modules of user code that its steps ran with, as `module@digest`."""
 
     def answering(self, name: str) -> StepRecord | None:
-        """The step that answers to a name."""
+        """Return the step that answers to a name."""
         while name in self.names:
             name = self.names[name]
         return self.steps.get(name)
 
 
 def owner_of(owner: str) -> str:
-    """The process in the name that a lease has of its owner."""
+    """Return the process in the owner of a lease."""
     return owner.rpartition("~")[0]

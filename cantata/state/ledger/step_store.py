@@ -107,7 +107,7 @@ class StepStore:
     def signal(self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
         """Signal a waiting step: return 'taken', 'kept', 'over', 'closed', 'unknown', 'unclear' or 'full', and the steps to send.
 
-        A name that no step answers to is searched for in pieces, as the end of ids and names, and again if the run gets new steps meanwhile.
+        A name that no step answers to is searched for in pieces, as the end of ids and names, again if the run gets new steps meanwhile.
         A run keeps at most `max_kept` signals for steps that do not wait yet.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
