@@ -53,19 +53,19 @@ class EvaluationBudget:
         self.nodes_left, self.bytes_left = self.nodes, self.bytes
 
     def count_visits(self, values: int) -> None:
-        """Count values that are looked at. Raises BoundError."""
+        """Count values that are looked at. Raises EvaluationLimitError."""
         self.nodes_left -= values
         if self.nodes_left < 0:
             raise EvaluationLimitError(f"it visits more than {self.nodes:,} values", "limits.expression_nodes")
 
     def count_output(self, size: int) -> None:
-        """Count bytes of JSON that are made. Raises BoundError."""
+        """Count bytes of JSON that are made. Raises EvaluationLimitError."""
         self.bytes_left -= size
         if self.bytes_left < 0:
             raise EvaluationLimitError(f"it produces more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
 
     def count_value(self, value: JsonValue) -> None:
-        """Count a value as it is written out, each part as often as it is in it. Raises BoundError."""
+        """Count a value as it is written out, each part as often as it is in it. Raises EvaluationLimitError."""
         self.count_output(_json_size([value], -1, {})[0] - 1)
 
 
@@ -100,7 +100,7 @@ def is_true(value: JsonValue) -> bool:
 
 
 def evaluate(tree: Node, root: dict[str, JsonValue], budget: EvaluationBudget) -> JsonValue:
-    """The value of a tree on this root. Raises BoundError, the library's errors, and those of Python that odd data lead to."""
+    """The value of a tree on this root. Raises EvaluationLimitError, the library's errors, and those of Python that odd data lead to."""
     value: JsonValue = _Interpreter(root, budget).visit(tree, root)
     budget.count_value(value)
     return value

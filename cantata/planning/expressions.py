@@ -95,7 +95,7 @@ class Expression:
     def evaluate(self, root: Mapping[str, JsonValue], budget: EvaluationBudget | None = None) -> JsonValue:
         """The value; null for whatever is missing. What it looks at and makes is taken from `budget`; without one, the usual bounds hold.
 
-        Raises ExpressionError where a function gets a type it cannot use, and TooMuchError past the bounds.
+        Raises ExpressionError where a function gets a type it cannot use, and ExpressionLimitError past the bounds.
         """
         return self._visit(self._tree, root, budget)
 

@@ -1,8 +1,8 @@
 """A reader of objects that are almost JSON, as models write them.
 
 Repair libraries were tried (json-repair 0.64): in an object with one comma too many they drop the newline at the end of a text, split
-characters outside the basic plane and lose backslashes. Arguments of tools are code and file contents, so this reader keeps texts unchanged.
-"""
+characters outside the basic plane and lose backslashes. Arguments of tools are code and file contents, so this reader keeps texts
+unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LenientReader:
         """The object that begins here; the last brace of the outermost may be missing.
 
         Beside JSON it may have trailing or missing commas, other quotes or none for keys, quotes and newlines in texts without a backslash,
-        and the words of Python. Raises CutError if it breaks off, else ValueError if it cannot be read.
+        and the words of Python. Raises TruncatedError if it breaks off, else ValueError if it cannot be read.
         """
         self._open("{", depth)
         members: dict[str, JsonValue] = {}
