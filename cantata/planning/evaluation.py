@@ -53,24 +53,24 @@ class EvaluationBudget:
         self.nodes_left, self.bytes_left = self.nodes, self.bytes
 
     def count_visits(self, values: int) -> None:
-        """Count values that are looked at. Raises EvaluationLimitError."""
+        """Count values that are visited. Raises EvaluationLimitError."""
         self.nodes_left -= values
         if self.nodes_left < 0:
             raise EvaluationLimitError(f"it visits more than {self.nodes:,} values", "limits.expression_nodes")
 
     def count_output(self, size: int) -> None:
-        """Count bytes of JSON that are made. Raises EvaluationLimitError."""
+        """Count bytes of JSON that are produced. Raises EvaluationLimitError."""
         self.bytes_left -= size
         if self.bytes_left < 0:
             raise EvaluationLimitError(f"it produces more than {self.bytes / 1e6:g} MB", "limits.expression_bytes")
 
     def count_value(self, value: JsonValue) -> None:
-        """Count a value as it is written out, each part as often as it is in it. Raises EvaluationLimitError."""
+        """Count a value as it is serialised, each part as often as it occurs. Raises EvaluationLimitError."""
         self.count_output(_json_size([value], -1, {})[0] - 1)
 
 
 def _json_size(value: list[Any] | dict[str, Any], depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the bytes of a list or object as JSON and the levels below it. `known` holds the results for parts, which may occur 2³⁰ times."""
+    """Return the bytes of a list or object as JSON and the levels below it. `known` caches parts, which may occur 2³⁰ times."""
     size, height = known.get(id(value), (0, 0))
     if depth + height > MAX_DEPTH:
         raise EvaluationLimitError(f"its output is nested more than {MAX_DEPTH} levels deep")
@@ -100,7 +100,7 @@ def is_true(value: JsonValue) -> bool:
 
 
 def evaluate(tree: Node, root: dict[str, JsonValue], budget: EvaluationBudget) -> JsonValue:
-    """The value of a tree on this root. Raises EvaluationLimitError, the library's errors, and those of Python that odd data lead to."""
+    """Return the value of a tree on this root. Raises EvaluationLimitError, errors of the library, and Python's errors for unsuitable data."""
     value: JsonValue = _Interpreter(root, budget).visit(tree, root)
     budget.count_value(value)
     return value

@@ -1,6 +1,6 @@
-"""Questions about any directed graph: what can be reached, what goes in cycles.
+"""Algorithms on directed graphs: reachability, components, cycles.
 
-A graph is a mapping from each node to its successors; a node without any may be missing. Nothing here recurses: a row may be 10,000 long.
+A graph is a mapping from each node to its successors; a node without any may be missing. Nothing recurses: a path may have 10,000 nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Successors = Mapping[str, Sequence[str]]
 
 
 def reversed_graph(successors: Successors) -> dict[str, list[str]]:
-    """The graph with each edge turned round."""
+    """Return the graph with all edges reversed."""
     sources: dict[str, list[str]] = defaultdict(list)
     for node, targets in successors.items():
         for target in targets:
@@ -32,7 +32,7 @@ def reach(starts: Iterable[str], successors: Successors) -> set[str]:
 
 
 def postorder(starts: Iterable[str], successors: Successors) -> list[str]:
-    """What can be reached from the starts, depth first: each node after all that it leads to, but for the edges that close a cycle."""
+    """Return the nodes reachable from the starts in depth-first postorder: each after its successors, edges that close a cycle aside."""
     order: list[str] = []
     seen: set[str] = set()
     for start in starts:
@@ -57,9 +57,9 @@ def _descend(start: str, successors: Successors, seen: set[str]) -> Iterator[str
 
 
 def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
-    """The strongly connected components, in an order in which edges lead forward; a node in no cycle is one by itself.
+    """Return the strongly connected components in topological order; a node in no cycle is a component by itself.
 
-    The successors of the nodes are to be among them. Source: Kosaraju.
+    The successors of the nodes must be among the nodes. Source: Kosaraju.
     """
     sources = reversed_graph(successors)
     grouped: set[str] = set()
@@ -77,12 +77,12 @@ def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
 
 
 def cycles(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
-    """The components that hold a cycle."""
+    """Return the components that contain a cycle."""
     return [group for group in components(nodes, successors) if len(group) > 1 or group[0] in successors.get(group[0], ())]
 
 
 def shortest_cycle(start: str, successors: Successors) -> list[str]:
-    """A shortest way from a node back to itself, the node first and last; empty if there is none."""
+    """Return a shortest path from a node back to itself, with the node first and last; empty if there is none."""
     before: dict[str, str] = {}
     queue = deque([start])
     while queue:

@@ -138,7 +138,7 @@ def test_an_expression_that_multiplies_its_data_fails_its_node(client: EmbeddedC
 
     assert "node 'n' failed" in message
     assert "[@,@] | [@,@]" in message
-    assert "it makes more than 64 MB (limits.expression_bytes)" in message
+    assert "it produces more than 64 MB (limits.expression_bytes)" in message
 
 
 @pytest.mark.parametrize(("on_error", "state"), [("skip", "succeeded_with_failures"), ("abort", "failed")])

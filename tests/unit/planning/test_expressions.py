@@ -277,7 +277,7 @@ def test_the_longest_name_wins() -> None:
 
 
 def test_an_unknown_name_with_a_hyphen_is_refused_with_the_nearest_known_one() -> None:
-    with pytest.raises(ExpressionError, match=r"column 1: 'list-file' is no known name \(did you mean 'list-files'\?\)"):
+    with pytest.raises(ExpressionError, match=r"column 1: 'list-file' is not a known name \(did you mean 'list-files'\?\)"):
         parse("list-file.files", NAMES)
 
 
@@ -430,7 +430,7 @@ def test_roots_are_the_names_read_from_the_root(text: str, roots: set[str]) -> N
         ("a.lenght(b)", 3, "did you mean 'length'"),
         ("length(a, b)", 1, "takes 1 argument, not 2"),
         ("not_null()", 1, "at least 1"),
-        ("sort_by(a, b)", 1, "argument 2 of sort_by\\(\\) is to be an &expression"),
+        ("sort_by(a, b)", 1, "argument 2 of sort_by\\(\\) must be an &expression"),
         ("[length(&a)]", 2, "without &"),
         ("a || &b", 6, "&expression"),
         ('a == `"\\q"`', 6, "no JSON"),
@@ -648,7 +648,7 @@ def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -
         expression.evaluate({"text": "x" * 100}, budget)
 
     assert expression.evaluate({"text": "x"}, EvaluationBudget(nodes=1, bytes=10)) == "x"
-    with pytest.raises(ExpressionLimitError, match="looks at more than 1 values"):
+    with pytest.raises(ExpressionLimitError, match="visits more than 1 values"):
         parse("text.x").evaluate({"text": "x"}, EvaluationBudget(nodes=1, bytes=10))
 
 

@@ -28,7 +28,7 @@ def work(params: dict[str, JsonValue], **limits: int) -> StepContext:
 
 
 def test_an_answer_that_multiplies_its_data_fails_its_step() -> None:
-    with pytest.raises(StepError, match=r"it makes more than 64 MB \(limits.expression_bytes\)") as caught:
+    with pytest.raises(StepError, match=r"it produces more than 64 MB \(limits.expression_bytes\)") as caught:
         chain_end(work({"answers": {"a": BOMB}}))
 
     assert caught.value.code == "expression_too_large"
@@ -38,7 +38,7 @@ def test_all_keys_of_an_input_map_share_the_limits_of_the_run() -> None:
     mapped: dict[str, JsonValue] = {f"k{n}": "input.text" for n in range(50)}
 
     assert len(work({"map": mapped}).node_input) == 50
-    with pytest.raises(StepError, match=r"it makes more than 0.001 MB \(limits.expression_bytes\)"):
+    with pytest.raises(StepError, match=r"it produces more than 0.001 MB \(limits.expression_bytes\)"):
         _ = work({"map": mapped}, expression_bytes=1000).node_input
-    with pytest.raises(StepError, match=r"it looks at more than 20 values \(limits.expression_nodes\)"):
+    with pytest.raises(StepError, match=r"it visits more than 20 values \(limits.expression_nodes\)"):
         _ = work({"map": mapped}, expression_nodes=20).node_input
