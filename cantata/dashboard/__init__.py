@@ -1,1 +1,1 @@
-"""The run pages, and Flower with them."""
+"""The run pages, and Flower with the run pages in it."""

@@ -57,7 +57,7 @@ def url_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class GatewayServer(uvicorn.GatewayServer):
+class GatewayServer(uvicorn.Server):
     """uvicorn, which tells when it listens, lets go of followers before it ends, and ends when its stack does."""
 
     def __init__(self, app: FastAPI, *, ready: Callable[[], None] = lambda: None, max_bytes: int) -> None:

@@ -34,7 +34,7 @@ def flower(
     configure_logs()
     options = {"address": host, "port": port, "url_prefix": url_prefix, "read_only": read_only or None}
     own = [f"--{name}={str(value).lower() if value is True else value}" for name, value in options.items() if value is not None]
-    flower_options.settle([*more, *own], basic_auth_file=basic_auth_file)
+    flower_options.set_options([*more, *own], basic_auth_file=basic_auth_file)
     with Client() as client:
         for warning in filter(None, (flower_options.version_warning(), *client.warnings)):
             click.echo(f"warning: {warning}", err=True)

@@ -1,9 +1,9 @@
 """Flower with the run pages in it: `submit flower`. The only package that knows Flower and Tornado.
 
-    browser ──▶ Flower's own pages and API, untouched
-            └─▶ /runs/… ──▶ handlers ──threads──▶ pages.Pages ──▶ Redis
-                               ├── events: server-sent, of all followed runs on one connection
-                               └── tasks: those of a run, in Flower's memory
+    browser ──▶ Flower's own pages and API, unchanged
+            └─▶ /runs/… ──▶ handlers ──threads──▶ RunPages ──▶ Redis
+                               ├── events: server-sent; one connection reads those of all followed runs
+                               └── tasks: those of a run, from Flower's memory
 
-It adds a tab and a link to two of Flower's templates. Where they have changed so that this cannot be done, Flower is as it was.
+It adds a tab and a link to two of Flower's templates. If a template has changed so that they do not fit, it is served unchanged.
 """

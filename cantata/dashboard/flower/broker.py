@@ -1,4 +1,4 @@
-"""Tells Flower where its page of the broker finds the queues. Our transports have names of their own, which Flower does not know."""
+"""Broker settings for Flower's page of queues: our transports have names that Flower does not know."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cantata.state.redis.address import Address, celery_url, parse, without_pass
 
 
 def show_broker(flower: Any, url: str) -> None:
-    """Have a Flower count what waits in the Redis at this URL. RabbitMQ it knows by itself."""
+    """Set the Redis whose queues a Flower counts. It supports RabbitMQ by itself."""
     if flower.transport == "redis":
         flower.broker_uri_with_password = celery_url(url)
         flower.broker_uri = without_password(flower.broker_uri_with_password)
-        _tell(flower.capp, parse(url))
+        _configure(flower.capp, parse(url))
 
 
-def _tell(app: Celery, address: Address) -> None:
-    """Give Celery's settings what Flower looks for there; our transports need none of it."""
+def _configure(app: Celery, address: Address) -> None:
+    """Set what Flower reads from Celery's settings; our transports need none of it."""
     if address.kind == "sentinel":
         app.conf.broker_transport_options |= {"master_name": address.master, "sentinel_kwargs": dict(address.sentinel_options)}
     if address.tls:

@@ -1,4 +1,4 @@
-"""Flower's options, from where Flower takes them: the environment, then flowerconfig.py, then the command line; with defaults of ours."""
+"""Flower's options, from its sources (the environment, then flowerconfig.py, then the command line), with our defaults."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from cantata.settings import settings as environment
 
 TESTED = "2.2"
 DEFAULTS: Mapping[str, object] = {"address": "127.0.0.1", "logging": "none"}
-"""Where ours differ from Flower's, which listens on every address and changes how this process logs."""
+"""Our defaults: Flower would listen on every address, and change the logging of this process."""
 
 
-def settle(arguments: Sequence[str], *, basic_auth_file: str | None = None) -> None:
-    """Set the options of this process. Raises ConfigError, also for an address that others reach without a password."""
+def set_options(arguments: Sequence[str], *, basic_auth_file: str | None = None) -> None:
+    """Set the options of this process. Raises ConfigError, also for an address that other machines reach without a password."""
     _check_names(arguments)
     for name, value in DEFAULTS.items():
         setattr(options, name, value)
     if os.environ.get("FLOWER_PORT", "").startswith("tcp://"):
-        del os.environ["FLOWER_PORT"]  # Kubernetes sets it so, for a service that is called flower
-    with _told():
+        del os.environ["FLOWER_PORT"]  # Kubernetes sets it to this for a service that is called flower
+    with _as_config_errors():
         command.apply_env_options()
         command.apply_options("flower", list(arguments))
         if basic_auth_file is not None:
@@ -41,41 +41,41 @@ def settle(arguments: Sequence[str], *, basic_auth_file: str | None = None) -> N
 
 
 def has_passwords() -> bool:
-    """Whether people say who they are by a name and a password, with each request."""
+    """Return whether users authenticate with a name and a password in each request."""
     return bool(options.basic_auth)
 
 
 def has_sessions() -> bool:
-    """Whether they sign in with a provider, and their browser shows a cookie then."""
+    """Return whether users sign in with a provider, and their browser sends a cookie."""
     return bool(options.auth)
 
 
 def is_guarded() -> bool:
-    """Whether people must say who they are at all."""
+    """Return whether users must authenticate."""
     return has_passwords() or has_sessions()
 
 
 def is_read_only() -> bool:
-    """Whether nothing may be changed from here."""
+    """Return whether Flower may change nothing."""
     return bool(options.read_only)
 
 
 def is_local() -> bool:
-    """Whether a browser that asks names this machine: so unless it is guarded, or a proxy stands before its socket."""
+    """Return whether requests must name this machine: unless users authenticate, or a proxy is in front of its socket."""
     return not is_guarded() and not options.unix_socket
 
 
 def prefix() -> str:
-    """What stands before the path of every page, such as `/flower`; or nothing."""
+    """Return the prefix of every path, such as `/flower`; empty if there is none."""
     return f"/{stripped}" if (stripped := (options.url_prefix or "").strip("/")) else ""
 
 
 def read_basic_auth(path: Path) -> list[str]:
-    """The lines `name:password` of a file. Raises ConfigError, which shows none of them."""
+    """Return the lines `name:password` of a file. Raises ConfigError, which quotes none of them."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"this file of names and passwords cannot be read: {error}", source=str(path)) from None
+        raise ConfigError(f"the file of names and passwords cannot be read: {error}", source=str(path)) from None
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not found:
         raise ConfigError("expected lines `name:password`, at least one", source=str(path))
@@ -83,10 +83,10 @@ def read_basic_auth(path: Path) -> list[str]:
 
 
 def version_warning() -> str | None:
-    """What is to be said of a Flower that this was not tested with."""
+    """Return a warning for a version of Flower that was not tested; None for one that was."""
     if flower.__version__.startswith(f"{TESTED}."):
         return None
-    return f"this is Flower {flower.__version__}, and the run pages in it were tested with {TESTED}; if they fail, the gateway has them too"
+    return f"Flower {flower.__version__} is not the tested version {TESTED}; if the run pages in it fail, use those of the gateway"
 
 
 def _check_names(arguments: Sequence[str]) -> None:
@@ -103,20 +103,20 @@ def _check_auth() -> None:
     for entry in options.basic_auth or ():
         name, _, password = entry.partition(":")
         if password in PLACEHOLDERS:
-            raise ConfigError(f"the password of {name!r} in basic_auth is the word of the example; put your own there", source="flower")
+            raise ConfigError(f"the password of {name!r} in basic_auth is that of the example; set your own", source="flower")
         if not name or not password:  # Flower would take an empty entry for a password that anybody knows
-            raise ConfigError("each entry of basic_auth is name:password, neither of them empty", source="flower")
+            raise ConfigError("each entry of basic_auth must be name:password, with neither of them empty", source="flower")
     is_reached_here_only = options.unix_socket or is_loopback(options.address) or environment().published_on_loopback
     if not is_guarded() and not is_reached_here_only:
         raise ConfigError(
-            f"{options.address or 'every address'!r} can be reached from other machines, so Flower must ask who comes: name a file "
+            f"{options.address or 'every address'!r} can be reached from other machines, so Flower needs authentication: name a file "
             "of name:password lines with --basic-auth-file, or set up --auth; or leave --host out to be reached from this machine only",
             source="flower",
         )
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_config_errors() -> Iterator[None]:
     try:
         yield
     except (Error, ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Which run a Celery task belongs to, by the arguments that it shows. Pure."""
+"""The run and steps of a Celery task, parsed from its displayed arguments. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol
 
 from cantata.models.values import JsonValue
 
-MOST_LISTED = 1000  # tasks of one run that are told: the newest
+MAX_LISTED = 1000  # of the newest tasks of one run
 
 _SHOWN = re.compile(r"([0-9a-f]{16,40}):(.+)", re.DOTALL)
 _MORE = "…"
 
 
 class Task(Protocol):
-    """What Flower knows of a task."""
+    """A task in Flower."""
 
     uuid: str
     name: str | None
@@ -28,39 +28,39 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a task is in a run."""
+class TaskTarget:
+    """The run and steps of a task."""
 
     run_id: str
     steps: tuple[str, ...]
-    """The first of those in its message."""
+    """The first steps in its message."""
 
 
-def place_of(task: Task) -> Place | None:
-    """The run and the steps of a task; None if it is no task of a run. Its message shows `run_id:step,step…`."""
+def task_target(task: Task) -> TaskTarget | None:
+    """Return the run and the steps of a task; None if it belongs to no run. Its arguments are displayed as `run_id:step,step…`."""
     found = _SHOWN.fullmatch(task.args) if isinstance(task.args, str) else None
-    return found and Place(found[1], tuple(found[2].removesuffix(_MORE).split(",")))
+    return found and TaskTarget(found[1], tuple(found[2].removesuffix(_MORE).split(",")))
 
 
 def tasks_of(run_id: str, tasks: Iterable[Task]) -> list[JsonValue]:
-    """The tasks of a run, the newest first."""
-    own = [(task, place) for task in tasks if (place := _place_in(run_id, task))]
+    """Return the tasks of a run, newest first."""
+    own = [(task, target) for task in tasks if (target := _target_in(run_id, task))]
     own.sort(key=lambda pair: pair[0].received or 0.0, reverse=True)
-    return [_told(task, place) for task, place in own[:MOST_LISTED]]
+    return [_to_json(task, target) for task, target in own[:MAX_LISTED]]
 
 
-def _place_in(run_id: str, task: Task) -> Place | None:
-    if not isinstance(task.args, str) or not task.args.startswith(f"{run_id}:"):  # quicker than the pattern, for 100,000 tasks
+def _target_in(run_id: str, task: Task) -> TaskTarget | None:
+    if not isinstance(task.args, str) or not task.args.startswith(f"{run_id}:"):  # faster than the pattern, with 100,000 tasks
         return None
-    return place_of(task)
+    return task_target(task)
 
 
-def _told(task: Task, place: Place) -> JsonValue:
+def _to_json(task: Task, target: TaskTarget) -> JsonValue:
     return {
         "uuid": task.uuid,
         "name": task.name,
         "state": task.state,
-        "steps": list(place.steps),
+        "steps": list(target.steps),
         "worker": getattr(task.worker, "hostname", None),
         "received": task.received,
         "runtime": task.runtime,

@@ -38,7 +38,7 @@ TOLD = frozenset({"error", "usage", "model", transcripts.PROMPT})
 """What is recorded of a step and told elsewhere than in `info`."""
 
 
-class Pages:
+class RunPages:
     """Runs as pages show them.
 
     Every method takes whose runs may be seen: those of one tenant ("" for runs without one), or with None those of all. Each raises
@@ -52,10 +52,10 @@ class Pages:
 
     def list(
         self, tenant: str | None, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "",
-        before: str | None = None, most: int = 50,
+        before: str | None = None, limit: int = 50,
     ) -> RunList:  # fmt: skip
         """Runs, newest first, from after the place `before` that an earlier answer gave as `next`."""
-        return listing.find_page(self._ledger, RunFilter(tenant, tuple(statuses), kind, text), before=before, most=most)
+        return listing.find_page(self._ledger, RunFilter(tenant, tuple(statuses), kind, text), before=before, most=limit)
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """A run's graph as it stands, with the first items of the maps that are opened."""

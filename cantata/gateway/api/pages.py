@@ -43,7 +43,7 @@ async def list_runs(
     most: Limit = 20,
 ) -> RunList:
     """Runs, newest first. A page may be short, or empty, though `next` is set: it was looked for long enough, and more may follow."""
-    return await service.call(service.pages.list, tenant, statuses=status or (), kind=kind, text=q, before=before, most=most)
+    return await service.call(service.pages.list, tenant, statuses=status or (), kind=kind, text=q, before=before, limit=most)
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)

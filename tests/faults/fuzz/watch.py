@@ -13,7 +13,7 @@ from tests.faults.processes import family, is_alive
 
 GROWTH, GROWTH_MB = 1.25, 40.0
 """After the warm-up a process may grow to so many times its size and so many MB: caches fill, and allocators keep what they had."""
-BROKEN = re.compile(r"Traceback|step_crashed|lease_renewal_crashed|sweep_crashed|request_broke")
+BROKEN = re.compile(r"Traceback|step_crashed|lease_renewal_crashed|sweep_crashed|request_failed")
 
 
 @dataclass

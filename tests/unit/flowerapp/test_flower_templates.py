@@ -35,7 +35,7 @@ def test_there_is_a_place_for_each_in_this_flower(name: str) -> None:
     with capture_logs() as logs:
         TemplateLoader(str(PAGES)).load(name)
 
-    extended = ADDITIONS[name].to(page)
+    extended = ADDITIONS[name].insert(page)
     assert extended is not None
     assert extended.count(ADDITIONS[name].text) == 1
     assert logs == []

@@ -122,7 +122,7 @@ def test_a_file_without_passwords_is_refused_and_not_shown(tmp_path: Path) -> No
 def test_the_password_of_the_example_is_refused(tmp_path: Path) -> None:
     (tmp_path / "who.txt").write_text("operator:CHANGE-ME\n")
 
-    with pytest.raises(ConfigError, match="'operator' in basic_auth is the word of the example"):
+    with pytest.raises(ConfigError, match="'operator' in basic_auth is that of the example"):
         flower_options.set_options([], basic_auth_file="who.txt")
 
 
