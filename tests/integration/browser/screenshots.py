@@ -30,9 +30,9 @@ TURNS = (
 )
 
 
-def report(desk: Stage) -> ChainRun:
+def report(deployment: Stage) -> ChainRun:
     """A run on its way: some pages are read, others are not; a step that failed once; steps that wait."""
-    gates, shaky = [desk.gate() for _ in range(ALL_PAGES)], desk.gate()
+    gates, shaky = [deployment.gate() for _ in range(ALL_PAGES)], deployment.gate()
     for gate in gates[:DONE_PAGES]:
         gate.touch()
     nodes: list[Json] = [
@@ -46,7 +46,7 @@ def report(desk: Stage) -> ChainRun:
         {"node_id": "approve", "kind": "wait", "next_node": "publish"},
         tool("publish", "echo", input_map={"text": "draft"}),
     ]
-    run = desk.chain(*nodes, chain_id="weekly report", labels={"team": "research"}, initial_input={"sites": [1, 2, 3]})
+    run = deployment.chain(*nodes, chain_id="weekly report", labels={"team": "research"}, initial_input={"sites": [1, 2, 3]})
     for event in run.log(timeout_s=PATIENCE_S):
         if event.type == "retry":
             shaky.touch()
@@ -55,17 +55,19 @@ def report(desk: Stage) -> ChainRun:
     return run
 
 
-def fill(desk: Stage) -> str:
+def fill(deployment: Stage) -> str:
     """Runs of all sorts; the id of one that asked a tool."""
     call = {"name": "search", "arguments": {"query": "E42"}}
-    desk.models.script([{"after_tools": 0, "match": "E42", "tool_calls": [call]}, {"reply": ANSWER}])
-    over: list[Run] = [desk.client.submit_turn(text, agent="writer", labels=labels) for text, labels in TURNS]
+    deployment.models.script([{"after_tools": 0, "match": "E42", "tool_calls": [call]}, {"reply": ANSWER}])
+    over: list[Run] = [deployment.client.submit_turn(text, agent="writer", labels=labels) for text, labels in TURNS]
     mail = (tool("count", "add", next_node="send"), tool("send", "fail", message="the mailbox is full"))
-    over.append(desk.chain(*mail, chain_id="nightly mail"))
+    over.append(deployment.chain(*mail, chain_id="nightly mail"))
     for run in over:
         run.wait(PATIENCE_S)
-    desk.chain(tool("wait", "hold", gate=str(desk.gate())), chain_id="import of 40,000 addresses", labels={"team": "sales"}).cancel()
-    asked = desk.client.submit_turn(QUESTION, agent="clerk", session="anna", labels={"team": "support"})
+    deployment.chain(
+        tool("wait", "hold", gate=str(deployment.gate())), chain_id="import of 40,000 addresses", labels={"team": "sales"}
+    ).cancel()
+    asked = deployment.client.submit_turn(QUESTION, agent="clerk", session="anna", labels={"team": "support"})
     asked.wait(PATIENCE_S)
     return asked.run_id
 
@@ -81,10 +83,15 @@ def keep(page: Page, name: str) -> None:
 def main() -> None:
     """Make all pictures."""
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser, stage(Path(folder), browser) as desk, desk.gateway() as url:
-        asked = fill(desk)
-        run = report(desk)
-        with desk.page(viewport=WIDE) as page:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chromium() as browser,
+        stage(Path(folder), browser) as deployment,
+        deployment.gateway() as url,
+    ):
+        asked = fill(deployment)
+        run = report(deployment)
+        with deployment.page(viewport=WIDE) as page:
             page.goto(f"{url}/pages/")
             expect(page.locator(".row-link")).to_have_count(8)
             keep(page, "runs")
@@ -96,13 +103,13 @@ def main() -> None:
             page.locator("[data-node]", has_text="round 2").click()
             expect(page.locator(".role-tool")).to_be_visible()
             keep(page, "step")
-        with desk.page(viewport=WIDE, color_scheme="dark") as page:
+        with deployment.page(viewport=WIDE, color_scheme="dark") as page:
             page.goto(f"{url}/pages/run/{run.run_id}")
             page.locator("[data-group='read'] button").first.click()
             expect(page.locator(".chip")).to_have_count(ALL_PAGES)
             page.get_by_role("button", name="Fit").click()
             keep(page, "run-dark")
-        with desk.page(viewport=PHONE, has_touch=True) as page:
+        with deployment.page(viewport=PHONE, has_touch=True) as page:
             page.goto(f"{url}/pages/run/{run.run_id}")
             expect(page.locator("[data-node='@start']")).to_be_visible()
             keep(page, "phone")

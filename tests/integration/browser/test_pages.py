@@ -22,31 +22,31 @@ pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The stage of all tests, which leave it as they found it."""
     with chromium() as browser, stage(tmp_path_factory.mktemp("pages"), browser) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def url(desk: Stage) -> Iterator[str]:
+def url(deployment: Stage) -> Iterator[str]:
     """A gateway without tokens."""
-    with desk.gateway("--rate", "10000") as address:
+    with deployment.gateway("--rate", "10000") as address:
         yield address
 
 
 @pytest.fixture
-def page(desk: Stage) -> Iterator[Page]:
+def page(deployment: Stage) -> Iterator[Page]:
     """A page that must not complain of anything."""
-    desk.models.script([])
-    with desk.page() as made:
+    deployment.models.script([])
+    with deployment.page() as made:
         yield made
 
 
 @pytest.mark.slow("a browser draws it")
-def test_a_run_is_watched_as_it_grows(desk: Stage, url: str, page: Page) -> None:
-    gate = desk.gate()
-    run = desk.chain(
+def test_a_run_is_watched_as_it_grows(deployment: Stage, url: str, page: Page) -> None:
+    gate = deployment.gate()
+    run = deployment.chain(
         tool("read", "echo", next_node="kind", kind="numbers"),
         {"node_id": "kind", "kind": "branch", "condition": "read.kind == 'numbers'", "true_node": "wait", "false_node": "words"},
         tool("words", "add", next_node="sum"),
@@ -71,12 +71,12 @@ def test_a_run_is_watched_as_it_grows(desk: Stage, url: str, page: Page) -> None
     assert page.evaluate("window.stayed")
 
 
-@pytest.mark.thorough("a gateway of its own; what it serves below a prefix is held in gateway/test_pages.py")
-def test_the_pages_work_below_a_prefix(desk: Stage, page: Page) -> None:
-    gate = desk.gate()
-    run = desk.chain(tool("wait", "hold", gate=str(gate)))
+@pytest.mark.thorough("a gateway of its own; what it serves below a prefix is blocked_run in gateway/test_pages.py")
+def test_the_pages_work_below_a_prefix(deployment: Stage, page: Page) -> None:
+    gate = deployment.gate()
+    run = deployment.chain(tool("wait", "hold", gate=str(gate)))
 
-    with desk.gateway("--url-prefix", "team/cantata/") as url:
+    with deployment.gateway("--url-prefix", "team/cantata/") as url:
         page.goto(f"{url}/team/cantata")
         page.get_by_role("link", name=re.compile("wait")).first.click()
         expect(page).to_have_url(f"{url}/team/cantata/pages/run/{run.run_id}")
@@ -88,8 +88,8 @@ def test_the_pages_work_below_a_prefix(desk: Stage, page: Page) -> None:
         page.goto("about:blank")  # before this gateway ends
 
 
-def test_cancelling_asks_first(desk: Stage, url: str, page: Page) -> None:
-    run = desk.chain(tool("wait", "hold", gate=str(desk.gate())))
+def test_cancelling_asks_first(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.chain(tool("wait", "hold", gate=str(deployment.gate())))
     page.goto(f"{url}/pages/run/{run.run_id}")
     expect(page.locator('[data-node="wait"]')).to_contain_text("Running")
 
@@ -106,8 +106,8 @@ def test_cancelling_asks_first(desk: Stage, url: str, page: Page) -> None:
     assert run.status() == "cancelled"
 
 
-def test_a_map_is_a_counted_node_that_opens(desk: Stage, url: str, page: Page) -> None:
-    run = desk.chain(
+def test_a_map_is_a_counted_node_that_opens(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.chain(
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
         {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
         initial_input={"items": list(range(205))},
@@ -129,8 +129,8 @@ def test_a_map_is_a_counted_node_that_opens(desk: Stage, url: str, page: Page) -
     expect(page.locator(".chip")).to_have_count(0)
 
 
-def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(desk: Stage, url: str, page: Page) -> None:
-    run = desk.chain(
+def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.chain(
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
         {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
         initial_input={"items": [1, 2, 3]},
@@ -145,10 +145,10 @@ def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(desk
     expect(page.locator(".chip")).to_have_count(0)
 
 
-def test_a_step_shows_what_was_said_and_called(desk: Stage, url: str, page: Page) -> None:
+def test_a_step_shows_what_was_said_and_called(deployment: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
-    desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
-    run = desk.client.submit_turn("What is E42?", agent="clerk")
+    deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
+    run = deployment.client.submit_turn("What is E42?", agent="clerk")
     run.wait(PATIENCE_S)
 
     page.goto(f"{url}/pages/run/{run.run_id}")
@@ -167,12 +167,12 @@ def test_a_step_shows_what_was_said_and_called(desk: Stage, url: str, page: Page
     expect(panel.locator(".step-facts")).to_contain_text(re.compile(r"Tokens\d+ \(\d+ in, \d+ out\)"))
 
 
-def test_words_come_as_they_are_said_and_are_struck_when_their_attempt_ends(desk: Stage, url: str, page: Page) -> None:
+def test_words_come_as_they_are_said_and_are_struck_when_their_attempt_ends(deployment: Stage, url: str, page: Page) -> None:
     gone, good = "These words are cut off soon and never count at all", "Those words stay"
-    desk.models.script(
+    deployment.models.script(
         [{"match": "Speak", "times": 1, "reply": gone, "chunk_delay_s": 0.15, "truncate": 1700}, {"reply": good, "chunk_delay_s": 0.15}]
     )
-    run = desk.client.submit_turn("Speak", agent="writer")
+    run = deployment.client.submit_turn("Speak", agent="writer")
 
     page.goto(f"{url}/pages/run/{run.run_id}?tab=events")
     expect(page.locator(".said").first).to_contain_text("These words")
@@ -181,9 +181,11 @@ def test_words_come_as_they_are_said_and_are_struck_when_their_attempt_ends(desk
     expect(page.locator(".run-state")).to_have_text("Succeeded")
 
 
-def test_a_failure_tells_its_attempts_and_is_retried(desk: Stage, url: str, page: Page) -> None:
-    gate = desk.gate()
-    run = desk.chain(tool("first", "add", next_node="shaky"), tool("shaky", "fail_until", retry=2, gate=str(gate), message="no luck today"))
+def test_a_failure_tells_its_attempts_and_is_retried(deployment: Stage, url: str, page: Page) -> None:
+    gate = deployment.gate()
+    run = deployment.chain(
+        tool("first", "add", next_node="shaky"), tool("shaky", "fail_until", retry=2, gate=str(gate), message="no luck today")
+    )
     run.wait(PATIENCE_S)
 
     page.goto(f"{url}/pages/run/{run.run_id}")
@@ -205,8 +207,8 @@ def test_a_failure_tells_its_attempts_and_is_retried(desk: Stage, url: str, page
     expect(page.get_by_role("link", name=re.compile(run.run_id[:8]))).to_be_visible()
 
 
-def test_a_waiting_step_is_given_its_value(desk: Stage, url: str, page: Page) -> None:
-    run = desk.chain({"node_id": "approve", "kind": "wait", "next_node": "then"}, tool("then", "echo", input_map={"said": "approve"}))
+def test_a_waiting_step_is_given_its_value(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.chain({"node_id": "approve", "kind": "wait", "next_node": "then"}, tool("then", "echo", input_map={"said": "approve"}))
 
     page.goto(f"{url}/pages/run/{run.run_id}?step=approve")
     page.get_by_label("or another value").fill('{"by": "Anna"}')
@@ -215,10 +217,10 @@ def test_a_waiting_step_is_given_its_value(desk: Stage, url: str, page: Page) ->
     expect(page.locator(".answer")).to_contain_text('"by": "Anna"')
 
 
-@pytest.mark.thorough("a hundred and twenty runs; the lists are held in gateway/test_pages.py")
-def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: Page) -> None:
-    runs = [desk.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
-    failing = desk.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
+@pytest.mark.thorough("a hundred and twenty runs; the lists are blocked_run in gateway/test_pages.py")
+def test_many_runs_are_found_and_keep_their_place(deployment: Stage, url: str, page: Page) -> None:
+    runs = [deployment.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
+    failing = deployment.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
     for run in (*runs, failing):
         run.wait(PATIENCE_S)
 
@@ -234,7 +236,7 @@ def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: P
     page.keyboard.press("End")
     expect(rows.last).to_contain_text("no-000")
     assert rows.count() < 80
-    desk.chain(tool("only", "add"), labels={"batch": "many", "number": "late"}).wait(PATIENCE_S)
+    deployment.chain(tool("only", "add"), labels={"batch": "many", "number": "late"}).wait(PATIENCE_S)
     page.get_by_role("button", name="1 new run").click()
     expect(rows.first).to_contain_text("late")
 
@@ -254,40 +256,42 @@ def test_many_runs_are_found_and_keep_their_place(desk: Stage, url: str, page: P
 
 
 @pytest.mark.slow("a browser draws it")
-def test_the_list_shows_by_itself_what_happens(desk: Stage, url: str, page: Page) -> None:
-    gate = desk.gate()
+def test_the_list_shows_by_itself_what_happens(deployment: Stage, url: str, page: Page) -> None:
+    gate = deployment.gate()
     page.goto(f"{url}/pages/?q=by-itself")
     expect(page.get_by_text("No run fits this filter.")).to_be_visible()
 
-    desk.chain(tool("wait", "hold", gate=str(gate)), labels={"mark": "by-itself"})
+    deployment.chain(tool("wait", "hold", gate=str(gate)), labels={"mark": "by-itself"})
     expect(page.locator(".cell-status")).to_have_text("Running")
     gate.touch()
     expect(page.locator(".cell-status")).to_have_text("Succeeded")
 
 
-@pytest.mark.thorough("a gateway is ended and started again; that its events go on is held in gateway/test_http.py")
-def test_a_page_goes_on_when_its_gateway_comes_back(desk: Stage) -> None:
-    port, gate = free_port(), desk.gate()
-    run = desk.chain(tool("wait", "hold", gate=str(gate), value="held", next_node="then"), tool("then", "echo", input_map={"a": "wait"}))
-    with desk.page(faults=EXPECTED) as page:
-        with desk.gateway(port=port) as address:
+@pytest.mark.thorough("a gateway is ended and started again; that its events go on is blocked_run in gateway/test_http.py")
+def test_a_page_goes_on_when_its_gateway_comes_back(deployment: Stage) -> None:
+    port, gate = free_port(), deployment.gate()
+    run = deployment.chain(
+        tool("wait", "hold", gate=str(gate), value="blocked_run", next_node="then"), tool("then", "echo", input_map={"a": "wait"})
+    )
+    with deployment.page(faults=EXPECTED) as page:
+        with deployment.gateway(port=port) as address:
             page.goto(f"{address}/pages/run/{run.run_id}")
             expect(page.locator('[data-node="wait"]')).to_contain_text("Running")
         expect(page.get_by_text("The connection was lost")).to_be_visible()
         gate.touch()
         run.wait(PATIENCE_S)
         assert page.locator(".run-state").inner_text() == "Running"
-        with desk.gateway(port=port):
+        with deployment.gateway(port=port):
             expect(page.locator(".run-state")).to_have_text("Succeeded")
             expect(page.locator('[data-node="then"]')).to_contain_text("Done")
             expect(page.get_by_text("The connection was lost")).to_have_count(0)
 
 
 @pytest.mark.thorough("another size of the screen")
-def test_a_phone_has_room_for_all(desk: Stage, url: str) -> None:
-    run = desk.chain(tool("first", "add", next_node=["left", "right"]), tool("left", "add"), tool("right", "add"))
+def test_a_phone_has_room_for_all(deployment: Stage, url: str) -> None:
+    run = deployment.chain(tool("first", "add", next_node=["left", "right"]), tool("left", "add"), tool("right", "add"))
     run.wait(PATIENCE_S)
-    with desk.page(viewport={"width": 390, "height": 780}, has_touch=True, color_scheme="dark") as page:
+    with deployment.page(viewport={"width": 390, "height": 780}, has_touch=True, color_scheme="dark") as page:
         for address in ("/pages/", f"/pages/run/{run.run_id}", f"/pages/run/{run.run_id}?tab=time", f"/pages/run/{run.run_id}?tab=events"):
             page.goto(url + address)
             expect(page.locator(".runs tbody tr, .run-state").first).to_be_visible()
@@ -307,8 +311,8 @@ def test_a_phone_has_room_for_all(desk: Stage, url: str) -> None:
         assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
 
 
-def test_everything_is_reached_by_keyboard(desk: Stage, url: str, page: Page) -> None:
-    run = desk.chain(tool("first", "add", next_node="second"), tool("second", "add"), labels={"mark": "keyboard"})
+def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.chain(tool("first", "add", next_node="second"), tool("second", "add"), labels={"mark": "keyboard"})
     run.wait(PATIENCE_S)
     focused = "document.activeElement.dataset.node ?? document.activeElement.textContent"
 
@@ -341,15 +345,15 @@ def test_everything_is_reached_by_keyboard(desk: Stage, url: str, page: Page) ->
     expect(page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))).to_be_visible()
 
 
-@pytest.mark.thorough("a gateway of its own; what tokens show is held in gateway/test_access.py")
-def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
+@pytest.mark.thorough("a gateway of its own; what tokens show is blocked_run in gateway/test_access.py")
+def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
     tokens = {"token-of-anna-0123456789": "anna", "token-of-otto-0123456789": "otto"}
-    file = desk.folder / "tokens.json"
+    file = deployment.folder / "tokens.json"
     file.write_text(json.dumps(tokens))
-    runs = {name: desk.chain(tool("only", "add"), labels={"tenant": name}) for name in tokens.values()}
+    runs = {name: deployment.chain(tool("only", "add"), labels={"tenant": name}) for name in tokens.values()}
     for run in runs.values():
         run.wait(PATIENCE_S)
-    with desk.gateway("--tokens-file", str(file)) as address, desk.page(faults=EXPECTED) as page:
+    with deployment.gateway("--tokens-file", str(file)) as address, deployment.page(faults=EXPECTED) as page:
         page.goto(f"{address}/pages/run/{runs['anna'].run_id}")
         page.get_by_label("Token").fill("no-token-that-is-known")
         page.get_by_role("button", name="Sign in").click()
@@ -367,15 +371,15 @@ def test_a_token_shows_the_runs_of_its_tenant(desk: Stage) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
-@pytest.mark.thorough("a gateway of its own; what tokens may is held in gateway/test_scopes.py")
-def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
+@pytest.mark.thorough("a gateway of its own; what tokens may is blocked_run in gateway/test_scopes.py")
+def test_what_a_token_may_not_do_is_off_and_says_why(deployment: Stage) -> None:
     rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
-    file = desk.folder / "rights.json"
+    file = deployment.folder / "rights.json"
     file.write_text(json.dumps({f"token-of-{name}-0123456789": {"tenant": "", "name": name, **each} for name, each in rights.items()}))
-    run = desk.chain({"node_id": "ask", "kind": "wait"}, labels={"requested_by": "asker"})
-    with desk.gateway("--tokens-file", str(file)) as address:
+    run = deployment.chain({"node_id": "ask", "kind": "wait"}, labels={"requested_by": "asker"})
+    with deployment.gateway("--tokens-file", str(file)) as address:
         for name, reason in (("reader", "lacks the scope 'signal'"), ("asker", "another must approve it")):
-            with desk.page(faults=EXPECTED) as page:
+            with deployment.page(faults=EXPECTED) as page:
                 page.goto(f"{address}/pages/run/{run.run_id}?step=ask")
                 page.get_by_label("Token").fill(f"token-of-{name}-0123456789")
                 page.get_by_role("button", name="Sign in").click()
@@ -392,11 +396,11 @@ def test_what_a_token_may_not_do_is_off_and_says_why(desk: Stage) -> None:
 
 
 @pytest.mark.thorough("a thousand steps are drawn")
-def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: str, page: Page) -> None:
-    gate = desk.gate()
-    run = desk.chain(*lag.large_chain(str(gate)))
+def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(deployment: Stage, url: str, page: Page) -> None:
+    gate = deployment.gate()
+    run = deployment.chain(*lag.large_chain(str(gate)))
     page.add_init_script(lag.WATCH_FIRST_NODE)
-    expect_running(desk, run)
+    expect_running(deployment, run)
 
     crowd = page.locator("[data-group^='+']")
 
@@ -425,7 +429,7 @@ def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(desk: Stage, url: s
     expect(page.locator("li.event")).to_have_count(800)
 
 
-def expect_running(desk: Stage, run: ChainRun) -> None:
+def expect_running(deployment: Stage, run: ChainRun) -> None:
     """Wait until a step of a run is under way."""
     for event in run.log(timeout_s=PATIENCE_S):
         if event.type == "started" and event.step != "@start":
@@ -433,14 +437,16 @@ def expect_running(desk: Stage, run: ChainRun) -> None:
 
 
 @pytest.mark.slow("a browser draws it")
-def test_what_others_wrote_is_text_wherever_it_stands(desk: Stage, url: str, page: Page) -> None:
+def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: str, page: Page) -> None:
     words, name = hostile.MARKUP, hostile.OVERRIDE
     call = {"name": f"search{words}", "arguments": {"query": words}}
-    desk.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": words}])
-    agents = desk.client.definitions.agents
-    hostiles = desk.client.with_definitions(desk.client.definitions.model_copy(update={"agents": {**agents, words: agents["clerk"]}}))
+    deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": words}])
+    agents = deployment.client.definitions.agents
+    hostiles = deployment.client.with_definitions(
+        deployment.client.definitions.model_copy(update={"agents": {**agents, words: agents["clerk"]}})
+    )
     turn = hostiles.submit_turn(words, agent=words, session=words[:90], labels={"mark": "hostile", name: words})
-    chain = desk.chain(
+    chain = deployment.chain(
         tool("<script>asks", "echo", text=words, next_node=["large", "bad", "wait"]),
         tool("large", "echo", text=hostile.LARGE),
         tool("bad", "fail", message=words, on_error="skip"),
@@ -470,8 +476,8 @@ def test_what_others_wrote_is_text_wherever_it_stands(desk: Stage, url: str, pag
     chain.cancel()
 
 
-def test_markup_would_be_noticed(desk: Stage, url: str) -> None:
-    with desk.page(faults=(*EXPECTED, "Content Security Policy")) as page:
+def test_markup_would_be_noticed(deployment: Stage, url: str) -> None:
+    with deployment.page(faults=(*EXPECTED, "Content Security Policy")) as page:
         page.add_init_script(hostile.WATCH)
         page.goto(f"{url}/pages/")
         page.evaluate("(words) => document.querySelector('#app').insertAdjacentHTML('beforeend', words)", hostile.MARKUP)

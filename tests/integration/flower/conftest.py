@@ -24,7 +24,7 @@ PATIENCE_S = 40.0
 HERE = Path(__file__).parent
 
 
-class Desk:
+class Deployment:
     """The stack, a client of it, and the Flower that is part of it."""
 
     def __init__(self, folder: Path, stack: Stack, client: Client) -> None:
@@ -55,7 +55,7 @@ class Desk:
         return run
 
     @contextmanager
-    def held(self) -> Iterator[tuple[ChainRun, Callable[[], None]]]:
+    def blocked_run(self) -> Iterator[tuple[ChainRun, Callable[[], None]]]:
         """A run that is under way until it is let go, which it is in the end."""
         gate = self.folder / f"gate-{time.monotonic_ns()}"
         run = self.chain(
@@ -91,7 +91,7 @@ class Desk:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Desk]:
+def opened(folder: Path) -> Iterator[Deployment]:
     """A stack with a coordinator, a worker for tools, and Flower."""
     definitions = Definitions(folder=str(HERE), tools={name: Tool(function=f"flower_tools:{name}") for name in ("add", "hold")})
     with pytest.MonkeyPatch.context() as patch:
@@ -99,11 +99,11 @@ def opened(folder: Path) -> Iterator[Desk]:
         for name in [name for name in os.environ if name.startswith("FLOWER_")]:
             patch.delenv(name)
         with Stack.start(folder / "home", agents=0, tools=2, flower=True) as stack, Client(stack.url, config=definitions) as client:
-            yield Desk(folder, stack, client)
+            yield Deployment(folder, stack, client)
 
 
 @pytest.fixture(scope="package")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A stack for all tests that leave it as they found it."""
-    with opened(tmp_path_factory.mktemp("flower")) as desk:
-        yield desk
+    with opened(tmp_path_factory.mktemp("flower")) as deployment:
+        yield deployment

@@ -21,7 +21,7 @@ from tornado.web import Application, create_signed_value
 
 from cantata.dashboard.flower.blocking_calls import BlockingCalls
 from cantata.dashboard.flower.serve import routes
-from tests.integration.flower.conftest import PATIENCE_S, Desk
+from tests.integration.flower.conftest import PATIENCE_S, Deployment
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(240)  # a stack and a Flower start in 3 s, on a busy machine in 20
@@ -32,9 +32,9 @@ SECRET = "a-secret-of-cookies-0123456789"
 
 
 @pytest.fixture
-def http(desk: Desk) -> Iterator[httpx.Client]:
+def http(deployment: Deployment) -> Iterator[httpx.Client]:
     """A client of the stack's Flower."""
-    with desk.http() as client:
+    with deployment.http() as client:
         yield client
 
 
@@ -80,8 +80,8 @@ def test_files_are_sent_once(http: httpx.Client) -> None:
 # The API
 
 
-def test_a_run_is_listed_drawn_and_told_step_by_step(desk: Desk, http: httpx.Client) -> None:
-    run_id = desk.added().run_id
+def test_a_run_is_listed_drawn_and_told_step_by_step(deployment: Deployment, http: httpx.Client) -> None:
+    run_id = deployment.added().run_id
 
     assert run_id in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "succeeded", "kind": "chain"}).json()["runs"]]
     assert run_id not in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "failed"}).json()["runs"]]
@@ -90,8 +90,8 @@ def test_a_run_is_listed_drawn_and_told_step_by_step(desk: Desk, http: httpx.Cli
     assert http.get(f"/runs/api/runs/{run_id}/steps/sum").json()["output"] == 3
 
 
-def test_each_task_leads_to_its_run_and_each_run_to_its_tasks(desk: Desk, http: httpx.Client) -> None:
-    run_id = desk.added().run_id
+def test_each_task_leads_to_its_run_and_each_run_to_its_tasks(deployment: Deployment, http: httpx.Client) -> None:
+    run_id = deployment.added().run_id
 
     until(lambda: "sum" in [step for task in tasks_of(http, run_id) for step in task["steps"]], "the task of the step")
     for task in tasks_of(http, run_id):
@@ -99,8 +99,8 @@ def test_each_task_leads_to_its_run_and_each_run_to_its_tasks(desk: Desk, http: 
         assert f'<a href="/runs/run/{run_id}">{run_id}</a>' in http.get(f"/task/{task['uuid']}").text
 
 
-def test_a_failed_step_is_a_failed_task(desk: Desk, http: httpx.Client) -> None:
-    run_id = desk.chain({"node_id": "sum", "name": "add", "input": {"a": 1}}).wait(PATIENCE_S).run_id
+def test_a_failed_step_is_a_failed_task(deployment: Deployment, http: httpx.Client) -> None:
+    run_id = deployment.chain({"node_id": "sum", "name": "add", "input": {"a": 1}}).wait(PATIENCE_S).run_id
 
     failed = until(lambda: [task for task in tasks_of(http, run_id) if task["state"] == "FAILURE"], "a failed task")
     assert [task["steps"] for task in failed] == [["sum"]]
@@ -135,14 +135,14 @@ def test_what_is_asked_wrongly_is_told(path: str, status: int, http: httpx.Clien
 # Events
 
 
-def test_events_come_as_they_happen_and_go_on_at_an_offset(desk: Desk, http: httpx.Client) -> None:
-    with desk.held() as (run, let_go), http.stream("GET", f"/runs/api/runs/{run.run_id}/events") as stream:
+def test_events_come_as_they_happen_and_go_on_at_an_offset(deployment: Deployment, http: httpx.Client) -> None:
+    with deployment.blocked_run() as (run, release), http.stream("GET", f"/runs/api/runs/{run.run_id}/events") as stream:
         assert stream.headers["content-type"] == "text/event-stream"
         text = ""
         for piece in stream.iter_text():
             text += piece
             if '"step":"wait","attempt":1' in text:
-                let_go()
+                release()
     told = frames(text)
     assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
     assert told[-1]["type"] == "closed"
@@ -153,14 +153,14 @@ def test_events_come_as_they_happen_and_go_on_at_an_offset(desk: Desk, http: htt
     assert http.get(path, headers={"Last-Event-ID": str(told[-1]["seq"])}).status_code == 204
 
 
-def test_nobody_is_read_for_who_is_gone(desk: Desk) -> None:
-    with desk.held() as (run, _):
-        asyncio.run(leave(desk, run.run_id))
+def test_nobody_is_read_for_who_is_gone(deployment: Deployment) -> None:
+    with deployment.blocked_run() as (run, _):
+        asyncio.run(leave(deployment, run.run_id))
 
 
-async def leave(desk: Desk, run_id: str) -> None:
+async def leave(deployment: Deployment, run_id: str) -> None:
     """Follow a run and go away, with the handlers in this process."""
-    calls = BlockingCalls(desk.client)
+    calls = BlockingCalls(deployment.client)
     app = Application(routes("", calls))
     app.options = SimpleNamespace(basic_auth=None, auth=None)  # type: ignore[attr-defined]  # what Flower's handler asks for
     sockets = bind_sockets(0, "127.0.0.1")
@@ -180,25 +180,25 @@ async def leave(desk: Desk, run_id: str) -> None:
 # What changes something
 
 
-def test_a_run_is_cancelled_and_done_anew(desk: Desk, http: httpx.Client) -> None:
-    with desk.held() as (run, let_go):
+def test_a_run_is_cancelled_and_done_anew(deployment: Deployment, http: httpx.Client) -> None:
+    with deployment.blocked_run() as (run, release):
         assert http.post(f"/runs/api/runs/{run.run_id}/cancel").json() == {"run_id": run.run_id, "status": "cancelled"}
-        let_go()
-    answer = http.post(f"/runs/api/runs/{run.run_id}/retry", headers={"Origin": desk.url, "Sec-Fetch-Site": "same-origin"})
+        release()
+    answer = http.post(f"/runs/api/runs/{run.run_id}/retry", headers={"Origin": deployment.url, "Sec-Fetch-Site": "same-origin"})
 
     assert answer.status_code == 202
-    assert desk.client.run(answer.json()["run_id"]).wait(PATIENCE_S).status == "succeeded"
+    assert deployment.client.run(answer.json()["run_id"]).wait(PATIENCE_S).status == "succeeded"
     assert http.post(f"/runs/api/runs/{answer.json()['run_id']}/retry").status_code == 422  # it succeeded
 
 
-def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(desk: Desk, http: httpx.Client) -> None:
+def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(deployment: Deployment, http: httpx.Client) -> None:
     cancelled = []
     for _ in range(2):
-        with desk.held() as (run, let_go):
+        with deployment.blocked_run() as (run, release):
             run.cancel()
-            let_go()
+            release()
         cancelled.append(run.run_id)
-    of_the_api = desk.client.retry(cancelled[0], idempotency_key="again")
+    of_the_api = deployment.client.retry(cancelled[0], idempotency_key="again")
 
     first, again, other = (
         http.post(f"/runs/api/runs/{run_id}/retry", headers={"Idempotency-Key": "again"}).json()["run_id"]
@@ -207,13 +207,13 @@ def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(desk: Desk, ht
 
     assert first == again
     assert len({first, other, of_the_api.run_id}) == 3
-    assert {desk.client.run(run_id).wait(PATIENCE_S).status for run_id in (first, other, of_the_api.run_id)} == {"succeeded"}
+    assert {deployment.client.run(run_id).wait(PATIENCE_S).status for run_id in (first, other, of_the_api.run_id)} == {"succeeded"}
     too_long = http.post(f"/runs/api/runs/{cancelled[0]}/retry", headers={"Idempotency-Key": "k" * 201})
     assert (too_long.status_code, too_long.json()["error"]["code"]) == (422, "bad_request")
 
 
-def test_a_waiting_step_is_given_its_value_once(desk: Desk, http: httpx.Client) -> None:
-    run = desk.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
+def test_a_waiting_step_is_given_its_value_once(deployment: Deployment, http: httpx.Client) -> None:
+    run = deployment.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
     path = f"/runs/api/runs/{run.run_id}/signals/ask"
 
     for wrong in (b"", b"[]", b'{"value": 1, "more": 2}', b"{" * 5000, b'{"value": NaN}', b'{"value": 1e999}', b'{"value": "\\ud800"}'):
@@ -229,18 +229,18 @@ def test_a_waiting_step_is_given_its_value_once(desk: Desk, http: httpx.Client) 
 
 
 @pytest.mark.parametrize("headers", [ORIGIN, {"Origin": "http://["}, SAME_SITE, {"Host": "rebound.example"}])
-def test_another_page_gets_nothing_and_changes_nothing(headers: dict[str, str], desk: Desk, http: httpx.Client) -> None:
-    with desk.held() as (run, _):
+def test_another_page_gets_nothing_and_changes_nothing(headers: dict[str, str], deployment: Deployment, http: httpx.Client) -> None:
+    with deployment.blocked_run() as (run, _):
         refused = [http.get("/runs/api/runs", headers=headers), http.post(f"/runs/api/runs/{run.run_id}/cancel", headers=headers)]
         assert [answer.status_code for answer in refused] == [403, 403]
         assert {answer.json()["error"]["code"] for answer in refused} == {"forbidden"}
         assert run.status() in ("accepted", "running")
 
 
-def test_with_passwords_under_a_prefix_and_read_only(desk: Desk) -> None:
-    (desk.folder / "who.txt").write_text("anna:a-long-password\n")
+def test_with_passwords_under_a_prefix_and_read_only(deployment: Deployment) -> None:
+    (deployment.folder / "who.txt").write_text("anna:a-long-password\n")
     with (
-        desk.served("flower", "--basic-auth-file", "who.txt", "--url-prefix", "ops/flower", "--read-only") as url,
+        deployment.served("flower", "--basic-auth-file", "who.txt", "--url-prefix", "ops/flower", "--read-only") as url,
         httpx.Client(base_url=url) as http,
     ):
         for path in ("/workers", "/runs/", "/runs/api/runs"):
@@ -256,18 +256,18 @@ def test_with_passwords_under_a_prefix_and_read_only(desk: Desk) -> None:
         assert http.get("/runs/static/icon.svg").status_code == 200
         assert "runs" in http.get("/runs/api/runs", **anna).json()
         assert http.get("/runs/api/runs", auth=("anna", "wrong")).status_code == 401
-        with desk.held() as (run, _):
+        with deployment.blocked_run() as (run, _):
             refused = http.post(f"/runs/api/runs/{run.run_id}/cancel", **anna)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
             assert http.post(f"/runs/api/runs/{run.run_id}/cancel", auth=anna["auth"], headers=ORIGIN).status_code == 403
 
 
-def test_with_a_provider_only_who_signed_in_may(desk: Desk) -> None:
+def test_with_a_provider_only_who_signed_in_may(deployment: Deployment) -> None:
     environment = {"FLOWER_COOKIE_SECRET": SECRET, "FLOWER_AUTH_PROVIDER": "flower.views.auth.GithubLoginHandler"}
     with (
-        desk.held() as (run, _),
+        deployment.blocked_run() as (run, _),
         httpx.Client(timeout=PATIENCE_S) as http,
-        desk.served("flower", "--auth=anna@example.org", **environment) as url,
+        deployment.served("flower", "--auth=anna@example.org", **environment) as url,
     ):
         assert http.get(f"{url}/runs/").headers["location"].startswith("/login?next=%2Fruns%2F")
         nobody = http.get(f"{url}/runs/api/runs")
@@ -282,18 +282,20 @@ def test_with_a_provider_only_who_signed_in_may(desk: Desk) -> None:
         assert http.post(path, headers={**cookies, "Origin": url}).json()["status"] == "cancelled"
 
 
-def test_who_follows_a_run_is_let_go_of_when_it_ends(desk: Desk) -> None:
-    with desk.held() as (run, _), httpx.Client(timeout=PATIENCE_S) as http:
-        with desk.served("flower") as url:
+def test_who_follows_a_run_is_let_go_of_when_it_ends(deployment: Deployment) -> None:
+    with deployment.blocked_run() as (run, _), httpx.Client(timeout=PATIENCE_S) as http:
+        with deployment.served("flower") as url:
             following = http.send(http.build_request("GET", f"{url}/runs/api/runs/{run.run_id}/events"), stream=True)
             pieces = following.iter_text()
             assert next(pieces).startswith("retry: ")
         assert "closed" not in "".join(pieces)  # to its end, without an error
 
 
-def test_it_does_not_listen_for_others_without_passwords(desk: Desk) -> None:
+def test_it_does_not_listen_for_others_without_passwords(deployment: Deployment) -> None:
     command = [sys.executable, "-m", "cantata.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "REDIS_URL": desk.stack.url})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "REDIS_URL": deployment.stack.url}
+    )
 
     assert done.returncode == 2
     assert "--basic-auth-file" in done.stderr
@@ -303,19 +305,19 @@ def test_it_does_not_listen_for_others_without_passwords(desk: Desk) -> None:
 # With the gateway, and without anything
 
 
-def test_the_gateways_pages_lead_to_flower(desk: Desk) -> None:
-    with desk.served("gateway", CANTATA_FLOWER_URL="https://flower.example/ops") as url:
+def test_the_gateways_pages_lead_to_flower(deployment: Deployment) -> None:
+    with deployment.served("gateway", CANTATA_FLOWER_URL="https://flower.example/ops") as url:
         assert 'data-flower="https://flower.example/ops"' in httpx.get(f"{url}/pages/").text
 
 
-def test_runs_go_on_without_flower_and_it_shows_them_when_it_is_back(desk: Desk) -> None:
-    before = next(each for each in desk.stack.processes() if each.name == "flower").identity.pid
-    with desk.held() as (run, let_go):
+def test_runs_go_on_without_flower_and_it_shows_them_when_it_is_back(deployment: Deployment) -> None:
+    before = next(each for each in deployment.stack.processes() if each.name == "flower").identity.pid
+    with deployment.blocked_run() as (run, release):
         os.kill(before, signal.SIGKILL)
-        let_go()
+        release()
         assert run.result(PATIENCE_S).success
-        until(lambda: next(each for each in desk.stack.processes() if each.name == "flower").identity.pid != before, "another Flower")
-    with desk.http() as http:
+        until(lambda: next(each for each in deployment.stack.processes() if each.name == "flower").identity.pid != before, "another Flower")
+    with deployment.http() as http:
         until(lambda: is_up(http), "its pages")
         assert http.get(f"/runs/api/runs/{run.run_id}/graph").json()["run"]["status"] == "succeeded"
 

@@ -84,7 +84,7 @@ class Chat:
         return (await self.until("result"))[-1]
 
 
-class Desk:
+class Deployment:
     """Where gateways are started: a folder, the stack in it, and the model server that its workers ask."""
 
     def __init__(self, folder: Path, stack: Stack, models: ScriptedModels) -> None:
@@ -131,26 +131,26 @@ def start(folder: Path, models: ScriptedModels, **options: Any) -> Stack:
 
 
 @pytest.fixture(scope="package")
-def desk(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[Desk]:
+def deployment(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[Deployment]:
     """A stack for all tests that leave it as they found it."""
     folder = tmp_path_factory.mktemp("gateway")
     with start(folder, models, agents=2) as stack:
-        yield Desk(folder, stack, models)
+        yield Deployment(folder, stack, models)
 
 
 @pytest.fixture(scope="package")
-def gateway(desk: Desk) -> Iterator[Gateway]:
+def gateway(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway without tokens."""
-    with desk.gateway("--rate", "10000") as gateway:
+    with deployment.gateway("--rate", "10000") as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="package")
-def guarded(desk: Desk) -> Iterator[Gateway]:
+def guarded(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway of two tenants."""
-    file = desk.folder / "tokens.json"
+    file = deployment.folder / "tokens.json"
     file.write_text(json.dumps(TENANTS))
-    with desk.gateway("--tokens-file", str(file)) as gateway:
+    with deployment.gateway("--tokens-file", str(file)) as gateway:
         yield gateway
 
 

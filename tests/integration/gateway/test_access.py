@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cantata.cli.main import submit
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import ANNA, OTTO, Desk, Gateway
+from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway
 from tests.waiting import until
 
 
@@ -86,11 +86,11 @@ def test_a_browser_gives_its_token_as_a_subprotocol(guarded: Gateway) -> None:
     asyncio.run(main())
 
 
-def test_tokens_are_never_in_the_log(guarded: Gateway, desk: Desk) -> None:
+def test_tokens_are_never_in_the_log(guarded: Gateway, deployment: Deployment) -> None:
     with guarded.http(ANNA) as http:
         http.get("/runs")
 
-    assert ANNA not in (desk.folder / "gateway.log").read_text()
+    assert ANNA not in (deployment.folder / "gateway.log").read_text()
 
 
 PAGES = [
@@ -126,8 +126,8 @@ def test_a_page_of_the_gateways_own_address_may_ask(gateway: Gateway) -> None:
         assert http.get("/runs", headers={"Origin": gateway.url, "Sec-Fetch-Site": "same-origin"}).status_code == 200
 
 
-def test_other_machines_are_let_in_with_tokens_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", desk.stack.url)
+def test_other_machines_are_let_in_with_tokens_only(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", deployment.stack.url)
 
     done = CliRunner().invoke(submit, ["gateway", "--host", "0.0.0.0", "--port", "0"])
 
@@ -135,8 +135,8 @@ def test_other_machines_are_let_in_with_tokens_only(desk: Desk, monkeypatch: pyt
     assert "tokens are needed" in done.stderr
 
 
-def test_published_on_loopback_it_listens_everywhere_and_answers_as_on_loopback(desk: Desk) -> None:
-    with desk.gateway("--host", "0.0.0.0", CANTATA_PUBLISHED_ON_LOOPBACK="1") as gateway:
+def test_published_on_loopback_it_listens_everywhere_and_answers_as_on_loopback(deployment: Deployment) -> None:
+    with deployment.gateway("--host", "0.0.0.0", CANTATA_PUBLISHED_ON_LOOPBACK="1") as gateway:
         port = gateway.url.rpartition(":")[2]
         assert gateway.url == f"http://0.0.0.0:{port}"
 
@@ -145,8 +145,8 @@ def test_published_on_loopback_it_listens_everywhere_and_answers_as_on_loopback(
             assert [http.get("/runs", headers=headers).status_code for headers in PAGES] == [403] * len(PAGES)
 
 
-def test_a_taken_port_is_told_in_one_sentence(gateway: Gateway, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", desk.stack.url)
+def test_a_taken_port_is_told_in_one_sentence(gateway: Gateway, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", deployment.stack.url)
 
     done = CliRunner().invoke(submit, ["gateway", "--port", gateway.url.rpartition(":")[2]])
 
@@ -155,10 +155,10 @@ def test_a_taken_port_is_told_in_one_sentence(gateway: Gateway, desk: Desk, monk
 
 
 @pytest.fixture(scope="module")
-def small(desk: Desk) -> Iterator[Gateway]:
+def small(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway that takes little, of tenants of its own."""
     tokens = json.dumps({f"token-of-small-{i}-0123456789": f"small-{i}" for i in range(3)})
-    with desk.gateway("--max-bytes", "2000", "--rate", "1", CANTATA_GATEWAY_TOKENS=tokens) as gateway:
+    with deployment.gateway("--max-bytes", "2000", "--rate", "1", CANTATA_GATEWAY_TOKENS=tokens) as gateway:
         yield gateway
 
 
@@ -217,9 +217,9 @@ WRONG_TOKENS = [
 
 @pytest.mark.parametrize("text", WRONG_TOKENS)
 def test_a_wrong_file_of_tokens_is_refused_without_showing_one(
-    tmp_path: Path, desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, deployment: Deployment, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("REDIS_URL", desk.stack.url)
+    monkeypatch.setenv("REDIS_URL", deployment.stack.url)
     file = tmp_path / "tokens.yaml"
     file.write_text(text)
 

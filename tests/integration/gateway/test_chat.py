@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import Desk, Gateway, Json, start
+from tests.integration.gateway.conftest import Deployment, Gateway, Json, start
 from tests.waiting import until
 
 SLOWLY = {"reply": "a b c d e f", "chunk_delay_s": 0.1}
@@ -63,7 +63,7 @@ def test_the_choice_of_an_agent_and_its_tools_are_told(gateway: Gateway, models:
 
     async def main() -> list[Json]:
         async with gateway.chat(name()) as chat:
-            await chat.say("sum of 2 and 3", team="desk")
+            await chat.say("sum of 2 and 3", team="deployment")
             return await chat.until("result")
 
     frames = asyncio.run(main())
@@ -286,9 +286,9 @@ def test_a_session_may_have_any_name_that_can_be_printed(gateway: Gateway) -> No
 
 
 @pytest.mark.slow("it waits for real time, which is what it tests")
-def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(desk: Desk, models: ScriptedModels) -> None:
+def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(deployment: Deployment, models: ScriptedModels) -> None:
     models.script([{"match": "much 0", "reply": "x" * 3_000_000, "delay_s": 8.0}, {"reply": "x" * 3_000_000}])  # until all three are seen
-    with desk.gateway() as gateway, socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
+    with deployment.gateway() as gateway, socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.sendall(HANDSHAKE)
         assert b"101" in raw.recv(200)
@@ -324,20 +324,20 @@ def open_sockets(gateway: Gateway) -> int:
 
 
 @pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[Desk]:
+def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[Deployment]:
     """A stack that these tests may hurt."""
     folder = tmp_path_factory.mktemp("victim")
     with start(folder, models) as stack:
-        yield Desk(folder, stack, models)
+        yield Deployment(folder, stack, models)
 
 
-def kill(desk: Desk, process: str) -> None:
+def kill(deployment: Deployment, process: str) -> None:
     """Kill a process of the stack, which is started again."""
-    os.kill(next(each.pid for each in desk.stack.processes() if each.name == process and each.alive), signal.SIGKILL)
+    os.kill(next(each.pid for each in deployment.stack.processes() if each.name == process and each.alive), signal.SIGKILL)
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Desk, models: ScriptedModels) -> None:
+def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Deployment, models: ScriptedModels) -> None:
     models.script([{**SLOWLY, "times": 1, "chunk_delay_s": 1.0}, {"reply": "from another"}])
 
     async def main(gateway: Gateway) -> list[Json]:
@@ -355,7 +355,7 @@ def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Des
 
 
 @pytest.mark.slow("a Redis is ended and started again")
-def test_a_redis_that_is_restarted_does_not_end_the_chat(victim: Desk, models: ScriptedModels) -> None:
+def test_a_redis_that_is_restarted_does_not_end_the_chat(victim: Deployment, models: ScriptedModels) -> None:
     models.script([{"match": "^slow$", "reply": "a b c", "chunk_delay_s": 2.0}])
 
     async def main(gateway: Gateway) -> list[Json]:
@@ -375,19 +375,19 @@ def test_a_redis_that_is_restarted_does_not_end_the_chat(victim: Desk, models: S
 
 
 @pytest.mark.slow("gateways end and start")
-def test_a_gateway_that_ends_tells_its_clients_to_come_back(desk: Desk, models: ScriptedModels) -> None:
+def test_a_gateway_that_ends_tells_its_clients_to_come_back(deployment: Deployment, models: ScriptedModels) -> None:
     models.script([SLOWLY])
     session = name()
 
     async def main() -> Json:
-        with desk.gateway() as first:
+        with deployment.gateway() as first:
             async with first.chat(session) as chat:
                 await chat.say("hello")
                 frames = await chat.until("token")
                 first.process.terminate()
                 await chat.socket.wait_closed()
                 assert chat.socket.close_code == 1012
-        with desk.gateway() as second:
+        with deployment.gateway() as second:
             async with second.chat(session) as chat:
                 await chat.send({"resume": {frames[-1]["run_id"]: frames[-1]["seq"]}})
                 frames += await chat.until("result")

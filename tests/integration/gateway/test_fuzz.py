@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples import FEWER
 from tests.faults.fuzz import parts
-from tests.integration.gateway.conftest import Desk, Gateway
+from tests.integration.gateway.conftest import Deployment, Gateway
 
 SECONDS = 3.0 if FEWER == 1 else 1.0
 
@@ -16,8 +16,8 @@ SECONDS = 3.0 if FEWER == 1 else 1.0
 @pytest.mark.slow("a few seconds of fuzzing")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("rounds", [parts.by_schema, parts.by_chats, parts.by_chains])
-def test_what_nobody_should_send_breaks_nothing(desk: Desk, gateway: Gateway, rounds: parts.Round) -> None:
-    fed = parts.feed(desk, gateway, random.Random(12), SECONDS, rounds)
+def test_what_nobody_should_send_breaks_nothing(deployment: Deployment, gateway: Gateway, rounds: parts.Round) -> None:
+    fed = parts.feed(deployment, gateway, random.Random(12), SECONDS, rounds)
 
     assert fed.violations == []
 

@@ -14,7 +14,7 @@ import pytest
 from cantata.client.client import Client
 from cantata.models.wire import ChainResponse
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import CONFIG, Desk, Gateway, Json
+from tests.integration.gateway.conftest import CONFIG, Deployment, Gateway, Json
 from tests.waiting import until
 
 ADDING = {"nodes": [{"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 2, "b": 3}}], "entry_node": "sum"}
@@ -258,10 +258,10 @@ def test_the_gateway_lives_and_is_ready(http: httpx.Client) -> None:
 
 
 @pytest.fixture
-def lonely(desk: Desk) -> Iterator[Gateway]:
+def lonely(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway at a database of the same server where nobody works."""
-    url = desk.stack.url.replace("virtual_host=0", "virtual_host=7")
-    with desk.gateway(REDIS_URL=url) as gateway:
+    url = deployment.stack.url.replace("virtual_host=0", "virtual_host=7")
+    with deployment.gateway(REDIS_URL=url) as gateway:
         yield gateway
 
 
@@ -274,19 +274,19 @@ def test_a_gateway_without_workers_lives_but_is_not_ready(lonely: Gateway) -> No
     assert "no worker serves queue 'agents'" in response.json()["error"]["message"]
 
 
-def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(desk: Desk, models: ScriptedModels) -> None:
+def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(deployment: Deployment, models: ScriptedModels) -> None:
     models.script([{"delay_s": 60}])
-    with desk.gateway() as gateway, gateway.http() as http:
+    with deployment.gateway() as gateway, gateway.http() as http:
         run_id = http.post("/turns", json={"text": "slow"}).json()["run_id"]
         with http.stream("GET", f"/runs/{run_id}/events") as stream:
             first_event(stream)
             gateway.process.send_signal(signal.SIGINT)
             gateway.process.wait(timeout=30)
-    with Client(desk.stack.url) as client:
+    with Client(deployment.stack.url) as client:
         client.run(run_id).cancel()
 
 
-def test_what_others_submit_is_seen_too(http: httpx.Client, desk: Desk) -> None:
-    with Client(desk.stack.url, config=CONFIG) as client:
+def test_what_others_submit_is_seen_too(http: httpx.Client, deployment: Deployment) -> None:
+    with Client(deployment.stack.url, config=CONFIG) as client:
         run = client.submit_turn("from Python")
         assert until(lambda: http.get(f"/runs/{run.run_id}?wait=20").json()["status"] == "succeeded", "the end")

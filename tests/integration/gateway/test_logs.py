@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.gateway.conftest import ANNA, OTTO, PATIENCE_S, TENANTS, Desk, Json
+from tests.integration.gateway.conftest import ANNA, OTTO, PATIENCE_S, TENANTS, Deployment, Json
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -22,10 +22,10 @@ def read(http: httpx.Client, run_id: str, count: int, **query: Any) -> Json:
             return found
 
 
-def test_the_lines_of_a_run_are_told_to_its_tenant(desk: Desk) -> None:
+def test_the_lines_of_a_run_are_told_to_its_tenant(deployment: Deployment) -> None:
     chain = {"nodes": [{"node_id": "x", "kind": "tool", "name": "add", "input": {"a": 1, "b": "no number"}}], "entry_node": "x"}
     with (
-        desk.gateway(CANTATA_GATEWAY_TOKENS=str(TENANTS).replace("'", '"')) as gateway,
+        deployment.gateway(CANTATA_GATEWAY_TOKENS=str(TENANTS).replace("'", '"')) as gateway,
         gateway.http(ANNA) as anna,
         gateway.http(OTTO) as otto,
     ):

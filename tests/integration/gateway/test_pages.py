@@ -12,7 +12,7 @@ import pytest
 from cantata.client.client import Client
 from cantata.dashboard.pages.run_pages import RunPages
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import ANNA, OTTO, Desk, Gateway, Json
+from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway, Json
 from tests.waiting import until
 
 STORY = {
@@ -307,8 +307,8 @@ def test_another_tenants_run_is_not_found(guarded: Gateway) -> None:
         assert otto.get(f"/runs/{made}").status_code == 404, "a fork is of its tenant too"
 
 
-def test_flower_sees_the_runs_of_all(desk: Desk, guarded: Gateway) -> None:
-    with guarded.http(OTTO) as otto, Client(desk.stack.url) as client:
+def test_flower_sees_the_runs_of_all(deployment: Deployment, guarded: Gateway) -> None:
+    with guarded.http(OTTO) as otto, Client(deployment.stack.url) as client:
         run_id = ended(otto, "/chains", BROKEN)
         pages = RunPages(client)
 
@@ -360,15 +360,15 @@ def test_our_own_page_may_ask_and_another_may_only_lead_here(client: httpx.Clien
     assert client.get("/pages/", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_the_pages_lead_to_flower_if_it_is_there(desk: Desk) -> None:
-    with desk.gateway(CANTATA_FLOWER_URL="http://127.0.0.1:5555/") as gateway, gateway.http() as http:
+def test_the_pages_lead_to_flower_if_it_is_there(deployment: Deployment) -> None:
+    with deployment.gateway(CANTATA_FLOWER_URL="http://127.0.0.1:5555/") as gateway, gateway.http() as http:
         assert 'data-flower="http://127.0.0.1:5555"' in http.get("/pages/").text
 
 
-def test_addresses_have_what_a_proxy_puts_before_them(desk: Desk) -> None:
+def test_addresses_have_what_a_proxy_puts_before_them(deployment: Deployment) -> None:
     chain = {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}]}
 
-    with desk.gateway("--url-prefix", "/cantata/") as gateway, gateway.http() as http:
+    with deployment.gateway("--url-prefix", "/cantata/") as gateway, gateway.http() as http:
         asked = http.post("/cantata/chains?wait=40", json=chain)
         links = asked.json()["links"]
         assert asked.headers["location"] == links["self"] == f"/cantata/runs/{asked.json()['run_id']}"
@@ -379,10 +379,10 @@ def test_addresses_have_what_a_proxy_puts_before_them(desk: Desk) -> None:
         assert http.get("/cantata/nothing").status_code == 404
 
 
-def test_below_a_prefix_the_same_paths_need_a_token(desk: Desk, tmp_path: Path) -> None:
+def test_below_a_prefix_the_same_paths_need_a_token(deployment: Deployment, tmp_path: Path) -> None:
     (tmp_path / "tokens.yaml").write_text(f"{ANNA}: anna\n")
 
-    with desk.gateway("--url-prefix", "cantata", "--tokens-file", str(tmp_path / "tokens.yaml")) as gateway, gateway.http() as http:
+    with deployment.gateway("--url-prefix", "cantata", "--tokens-file", str(tmp_path / "tokens.yaml")) as gateway, gateway.http() as http:
         opened = {
             path: http.get(path).status_code for path in ("/cantata/ready", "/cantata/pages/", "/cantata/runs", "/cantata/pages/../runs")
         }

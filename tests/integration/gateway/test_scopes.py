@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from cantata.client.client import Client
-from tests.integration.gateway.conftest import PATIENCE_S, SCOPES, Desk, Gateway, Json
+from tests.integration.gateway.conftest import PATIENCE_S, SCOPES, Deployment, Gateway, Json
 from tests.waiting import until
 
 TENANT = "scoped"
@@ -57,10 +57,10 @@ def token(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def scoped(desk: Desk) -> Iterator[Gateway]:
+def scoped(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway of tokens with one scope each, and others."""
     tokens = {token(name): {"tenant": TENANT, "name": name, **rights} for name, rights in RIGHTS.items()}
-    with desk.gateway("--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(tokens)) as gateway:
+    with deployment.gateway("--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(tokens)) as gateway:
         yield gateway
 
 
@@ -122,7 +122,11 @@ def test_a_chat_needs_its_scope_and_obeys_the_token_s_limits(scoped: Gateway) ->
 def test_a_limited_token_names_what_it_may_and_runs_nothing_else(scoped: Gateway) -> None:
     naming = {"entry_node": "n", "nodes": [{"node_id": "n", "kind": "chain", "name": "adding", "input": {"a": 1, "b": 2}}]}
     allowed = [("/turns", {"text": "hello", "agent": "echo"}), ("/turns", {"text": "hello"}), ("/chains", naming)]
-    refused = [("/turns", {"text": "hello", "team": "desk"}), ("/turns", {"text": "hello", "workflow": "asking"}), ("/chains", ADDING)]
+    refused = [
+        ("/turns", {"text": "hello", "team": "deployment"}),
+        ("/turns", {"text": "hello", "workflow": "asking"}),
+        ("/chains", ADDING),
+    ]
 
     assert [ask(scoped, "limited", "POST", path, json=body).status_code for path, body in allowed] == [202] * 3
     answers = [ask(scoped, "limited", "POST", path, json=body) for path, body in refused]
@@ -204,10 +208,10 @@ def test_a_signal_that_comes_early_is_refused_past_the_tenant_s_quota_and_one_th
     assert signal("later").json()["signal"] == "taken"
 
 
-def test_the_operator_without_a_gateway_is_not_held_to_it(scoped: Gateway, desk: Desk) -> None:
+def test_the_operator_without_a_gateway_is_not_held_to_it(scoped: Gateway, deployment: Deployment) -> None:
     run_id = waiting_run(scoped, "requester")
 
-    with Client(desk.stack.url) as client:
+    with Client(deployment.stack.url) as client:
         assert client.run(run_id).record().labels == {"tenant": TENANT, "requested_by": "requester"}
         assert client.run(run_id).signal("ok", True) == "taken"
         client.run(run_id).wait(PATIENCE_S)
