@@ -1,14 +1,14 @@
 """LangSwarm's files: agents, tools and workflows in YAML, compiled into agents, tools and chains.
 
-files       which files there are, and what sections they hold
-crew        agents and tools             → the book of what may be named
-workflow    one workflow                 → a chain: the spine of the rest
-  steps       what each step does, and which of its keys count
-  references  `${...}`                   → expressions
-  conditions  `... == 'high' && ...`     → expressions
-  routes      `output.to`                → ways on
-  order       list order, depends_on, fans
-  calls       whom a step calls, with what
-  inputs      what a workflow is given
-  drawing     all of it                  → nodes
+files         the files of a configuration, and their sections
+agent_reader  agents and tools              → the symbol table
+workflow      one workflow                  → a chain, by means of:
+  steps         what each step does, and its effective keys
+  references    `${...}`                    → expressions
+  conditions    `... == 'high' && ...`      → expressions
+  output_routes `output.to`                 → routes
+  order         list order, depends_on, fans
+  step_calls    what a step calls, and its arguments
+  inputs        declared inputs of a workflow
+  node_emitter  all of it                   → nodes
 """

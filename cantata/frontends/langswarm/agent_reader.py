@@ -1,4 +1,4 @@
-"""Reads LangSwarm's agents and tools into a book: who workflows may ask, and what may be called."""
+"""Reading of LangSwarm's agents and tools into a symbol table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
 
 _ENV = re.compile(r"env:(\w+)")
-_STORED_SECRET = (
-    "would be kept with each run; let the function read its worker's environment, or give it to an MCP server by 'env' or 'headers'"
-)
+_STORED_SECRET = "would be stored with each run; let the function read its worker's environment, or use 'env' or 'headers' of an MCP server"
 _Model = TypeVar("_Model", bound=BaseModel)
 _OF_SERVERS = frozenset({"args", "env", "headers"})
 _OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "retry", "metadata"})
 _PLACEHOLDER = Tool(asks=True, parameters={"type": "object"})
-"""In the place of a tool with a fault, so that only the fault is told, and not that its name is unknown."""
+"""Replaces a tool with a fault, so that its name is known and only the fault is reported."""
 
 
 class AgentReader:
-    """Reads one part after the other into a book."""
+    """Reads parts of a configuration, one after the other, into a symbol table."""
 
     def __init__(self, symbols: SymbolTable, environment: Mapping[str, str], *, memory: bool | None) -> None:
         self._symbols = symbols
@@ -67,7 +65,7 @@ class AgentReader:
         model = self._text(part, "model")
         kind = part.first("agent_type", "provider")
         if part.has("agent_type") and part.has("provider"):
-            part.at("provider").fault("'provider' says again what 'agent_type' says; write one of them")
+            part.at("provider").fault("'provider' means the same as 'agent_type'; write one of them")
         if kind is None:
             return model or None
         provider = self._resolved(kind).lower()
@@ -86,7 +84,7 @@ class AgentReader:
         return ("\n\n---\n\n" if isinstance(prompts.value, list) else "\n\n").join(filter(None, texts)) or None
 
     def _prompt(self, part: ConfigPart) -> str:
-        """A text, or what the file says that it names."""
+        """Return a text, or the content of the file that it names."""
         text = self._resolved(part)
         file = file_of(text, self._symbols.folder)
         if file is None:
@@ -106,14 +104,14 @@ class AgentReader:
         return {} if shown is None else {"history": History(enabled=shown)}
 
     def _tools(self, part: ConfigPart) -> dict[str, object]:
-        """What a list of tools says of an agent."""
+        """Return the fields of an agent that a list of tools sets."""
         names, most = read_tool_list(part, self._symbols)
         return {"tools": names, **({"max_tool_rounds": most} if most else {})}
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, part: ConfigPart) -> None:
-        """Read a tool: a function, some methods of a module, or an MCP server."""
+        """Read a tool: a function, some functions of a module, or an MCP server."""
         part.check_keys(TOOL)
         settings = part.at("settings")
         if settings.value is not None and not isinstance(settings.value, dict):
@@ -122,11 +120,9 @@ class AgentReader:
         function, command = _in(places, "function"), _in(places, "command")
         url = _in(places, "url", "mcp_url")
         if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
-            part.at("pattern").fault(
-                "expected 'direct' or 'hybrid'; a tool has no workflow of its own here, so it is called by its methods"
-            )
+            part.at("pattern").fault("expected 'direct' or 'hybrid'; tools have no workflows of their own and are called by their methods")
         if part.has("local_mode") and part.at("local_mode").boolean() != (url is None):
-            part.at("local_mode").fault("does not fit: a tool with a 'url' is not local, and any other is")
+            part.at("local_mode").fault("contradicts the rest: a tool with a 'url' is not local, and any other tool is")
         if sum(each is not None for each in (function, command or url, part.first("module"))) != 1:
             part.fault(_missing_target(part))
             self._symbols.tools[name] = _PLACEHOLDER
@@ -135,7 +131,7 @@ class AgentReader:
             part.at("metadata").check_keys(("function", "description", "parameters"))
             self._function(name, function, part)
         elif command or url:
-            part.check_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which says itself what tools it has")
+            part.check_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which describes its own tools")
             self._server(name, command, url, places, part)
         else:
             part.check_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
@@ -150,7 +146,7 @@ class AgentReader:
         self._symbols.tools[name] = (self._made(Tool, known, part) if found else None) or _PLACEHOLDER
 
     def _methods(self, name: str, part: ConfigPart) -> None:
-        """A tool whose methods are functions of one module."""
+        """Read a tool whose methods are functions of one module."""
         module = part.at("module").text()
         found = []
         for item in part.at("methods").items():
@@ -190,7 +186,7 @@ class AgentReader:
         self._symbols.tools[name] = Tool(mcp=server, description=description) if server else _PLACEHOLDER
 
     def _variable(self, key: str, part: ConfigPart) -> str:
-        """The variable of the workers' environment that a server is given; no value is kept."""
+        """Return the variable of the workers' environment that a server receives; its value is not stored."""
         text = part.text()
         found = _ENV.fullmatch(text)
         if found is None and not (part.path and isinstance(part.path[-1], int)):
@@ -198,7 +194,7 @@ class AgentReader:
         return found[1] if found else text
 
     def _common(self, part: ConfigPart) -> dict[str, object]:
-        """What a function's tool is given besides: settings, as arguments that no model sees."""
+        """Return the other fields of a function's tool, among them settings, as arguments that no model sees."""
         values: dict[str, JsonValue] = {}
         settings = part.at("settings")
         for each in (settings, part.at("permissions")):
@@ -219,7 +215,7 @@ class AgentReader:
         return self._resolved(part.at(key)) if part.has(key) else ""
 
     def _resolved(self, part: ConfigPart) -> str:
-        """A text, or the value of the variable that `env:VAR` names. It is kept with each run, so it must be no secret."""
+        """Return a text, or the value of the variable that `env:VAR` names. It is stored with each run, so it must not be a secret."""
         text = part.text()
         variable = _ENV.fullmatch(text)
         if variable is None:
@@ -229,7 +225,7 @@ class AgentReader:
         return self._environment.get(variable[1], "")
 
     def _made(self, model: type[_Model], known: dict[str, object], part: ConfigPart) -> _Model | None:
-        """The model of what is known; None with a fault."""
+        """Return the validated model; None with a fault."""
         try:
             return model.model_validate(known)
         except ValidationError as error:
@@ -240,7 +236,7 @@ class AgentReader:
 
 
 def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], int | None]:
-    """The tools that a list names, and how many rounds of calls its options allow."""
+    """Return the tools that a list names, and the rounds of calls that its options allow."""
     names: list[str] = []
     limits: list[int] = []
     for item in part.items():
@@ -260,13 +256,13 @@ def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], i
 
 
 def _params(part: ConfigPart) -> dict[str, JsonValue]:
-    """What an agent's model is asked with."""
+    """Return the parameters of an agent's model."""
     found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p") if part.has(key)}
     return found | ({"max_tokens": part.at("max_tokens").count(least=1)} if part.has("max_tokens") else {})
 
 
 def _refuse_variables(part: ConfigPart) -> None:
-    """Fault each `env:VAR` within: it would stay as it is written, or be kept."""
+    """Report each `env:VAR` within: it would not be resolved, or its value would be stored."""
     if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
         part.fault(f"the value of {variable[1]!r} {_STORED_SECRET}")
     for key in part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ():
@@ -278,7 +274,7 @@ def _in(places: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
 
 
 def read_memory_flag(part: ConfigPart, symbols: SymbolTable) -> bool:
-    """`memory: true`, or `memory: {enabled: true}`; what says where it is kept means nothing here."""
+    """Return whether memory is on: `memory: true`, or `memory: {enabled: true}`; settings of its storage have no effect."""
     if isinstance(part.value, dict):
         symbols.ignored_blocks += [f"memory.{key}" for key in part.value if key != "enabled"]
         return part.at("enabled").boolean() if part.has("enabled") else True
@@ -290,7 +286,7 @@ def _named(part: ConfigPart) -> list[tuple[str, ConfigPart]]:
 
 
 def _schema(value: JsonValue) -> JsonValue:
-    """A JSON schema of arguments; a mapping name → schema or description is short for one."""
+    """Return a JSON schema of arguments; a mapping name → schema or description is short for one."""
     if not isinstance(value, dict) or value.get("type") == "object":
         return value
     properties: dict[str, JsonValue] = {
@@ -301,5 +297,5 @@ def _schema(value: JsonValue) -> JsonValue:
 
 def _missing_target(part: ConfigPart) -> str:
     kind = part.at("type").value
-    own = f"the type {kind!r} is a program of LangSwarm's own, which is not here; " if isinstance(kind, str) and kind != "function" else ""
-    return f"{own}say what is called: one of 'function', 'module' with 'methods', 'command', or 'url'"
+    own = f"tools of type {kind!r} are part of LangSwarm and not available; " if isinstance(kind, str) and kind != "function" else ""
+    return f"{own}write one of 'function', 'module' with 'methods', 'command', or 'url'"

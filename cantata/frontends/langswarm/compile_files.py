@@ -1,4 +1,4 @@
-"""Reads LangSwarm's files into definitions: agents, tools, and a chain for each workflow."""
+"""Compilation of LangSwarm's files into definitions: agents, tools, and a chain for each workflow."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from cantata.models.values import JsonValue
 
 @dataclass(frozen=True)
 class CompiledFiles:
-    """Definitions, and where their chains are in the files."""
+    """Definitions, and the parts of the files that their nodes come from."""
 
     definitions: Definitions
     ignored_blocks: Sequence[str] = ()
-    """Blocks of the files that mean nothing here."""
+    """Blocks of the files that have no effect."""
     _locations: Mapping[str, Mapping[str, ConfigPart]] = field(default_factory=dict, repr=False)
 
     def in_files(self, faults: Sequence[Fault]) -> list[Fault]:
-        """The faults that planning found in chains, with the places of the steps in the files."""
+        """Return faults that planning found in chains, with the locations of the steps in the files."""
         found: list[Fault] = []
         for fault in faults:
             node, part = self._place(fault)
             if part is None:
                 found.append(fault)
-            elif not (said := _of_steps(fault.message)).endswith(f": only {node!r} could start it"):  # its own condition, told itself
+            elif not (said := _of_steps(fault.message)).endswith(
+                f": only {node!r} could start it"
+            ):  # the fault of its condition is reported itself
                 part.fault(said)
                 found.append(part.faults.pop())
         return in_order(dict.fromkeys(found))
@@ -50,17 +52,17 @@ class CompiledFiles:
 
 
 _BESIDE = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
-"""What the nodes beside a step's own are called."""
+"""The suffixes of auxiliary nodes of a step."""
 
 
 def _of_steps(message: str) -> str:
-    """What planning says of nodes, said of steps."""
+    """Return a message of planning about nodes, in terms of steps."""
     said = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
     return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", said))
 
 
 def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment: Mapping[str, str]) -> CompiledFiles:
-    """What these files say; functions are in `folder`. Raises ConfigError with every fault."""
+    """Compile files; functions are imported from `folder`. Raises ConfigError with every fault."""
     sources = gather(paths, folder, read)
     symbols = SymbolTable(folder)
     reader = AgentReader(symbols, environment, memory=_memory(sources, symbols))
@@ -85,7 +87,7 @@ def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment
 
 
 def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
-    """A workflow as a mapping or list of steps, whether it is written so or as arrows; None with faults."""
+    """Return a workflow as a mapping or list of steps, also if it is written as arrows; None with faults."""
     if not arrows.is_arrow(part.value):
         return part
     before = len(part.faults)
@@ -94,7 +96,7 @@ def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
 
 
 def _memory(sources: ConfigSources, symbols: SymbolTable) -> bool | None:
-    """Whether agents see their conversations, where they do not say."""
+    """Return the default of whether agents see their conversations."""
     said = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
     return said[0] if said else None
 
@@ -102,11 +104,11 @@ def _memory(sources: ConfigSources, symbols: SymbolTable) -> bool | None:
 def _check_names(symbols: SymbolTable, workflows: Sequence[tuple[str, ConfigPart]]) -> None:
     for name, part in workflows:
         if name in symbols.agents:
-            part.fault(f"{name!r} is an agent too; give the workflow another name")
+            part.fault(f"{name!r} is also the name of an agent; rename the workflow")
 
 
 def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
-    """The workflows of all files, whatever their shape, each a mapping with steps or a text of arrows."""
+    """Yield the workflows of all files in all of their forms, each a mapping with steps or a text of arrows."""
     taken: dict[str, ConfigPart] = {}
     for part in sources.parts["workflows"]:
         for name, each in _shaped(part):
@@ -130,7 +132,7 @@ def _shaped(part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
 
 
 def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
-    """What is under a workflow's name: its steps, arrows, or workflows with names of their own, the first of which is meant by it."""
+    """Yield the workflows under a name: steps, arrows, or workflows with names of their own; the name then refers to the first of them."""
     if arrows.is_arrow(part.value) or (isinstance(part.value, dict) and "steps" in part.value):
         yield name, part
     elif isinstance(part.value, list) and any(isinstance(item.value, dict) and "steps" in item.value for item in part.items()):
@@ -145,7 +147,7 @@ def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
 
 
 def _listed(part: ConfigPart, number: int) -> Iterator[tuple[str, ConfigPart]]:
-    """A workflow of a list: with its own id, or arrows."""
+    """Yield a workflow of a list: with its own id, or arrows."""
     if arrows.is_arrow(part.value):
         yield f"workflow_{number}", part
     elif isinstance(part.value, dict) and part.has("id"):
@@ -158,5 +160,5 @@ def _listed(part: ConfigPart, number: int) -> Iterator[tuple[str, ConfigPart]]:
 
 
 def _is_names(value: list[JsonValue]) -> bool:
-    """A list of agents, one after the other."""
+    """Return whether a list is a sequence of agents' names."""
     return len(value) > 1 and all(isinstance(each, str) for each in value)

@@ -1,4 +1,4 @@
-"""A part of one of a configuration's files: its value, its place, and the faults that are found in it."""
+"""A part of a configuration file: its value, its location, and the faults found in it."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from cantata.models.values import JsonValue
 
 @dataclass(frozen=True)
 class ConfigPart:
-    """A value, where it stands, and where its faults go."""
+    """A value with its location, and the list that collects its faults."""
 
     document: Document
     value: JsonValue
     faults: list[Fault] = field(repr=False, compare=False)
     path: KeyPath = ()
     file: str = ""
-    """The name of its file, where a configuration has several."""
+    """The name of its file, if the configuration has several."""
 
     def at(self, *keys: str | int) -> ConfigPart:
-        """The part under these keys; its value is null if nothing is there."""
+        """Return the part under these keys; its value is null if there is none."""
         value = self.value
         for key in keys:
             value = value_at(value, key)
         return replace(self, value=value, path=(*self.path, *keys))
 
     def with_value(self, value: JsonValue) -> ConfigPart:
-        """A part in this place that says something else, which this one is short for."""
+        """Return a part at this location with another value, such as the long form of this one."""
         return replace(self, value=value)
 
     def has(self, key: str) -> bool:
-        """Whether it is a mapping with something under this key."""
+        """Return whether it is a mapping with a value under this key."""
         return isinstance(self.value, dict) and self.value.get(key) is not None
 
     def first(self, *keys: str) -> ConfigPart | None:
-        """The part under the first of these keys that is there."""
+        """Return the part under the first of these keys that has a value."""
         return next((self.at(key) for key in keys if self.has(key)), None)
 
     def items(self) -> list[ConfigPart]:
-        """The parts of a list; a value that is no list stands for a list of itself, and null for an empty one."""
+        """Return the parts of a list; any other value counts as a list of itself, and null as an empty one."""
         if isinstance(self.value, list):
             return [self.at(i) for i in range(len(self.value))]
         return [] if self.value is None else [self]
 
     def entries(self) -> Iterator[tuple[str, ConfigPart]]:
-        """The parts of a mapping, by key."""
+        """Yield the parts of a mapping, by key."""
         if isinstance(self.value, dict):
             yield from ((key, self.at(key)) for key in self.value)
         elif self.value is not None:
             self.fault(f"expected a mapping, found {shown(self.value)}")
 
     def location_from(self, other: ConfigPart) -> str:
-        """Where it stands: its line, and its file if the other is in another."""
+        """Return its line, and its file if the other part is in another."""
         line = f"on line {self.document.line(self.path)}"
         return line if self.file == other.file else f"{line} of {self.file}"
 
     # --- values -------------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The text it is, or the number written out; empty, with a fault, if it is neither."""
+        """Return the text, or the number as text; empty, with a fault, if it is neither."""
         if isinstance(self.value, str):
             return self.value
         if isinstance(self.value, int | float) and not isinstance(self.value, bool):
@@ -73,18 +73,18 @@ class ConfigPart:
         return ""
 
     def texts(self) -> list[tuple[ConfigPart, str]]:
-        """The texts of a list, or the one that it is."""
+        """Return the texts of a list, or the single text."""
         return [(item, text) for item in self.items() if (text := item.text())]
 
     def boolean(self) -> bool:
-        """Whether it is true."""
+        """Return the boolean; False, with a fault, if it is none."""
         if isinstance(self.value, bool):
             return self.value
         self.fault(f"expected true or false, found {shown(self.value)}")
         return False
 
     def number(self, *, least: float, whole: bool = False) -> float | None:
-        """The number it is, also if it is written as a text; None, with a fault, if it is none or too small."""
+        """Return the number, also if it is written as a text; None, with a fault, if it is none or below `least`."""
         value = self.value
         if isinstance(value, str):
             try:
@@ -98,19 +98,19 @@ class ConfigPart:
         return value  # type: ignore[return-value]  # it fits
 
     def count(self, *, least: int = 0) -> int | None:
-        """The whole number it is."""
+        """Return the whole number; None, with a fault, if it is none or below `least`."""
         found = self.number(least=least, whole=True)
         return None if found is None else int(found)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def fault(self, message: str) -> None:
-        """Say what is wrong with it."""
+        """Record a fault of this part."""
         found = self.document.fault(self.path, message)
         self.faults.append(replace(found, where=f"{self.file} {found.where}".strip()))
 
     def check_keys(self, known: Collection[str], needless: Collection[str] = (), what: str = "") -> None:
-        """Fault each key of a mapping that is not known; of those that only belong elsewhere, say so."""
+        """Record a fault for each key of a mapping that is not known; `needless` ones have no effect on `what`."""
         if not isinstance(self.value, dict):
             return
         for key in self.value:

@@ -1,4 +1,4 @@
-"""Finds LangSwarm's files and gathers what they hold: one file, or several of a folder, with what they include."""
+"""LangSwarm's files: one file, or several of a folder, with the files that they include."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ ReadDocument = Callable[[Path], Document]
 
 @dataclass
 class ConfigSources:
-    """What the files of a configuration hold, by section."""
+    """The sections of a configuration's files."""
 
     folder: Path
     parts: dict[str, list[ConfigPart]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
     faults: list[Fault] = field(default_factory=list)
     ignored_blocks: list[str] = field(default_factory=list)
-    """Blocks that mean nothing here."""
+    """Blocks that have no effect."""
     several: bool = False
-    """Whether places name their file."""
+    """Whether locations name their file."""
 
     def faults_in_order(self) -> list[Fault]:
-        """Each once, by file and line."""
+        """Return each fault once, by file and line."""
         faults = in_order(dict.fromkeys(self.faults))
         return sorted(faults, key=lambda fault: fault.where.partition(" ")[0]) if self.several else faults
 
     def named(self, section: str) -> Iterator[tuple[str, ConfigPart]]:
-        """The agents or tools of all files: a list with ids, or a mapping."""
+        """Yield the agents or tools of all files: of lists with ids, and of mappings."""
         taken: dict[str, ConfigPart] = {}
         for part in self.parts[section]:
             for name, each in _named(part):
@@ -47,7 +47,7 @@ class ConfigSources:
 
 
 def is_langswarm(data: JsonValue) -> bool:
-    """Whether a document is LangSwarm's and not one of ours: it has workflows, or lists of agents or tools, or a version as a text."""
+    """Return whether a document is LangSwarm's: it has workflows, or lists of agents or tools, or a version that is a text."""
     if not isinstance(data, dict):
         return False
     lists = any(isinstance(data.get(section), list) for section in ("agents", "tools"))
@@ -55,12 +55,12 @@ def is_langswarm(data: JsonValue) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """LangSwarm's files in a folder: the main one, and those of one section each."""
+    """Return LangSwarm's files in a folder: the main one, and those of one section each."""
     return [folder / name for name in FILES if (folder / name).is_file()]
 
 
 def gather(paths: Sequence[Path], folder: Path, read: ReadDocument) -> ConfigSources:
-    """What files hold, and those that they include. Raises ConfigError if one cannot be read at all."""
+    """Return the sections of files, and of those that they include. Raises ConfigError if one cannot be read at all."""
     sources = ConfigSources(folder, several=len(paths) > 1)
     seen: set[Path] = set()
     todo = list(paths)
@@ -88,7 +88,7 @@ def _document(path: Path, read: ReadDocument, sources: ConfigSources) -> Documen
 
 
 def _included(part: ConfigPart, beside: Path, folder: Path) -> list[Path]:
-    """The files that a file includes, by their place beside it; none is outside the configuration's folder."""
+    """Return the files that a file includes, by paths relative to it; none is outside the configuration's folder."""
     found: list[Path] = []
     for item, name in part.at("include").texts():
         if Path(name).is_absolute() or not lies_in(folder, beside / name):

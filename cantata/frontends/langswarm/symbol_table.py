@@ -1,4 +1,4 @@
-"""What workflows may name: agents and their variants, tools, functions, other workflows."""
+"""The symbol table of a configuration: agents and their variants, tools, functions, workflows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cantata.models.values import JsonValue
 
 RUNTIME = "cantata.frontends.langswarm.worker_functions"
 VALUE = "langswarm.value"
-"""The tool that gives what it is given: what a `transform` without a function is."""
+"""The tool that returns its argument: a `transform` without a function."""
 CHECK = "langswarm.check"
 """The tool that holds what a workflow is given against its schema."""
 
@@ -34,33 +34,33 @@ _QUESTION: Mapping[str, JsonValue] = {
 
 
 def defined_in(script: str) -> Mapping[str, ast.AST]:
-    """The functions that a text of Python defines. Raises SyntaxError."""
+    """Return the functions that Python source defines. Raises SyntaxError."""
     return {each.name: each for each in ast.parse(script).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 @dataclass
 class SymbolTable:
-    """Grows while files are read: agents and tools first, then what steps need besides."""
+    """The names that workflows may refer to; filled while files are read: agents and tools first, then those of steps."""
 
     folder: Path | None
     agents: dict[str, Agent] = field(default_factory=dict)
     tools: dict[str, Tool] = field(default_factory=dict)
     methods: dict[str, list[str]] = field(default_factory=dict)
-    """Tool with methods of its own → the tools that they are."""
+    """Tool with methods → the tools of its methods."""
     scripts: dict[str, str] = field(default_factory=dict)
-    """Tool whose function is written in the file → the text."""
+    """Tool whose function is defined in the file → the source."""
     workflows: dict[str, WorkflowInputs] = field(default_factory=dict)
-    """Workflow → what it says it is given."""
+    """Workflow → its declared inputs."""
     ignored_blocks: list[str] = field(default_factory=list)
-    """Blocks of workflows that mean nothing here."""
+    """Blocks of workflows that have no effect."""
 
     @property
     def tool_names(self) -> list[str]:
-        """What an agent or a step may name as its tool."""
+        """The names that an agent or a step may use as a tool."""
         return [*dict.fromkeys([*self.methods, *self.tools, CLARIFY])]
 
     def resolve_tool(self, part: ConfigPart, name: str) -> list[str]:
-        """The tools that a name in a list of tools stands for."""
+        """Return the tools that a name in a list of tools refers to."""
         if name == CLARIFY and name not in self.tools:
             description = "Asks a person for what is missing or not clear, and waits for the answer."
             self.tools[name] = Tool(asks=True, description=description, parameters=dict(_QUESTION))
@@ -73,7 +73,7 @@ class SymbolTable:
         return []
 
     def variant(self, agent: str, place: str, changes: Mapping[str, object]) -> str:
-        """The name of an agent that is another one but for some changes, in one place of the workflows."""
+        """Return the name of a variant of an agent with changes, for one location in the workflows."""
         if not changes:
             return agent
         name = f"{agent}@{place}"
@@ -83,17 +83,17 @@ class SymbolTable:
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def value_tool(self) -> str:
-        """The tool that gives what it is given."""
-        self.tools[VALUE] = Tool(function=f"{RUNTIME}:value", description="Gives what it is given.", cheap=True)
+        """Return the tool that returns its argument."""
+        self.tools[VALUE] = Tool(function=f"{RUNTIME}:value", description="Returns its argument.", cheap=True)
         return VALUE
 
     def check_tool(self) -> str:
-        """The tool that holds what a workflow is given against its schema."""
-        self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Holds an input against its schema.", cheap=True)
+        """Return the tool that validates a workflow's input."""
+        self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Validates an input against its schema.", cheap=True)
         return CHECK
 
     def script(self, name: str, part: ConfigPart, place: str) -> str:
-        """The tool that a function written in the file is: its text stays there, and workers read it there too."""
+        """Return the tool of a function defined in the file; its source stays there, and workers read it there."""
         tool, text, folder = f"{name}@{place}", part.text(), self.folder or Path()
         self.tools[tool] = Tool(
             script=ScriptReference(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text))
@@ -102,7 +102,7 @@ class SymbolTable:
         return tool
 
     def function(self, part: ConfigPart) -> str | None:
-        """The tool that a step's `function` means: `module.name`, `module:name`, the name of a tool, or of one function beside the file."""
+        """Return the tool of a step's `function`: `module.name`, `module:name`, a tool's name, or that of a function beside the file."""
         name = part.text().strip()
         if name in self.tools:
             return name
@@ -113,11 +113,11 @@ class SymbolTable:
         return name
 
     def resolved(self, part: ConfigPart) -> str | None:
-        """The `module:name` that a function of the file means; None with a fault."""
+        """Return the `module:name` of a function; None with a fault."""
         return self._found(part, part.text().strip())
 
     def first_parameter(self, tool: str) -> str | None:
-        """The name of a function's first parameter, as its text has it."""
+        """Return the name of a function's first parameter, from its source."""
         function, script = self.tools[tool].function, self.tools[tool].script
         if script is not None:
             node: ast.AST | None = defined_in(self.scripts[tool]).get(script.function)
@@ -140,7 +140,7 @@ class SymbolTable:
         return f"{module}:{last}"
 
     def _beside(self, part: ConfigPart, name: str) -> str | None:
-        """A function that is named without its module."""
+        """Find a function that is named without its module."""
         modules = sorted(file.stem for file in self.folder.glob("*.py")) if self.folder else []
         found = [module for module in modules if fault_of(f"{module}:{name}", folder=self.folder) is None]
         if len(found) == 1:

@@ -1,4 +1,4 @@
-"""The words of LangSwarm's files: which keys there are, in both of its versions, and what else they are called."""
+"""The keys of LangSwarm's files in both of its versions, and their aliases."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SECTIONS = ("agents", "tools", "workflows")
 TOP = frozenset({*SECTIONS, "version", "project_name", "name", "description", "include", "memory"})
 
 IGNORED_BLOCKS = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers"})
-"""Blocks about LangSwarm's own process. They are read over: what they are for is settings of the fleet here."""
+"""Blocks about LangSwarm's own process. They are ignored: the fleet has settings for their purposes."""
 
 SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in ("yaml", "yml"))
 FILES = ("langswarm.yaml", "langswarm.yml", *SPLIT_FILES)
-"""What is looked for in a folder: the main file, and those of one section each."""
+"""The files of a folder: the main file, and those of one section each."""
 
 WORKFLOW = frozenset(
     {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}
@@ -36,10 +36,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "retry": ("retry", "retry_count"),
     "approval": ("approval", "wait"),
 }
-"""What a key of a step is called, the first being its usual name."""
+"""Key of a step → its names, the usual one first."""
 
 KINDS = ("loop", "invoke_workflow", "transform", "function", "tool", "agent", "approval")
-"""The keys that say what a step does."""
+"""The keys that determine what a step does."""
 
 TYPES: Mapping[str, str] = {
     **dict.fromkeys(("agent", "agent_step", "navigation"), "agent"),
@@ -51,7 +51,7 @@ TYPES: Mapping[str, str] = {
     **dict.fromkeys(("workflow", "subworkflow"), "invoke_workflow"),
     **dict.fromkeys(("approval", "human_approval", "wait"), "approval"),
 }
-"""What a step's `type` says it does."""
+"""Value of a step's `type` → what the step does."""
 
 _PLACE = frozenset(
     {"id", "type", "name", "description", "depends_on", "output", "output_key", "fan_key", "is_fan_in", "fan_in_id", "async"}
@@ -80,7 +80,7 @@ PROVIDERS: Mapping[str, str] = {
     **dict.fromkeys(("cohere", "langchain-cohere"), "cohere"),
     **{each: each for each in ("azure", "huggingface", "ollama", "groq", "openrouter", "bedrock", "deepseek", "local")},
 }
-"""LangSwarm's word for who runs a model → LiteLLM's."""
+"""LangSwarm's name of a model provider → LiteLLM's."""
 
 BEHAVIORS: Mapping[str, str] = {
     "helpful": "You are a helpful assistant. Answer clearly and to the point.",
@@ -92,7 +92,7 @@ BEHAVIORS: Mapping[str, str] = {
     "conversational": "You talk with people, naturally and briefly.",
     "educational": "You teach: explain simply, with examples, and check that it was understood.",
 }
-"""What `behavior` says in one word."""
+"""Value of `behavior` → system prompt."""
 
 AGENT = frozenset(
     {"id", "name", "description", "agent_type", "provider", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}

@@ -1,4 +1,4 @@
-"""What workers run for LangSwarm's files besides the functions of their writers."""
+"""The functions of our own that workers run for LangSwarm's files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from cantata.models.values import JsonValue
 
 
 def value(value: JsonValue = None) -> JsonValue:
-    """What it is given."""
+    """Return the argument."""
     return value
 
 
 def check(given: dict[str, JsonValue], schema: Schema) -> None:
-    """Raises ValueError with what is wrong with a workflow's input: null is not there, and what the user said need not be declared."""
+    """Raise ValueError if a workflow's input is not valid; null counts as missing, and the user's input need not be declared."""
     declared = schema.get("properties")
     known = declared if isinstance(declared, dict) else {}
     named: JsonValue = {name: value for name, value in given.items() if value is not None and (name in known or name not in USER_INPUT)}

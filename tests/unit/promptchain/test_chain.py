@@ -188,7 +188,7 @@ def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigError, match="put the code that runs a chain under `if __name__ == '__main__':`"):
         chain.process_prompt("go")
-    with pytest.raises(ConfigError, match="workers must not wait for chains"):
+    with pytest.raises(ConfigError, match="must not run chains"):
         asyncio.run(chain.process_prompt_async("go"))
 
 

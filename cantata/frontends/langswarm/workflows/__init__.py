@@ -1,1 +1,1 @@
-"""From a LangSwarm workflow to the nodes of a chain."""
+"""Compilation of a LangSwarm workflow into the nodes of a chain."""

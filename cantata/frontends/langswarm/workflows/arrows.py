@@ -1,7 +1,7 @@
-"""Reads workflows that are written as arrows: `a -> b -> user`, `a, b -> c`, `a -> (b | c) -> user`.
+"""Workflows that are written as arrows: `a -> b -> user`, `a, b -> c`, `a -> (b | c) -> user`.
 
-They are short for steps. With `,` between, steps work side by side, and the next gets an object of what they gave. With `|` between, one of
-them works: the one that the answer before names, else the last.
+They are short for steps. Steps joined by `,` run in parallel, and the next one gets an object of their outputs. Of steps joined by `|` one
+runs: the one that the answer before names, else the last.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _NAME = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True)
 class ArrowNames:
-    """What a name between arrows may mean."""
+    """The names that may occur between arrows."""
 
     agents: Collection[str]
     tools: Collection[str]
     workflows: Collection[str]
 
     def key(self, name: str) -> str | None:
-        """The key of a step that does what the name says."""
+        """Return the key of a step that calls what the name refers to."""
         kinds = (("agent", self.agents), ("tool", self.tools), ("invoke_workflow", self.workflows))
         return next((key for key, known in kinds if name in known), None)
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """What stands between two arrows: steps that all work, or of which one does."""
+    """The steps between two arrows: all of them run, or one."""
 
     names: tuple[str, ...]
     ids: tuple[str, ...]
@@ -42,18 +42,18 @@ class _Stage:
 
 
 def is_arrow(value: JsonValue) -> bool:
-    """Whether a value is a workflow written as arrows."""
+    """Return whether a value is a workflow written as arrows."""
     return isinstance(value, str) and "->" in value
 
 
 def unfold(part: ConfigPart, names: ArrowNames) -> list[JsonValue]:
-    """The steps that an arrow text is short for."""
+    """Return the steps that an arrow text is short for."""
     taken: Counter[str] = Counter()
     stages = [stage for text in part.text().split("->") if (stage := _stage(part, text.strip(), taken))]
     to_user = bool(stages) and stages[-1].names == ("user",)
     stages = stages[:-1] if to_user else stages
     if not stages:
-        part.fault("nobody works here: write names between the arrows, such as 'analyst -> writer -> user'")
+        part.fault("the workflow has no steps: write names between the arrows, such as 'analyst -> writer -> user'")
     steps: list[JsonValue] = []
     for before, stage, after in zip([None, *stages], stages, [*stages[1:], None], strict=False):
         if stage.is_choice and (before is None or len(before.ids) > 1):
@@ -85,10 +85,10 @@ def _stage(part: ConfigPart, text: str, taken: Counter[str]) -> _Stage | None:
 def _key(part: ConfigPart, name: str, names: ArrowNames) -> str:
     key = names.key(name)
     if key is None and name == "user":
-        part.fault("'user' stands at the end only, behind the last arrow")
+        part.fault("'user' may only follow the last arrow")
     elif key is None:
         known = [*names.agents, *names.tools, *names.workflows, "user"]
-        part.fault(f"{name!r} is no agent, tool or workflow{did_you_mean(name, known)}")
+        part.fault(f"there is no agent, tool or workflow {name!r}{did_you_mean(name, known)}")
     return key or "agent"
 
 
@@ -101,7 +101,7 @@ def _input(before: _Stage | None) -> JsonValue:
 
 
 def _choice(step_id: str, stage: _Stage) -> JsonValue:
-    """Where a stage goes on: by the name that an answer holds, in any case, the longest names first."""
+    """Return the route to one step of a stage, by the name that an answer contains in any case, the longest names first."""
     target: JsonValue = stage.ids[-1]
     for name, chosen in sorted(zip(stage.names, stage.ids, strict=True), key=lambda pair: len(pair[0])):
         spellings = dict.fromkeys((name, name.lower(), name.capitalize(), name.upper()))

@@ -1,4 +1,4 @@
-"""Turns LangSwarm's conditions into expressions of chains. They are parsed, never evaluated as Python.
+"""Translation of LangSwarm's conditions into expressions of chains. They are parsed, never evaluated as Python.
 
     or          and, `||` or `or` between
     and         not, `&&` or `and` between
@@ -7,9 +7,9 @@
     OP          ==  !=  >  <  >=  <=  [not] contains  [not] in
     value       ${reference}, 'text', "text", number, true, false, None, [value, ...], (or); bare words are a text
 
-A text that says a number is one beside a number; a text that says true or false is one beside true or false. What is not there is None: it
-equals None only, contains nothing, and is neither more nor less than anything; in quotes it equals '' too. What is the same in every run is
-a fault: a word that stands alone, or beside another constant, was meant as a reference.
+A text with a numeral equals a number; a text 'true' or 'false' equals a boolean. A missing value is None: it equals None only, contains
+nothing, and is neither greater nor less than anything; in quotes it also equals ''. A condition that is the same in every run is a fault: a
+word that stands alone, or is compared with another constant, was meant as a reference.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Value:
     constant: JsonValue = None
     is_condition: bool = False
     is_quoted: bool = False
-    """Whether it stands in quotes, where null is nothing."""
+    """Whether it is quoted, where null is an empty text."""
 
 
 def condition(text: str, scope: Scope) -> str:
@@ -72,12 +72,12 @@ def condition(text: str, scope: Scope) -> str:
 
 
 def is_empty(expression: str) -> str:
-    """The condition that nothing is there."""
+    """Return the condition that a value is missing."""
     return f"{expression} == `null`"
 
 
 def equals(left: str, constant: JsonValue) -> str:
-    """The condition that a value is this constant."""
+    """Return the condition that a value equals this constant."""
     if constant is None:
         return f"{left} == `null`"
     if isinstance(constant, bool):
@@ -91,19 +91,19 @@ def equals(left: str, constant: JsonValue) -> str:
 
 
 def contains(whole: str, part: str) -> str:
-    """The condition that a list has an element, or that a text, or anything else written out, has a text in it."""
+    """Return the condition that a list has an element, or that a text, or any other value as text, contains a text."""
     of_list = f"type({whole}) == 'array' && contains({whole}, {part})"
     of_text = f"type({whole}) != 'array' && {part} != `null` && contains(to_string(not_null({whole}, '')), to_string({part}))"
     return f"(({of_list}) || ({of_text}))"
 
 
 def negated(expression: str) -> str:
-    """The condition that another does not hold."""
+    """Return the negation of a condition."""
     return f"!({expression})"
 
 
 def any_of(expressions: Sequence[str]) -> str:
-    """The condition that one of these holds."""
+    """Return the condition that one of these holds."""
     return _balanced(expressions, "||")
 
 
@@ -141,7 +141,7 @@ class _Parser:
         return self._tokens[place] if place < len(self._tokens) else _Token("end", "", len(self._text))
 
     def _take(self, *words: str) -> str | None:
-        """The next token's text, if it is one of these symbols or words."""
+        """Consume the next token if it is one of these symbols or words; return its text."""
         token = self._peek()
         found = token.text if token.kind == "symbol" else token.text.lower() if token.kind == "word" else None
         if found not in words:
@@ -242,7 +242,7 @@ class _Parser:
         return _constant(rendered.value) if rendered.expression is None else _Value(rendered.expression, is_quoted=True)
 
     def _words(self, first: str) -> _Value:
-        """A constant, a path without braces, or a text of several words."""
+        """Return a constant, a path without braces, or a text of several words."""
         words = [first]
         while self._peek().kind == "word" and self._peek().text.lower() not in _WORDS:
             words.append(self._peek().text)
@@ -256,10 +256,10 @@ class _Parser:
         return _constant(text)
 
     def _truth(self, value: _Value) -> str:
-        """Whether a value holds, where nothing is said of it: what is not there, empty, 0 or says false does not."""
+        """Return the condition that a value is truthy: not missing, empty, 0 or false, nor a text of these."""
         if value.is_constant:
             if isinstance(value.constant, str) and _parsed_constant(value.constant) is None and value.constant not in ("", *_FALSE):
-                raise UnreadableError(f"{value.constant!r} is only a text, which always holds; {_reference_hint(value.constant)}")
+                raise UnreadableError(f"{value.constant!r} is a text, which always holds; {_reference_hint(value.constant)}")
             return literal(bool(value.constant) and str(value.constant) not in _FALSE)
         if value.is_condition:
             return value.expression
@@ -278,7 +278,7 @@ def _compared(left: _Value, operator: str, right: _Value) -> str:
 
 
 def _holds(whole: _Value, part: _Value) -> str:
-    """That a list or text has a part; of a list that stands there, that one of its items is equal to it."""
+    """Return the condition that a list or text contains a value; a literal list contains values equal to one of its items."""
     if isinstance(whole.constant, list) and whole.constant and not part.is_constant:
         return any_of([f"({_same(part, _constant(item))})" for item in whole.constant])
     return contains(whole.expression, part.expression)
@@ -296,13 +296,13 @@ def _same(left: _Value, right: _Value) -> str:
 
 
 def _as_text(value: _Value, other: _Value) -> _Value:
-    """What stands in quotes, beside a text: nothing if it is null."""
+    """Return a quoted value that is compared with a text, with null as an empty text."""
     is_text = value.is_quoted and (other.is_quoted or isinstance(other.constant, str))
     return replace(value, expression=f"not_null({value.expression}, '')") if is_text else value
 
 
 def _ordered(value: _Value, other: _Value) -> str:
-    """A side of `<` and the like: a number, unless a text that is none is on the other."""
+    """Return an operand of `<` and the like: a number, unless the other operand is a text without a numeral."""
     if value.is_constant:
         said = _parsed_constant(value.constant)
         return value.expression if said is None or isinstance(said, bool) else literal(said)
@@ -311,7 +311,7 @@ def _ordered(value: _Value, other: _Value) -> str:
 
 
 def _parsed_constant(constant: JsonValue) -> JsonValue:
-    """The number, or the true or false, that a text says; None if it says none."""
+    """Return the number or boolean that a text spells; None if it spells none."""
     if not isinstance(constant, str):
         return None
     if constant.lower() in ("true", "false"):
@@ -320,7 +320,7 @@ def _parsed_constant(constant: JsonValue) -> JsonValue:
 
 
 def _balanced(row: Sequence[str], operator: str) -> str:
-    """Conditions with an operator between, no deeper than need be: a long row is no deep expression."""
+    """Return conditions joined by an operator as a balanced tree, so that a long sequence is not a deep expression."""
     if len(row) == 1:
         return row[0]
     half = len(row) // 2
@@ -328,7 +328,7 @@ def _balanced(row: Sequence[str], operator: str) -> str:
 
 
 def _reference_hint(text: str) -> str:
-    return f"write ${{{text}}} for what a step gave" if text.isidentifier() else "write ${...} for what a step gave"
+    return f"write ${{{text}}} for the output of a step" if text.isidentifier() else "write ${...} for the output of a step"
 
 
 def _condition(expression: str) -> _Value:

@@ -1,4 +1,4 @@
-"""What a workflow says it is given, and holds what it is given against that."""
+"""The declared inputs of a workflow, and the validation of values against them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantata.models.values import JsonValue
 Schema = dict[str, JsonValue]
 
 _DESCRIBES = frozenset({"default", "type", "description", "required"})
-"""Keys by which a declared input is described; any other mapping is its default."""
+"""Keys of the description of an input; any other mapping is its default."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class WorkflowInputs:
     defaults: Mapping[str, JsonValue]
     """Input → its default."""
     schema: Schema | None = None
-    """JSON schema of all of them: the workflow's `input_schema`, in which what has a default need not be given."""
+    """The workflow's `input_schema`, in which inputs with a default are not required."""
 
     def check(self, given: Mapping[str, ConfigPart], known: Mapping[str, JsonValue], place: ConfigPart) -> None:
-        """Fault what a step gives by name: what is not declared, is missing, or does not fit, as far as its value is `known`."""
+        """Record faults of a step's inputs: names not declared, missing ones, and `known` values that are not valid."""
         for name, part in given.items():
             if self.defaults and name not in (*self.defaults, *USER_INPUT):
                 part.fault(f"the workflow has no input {name!r}{did_you_mean(name, [*self.defaults, *USER_INPUT])}")
@@ -43,7 +43,7 @@ class WorkflowInputs:
 
 
 def read_inputs(part: ConfigPart) -> WorkflowInputs:
-    """The inputs of a workflow, whatever its shape."""
+    """Return the inputs of a workflow, in any of their forms."""
     defaults = dict(_declared(part))
     schema = read_schema(part.at("input_schema"))
     if schema is not None and isinstance(required := schema.get("required", []), list):
@@ -53,7 +53,7 @@ def read_inputs(part: ConfigPart) -> WorkflowInputs:
 
 
 def read_schema(part: ConfigPart) -> Schema | None:
-    """The JSON schema that a part is; None with a fault if it is none."""
+    """Return the JSON schema in a part; None with a fault if it is not valid."""
     from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # only workflows with a schema need it
 
     if part.value is None:
@@ -64,20 +64,20 @@ def read_schema(part: ConfigPart) -> Schema | None:
     try:
         Draft202012Validator.check_schema(part.value)
     except SchemaError as error:
-        part.at(*error.absolute_path).fault(f"this is no JSON schema: {error.message}")
+        part.at(*error.absolute_path).fault(f"not a JSON schema: {error.message}")
         return None
     return part.value
 
 
 def faults_in(value: JsonValue, schema: JsonValue) -> list[str]:
-    """What is wrong with a value."""
+    """Return the faults of a value against a schema."""
     from cantata.config.json_schemas import errors_in  # noqa: PLC0415  # as above
 
     return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in errors_in(value, schema)]
 
 
 def _declared(part: ConfigPart) -> Iterator[tuple[str, JsonValue]]:
-    """The inputs that a workflow names, with their defaults."""
+    """Yield the declared inputs of a workflow, with their defaults."""
     for key in ("inputs", "variables"):
         inputs = part.at(key)
         if isinstance(inputs.value, dict):
