@@ -270,7 +270,7 @@ def _refuse_variables(part: ConfigPart) -> None:
 
 
 def _in(places: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
-    return next((found for place in places if (found := place.first(*keys))), None)
+    return next((found for location in places if (found := location.first(*keys))), None)
 
 
 def read_memory_flag(part: ConfigPart, symbols: SymbolTable) -> bool:

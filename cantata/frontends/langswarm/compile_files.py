@@ -36,10 +36,10 @@ class CompiledFiles:
             node, part = self._place(fault)
             if part is None:
                 found.append(fault)
-            elif not (said := _of_steps(fault.message)).endswith(
+            elif not (text_value := _of_steps(fault.message)).endswith(
                 f": only {node!r} could start it"
             ):  # the fault of its condition is reported itself
-                part.fault(said)
+                part.fault(text_value)
                 found.append(part.faults.pop())
         return in_order(dict.fromkeys(found))
 
@@ -57,8 +57,8 @@ _BESIDE = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
 
 def _of_steps(message: str) -> str:
     """Return a message of planning about nodes, in terms of steps."""
-    said = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
-    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", said))
+    text_value = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
+    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", text_value))
 
 
 def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment: Mapping[str, str]) -> CompiledFiles:
@@ -97,8 +97,8 @@ def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
 
 def _memory(sources: ConfigSources, symbols: SymbolTable) -> bool | None:
     """Return the default of whether agents see their conversations."""
-    said = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
-    return said[0] if said else None
+    text_value = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
+    return text_value[0] if text_value else None
 
 
 def _check_names(symbols: SymbolTable, workflows: Sequence[tuple[str, ConfigPart]]) -> None:

@@ -72,11 +72,11 @@ class SymbolTable:
         part.fault(f"there is no tool {name!r}{did_you_mean(name, self.tool_names)}")
         return []
 
-    def variant(self, agent: str, place: str, changes: Mapping[str, object]) -> str:
+    def variant(self, agent: str, location: str, changes: Mapping[str, object]) -> str:
         """Return the name of a variant of an agent with changes, for one location in the workflows."""
         if not changes:
             return agent
-        name = f"{agent}@{place}"
+        name = f"{agent}@{location}"
         self.agents[name] = self.agents[agent].model_copy(update=dict(changes))
         return name
 
@@ -92,9 +92,9 @@ class SymbolTable:
         self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Validates an input against its schema.", cheap=True)
         return CHECK
 
-    def script(self, name: str, part: ConfigPart, place: str) -> str:
+    def script(self, name: str, part: ConfigPart, location: str) -> str:
         """Return the tool of a function defined in the file; its source stays there, and workers read it there."""
-        tool, text, folder = f"{name}@{place}", part.text(), self.folder or Path()
+        tool, text, folder = f"{name}@{location}", part.text(), self.folder or Path()
         self.tools[tool] = Tool(
             script=ScriptReference(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text))
         )

@@ -26,7 +26,7 @@ class WorkflowInputs:
     schema: Schema | None = None
     """The workflow's `input_schema`, in which inputs with a default are not required."""
 
-    def check(self, given: Mapping[str, ConfigPart], known: Mapping[str, JsonValue], place: ConfigPart) -> None:
+    def check(self, given: Mapping[str, ConfigPart], known: Mapping[str, JsonValue], location: ConfigPart) -> None:
         """Record faults of a step's inputs: names not declared, missing ones, and `known` values that are not valid."""
         for name, part in given.items():
             if self.defaults and name not in (*self.defaults, *USER_INPUT):
@@ -35,11 +35,11 @@ class WorkflowInputs:
             return
         for name in cast("list[str]", self.schema.get("required", [])):
             if name not in (*given, *USER_INPUT):
-                place.fault(f"the workflow needs the input {name!r}")
+                location.fault(f"the workflow needs the input {name!r}")
         properties = self.schema.get("properties")
         for name, schema in properties.items() if isinstance(properties, dict) else ():
-            if name in known and (said := faults_in(known[name], schema)):
-                given[name].fault(said[0])
+            if name in known and (text_value := faults_in(known[name], schema)):
+                given[name].fault(text_value[0])
 
 
 def read_inputs(part: ConfigPart) -> WorkflowInputs:

@@ -84,8 +84,8 @@ class NodeEmitter:
         leading = {needed for needs in self.order.waits_for.values() for needed in needs}
         for step in self.steps.values():
             if not (self.order.after[step.id] or self.order.passed.get(step.id) or step.id in leading):
-                said = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
-                yield from ((each, held) for held in _ends(step.routes, ()) for each in said)
+                text_value = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
+                yield from ((each, held) for held in _ends(step.routes, ()) for each in text_value)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 

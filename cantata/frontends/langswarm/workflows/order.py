@@ -58,7 +58,7 @@ class _Ordering:
         self._routes = routes
         self._jumps = jumps
         self._parallel = parallel
-        self._place = {step.id: place for place, step in enumerate(steps)}
+        self._place = {step.id: location for location, step in enumerate(steps)}
         self._fans = {step.id: step.at("fan_key").text() for step in steps if step.has("fan_key") and not step.is_true("is_fan_in")}
         self._needs = {step.id: self._named(step.names("depends_on"), step.id) for step in steps}
         self._gatherers = {step.id: named for step in steps for named in self._named(step.names("fan_in_id"), step.id)}

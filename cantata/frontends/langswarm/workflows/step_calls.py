@@ -160,13 +160,13 @@ class CallBuilder:
             part.fault(f"there is no workflow {name!r}{did_you_mean(name, self.symbols.workflows)}")
         given = step.at("input")
         fields: Fields = {"kind": "chain", "name": name}
-        said = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
+        text_value = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
         if isinstance(given.value, dict):
             named = _given(dict(given.entries()), scope)
             static = cast(Fields, named.get("input", {}))
             if name in self.symbols.workflows:
                 self.symbols.workflows[name].check(dict(given.entries()), static, given)
-            mapped = {key: text for key, text in said.items() if key not in static}
+            mapped = {key: text for key, text in text_value.items() if key not in static}
             own = named.get("input_map", {})
             return {**fields, "input": static, "input_map": {**mapped, **(own if isinstance(own, dict) else {})}}
         if name in self.symbols.workflows:

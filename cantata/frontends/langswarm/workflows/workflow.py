@@ -107,13 +107,13 @@ class _Compiler:
 
     def _continues_on_error(self) -> bool:
         """Whether a failed step does not fail the workflow."""
-        said = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
+        text_value = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
         if not self._part.has("error_strategy"):
-            return said
+            return text_value
         part = self._part.at("error_strategy")
         if part.text() not in ("continue", "stop"):
             part.fault("expected 'continue' or 'stop'")
-        elif self._part.has("continue_on_error") and said != (part.text() == "continue"):
+        elif self._part.has("continue_on_error") and text_value != (part.text() == "continue"):
             part.fault("'error_strategy' and 'continue_on_error' say different things; write one of them")
         return part.text() == "continue"
 
@@ -130,13 +130,13 @@ class _Compiler:
         jumps: Mapping[str, str],
         reading: set[str],
     ) -> None:
-        led = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
-        led.update(*found.passed.values())
-        led |= {each for each, needs in found.waits_for.items() if needs}
-        led |= {target for ways in routes.values() for target in _steps_in(ways)}
-        led |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
+        reached = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
+        reached.update(*found.passed.values())
+        reached |= {each for each, needs in found.waits_for.items() if needs}
+        reached |= {target for ways in routes.values() for target in _steps_in(ways)}
+        reached |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
         for step in listed:
-            if step.id not in led:
+            if step.id not in reached:
                 step.part.fault(f"nothing leads to step {step.id!r}: no 'output.to' names it, and the step above says itself where it goes")
 
     # --- names ----------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ class _Compiler:
 
     def _latest(self, owners: Sequence[str], step: WorkflowStep, *, behind: bool) -> str:
         """Of several outputs with one name, the most recent that is there: of the steps above, or else the first."""
-        place = {step_id: place for place, step_id in enumerate(self._steps)}
-        above = [each for each in owners if place[each] < place[step.id] or (behind and each == step.id)]
+        location = {step_id: location for location, step_id in enumerate(self._steps)}
+        above = [each for each in owners if location[each] < location[step.id] or (behind and each == step.id)]
         values = [self._values[each] for each in reversed(above or owners[:1])]
         return values[0] if len(values) == 1 else f"not_null({', '.join(values)})"
 
