@@ -22,7 +22,7 @@ from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
 from cantata.testing.rules import ToolCall
-from cantata.workers.models.permits import CHARACTERS_PER_TOKEN
+from cantata.workers.models.llm import CHARACTERS_PER_TOKEN
 from tests.faults import formats
 from tests.faults.approver import Approver
 from tests.faults.journal import Journal

@@ -43,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedModels]:
 
 
 def ask(redis: Redis, text: str = "hi", *, model: Model = MODEL, **options: Any) -> Coroutine[Any, Any, llm.Reply]:
-    return llm.cached(redis, model, [{"role": "user", "content": text}], **options)
+    return llm.complete_with_cache(redis, model, [{"role": "user", "content": text}], **options)
 
 
 @pytest.mark.slow("a stack of its own starts and ends")

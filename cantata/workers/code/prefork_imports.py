@@ -23,7 +23,7 @@ def models() -> None:
     """LiteLLM: 2 to 6 s and 150 MB."""
     before = set(sys.modules)
     with _without_looking_for_garbage():
-        importlib.import_module("cantata.workers.models.llm.library").imported()
+        importlib.import_module("cantata.workers.models.llm.library").import_litellm()
     litellm_modules.update(sys.modules.keys() - before)
 
 

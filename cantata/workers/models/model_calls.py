@@ -42,7 +42,7 @@ async def call_models(
         try:
             async with Deltas(context) as deltas:
                 options["on_delta"] = deltas.add if stream else None
-                if not fresh and (known := await llm.recalled(redis, model, messages, **options)):
+                if not fresh and (known := await llm.cached_reply(redis, model, messages, **options)):
                     return known  # without a permit: it uses nothing of the limits
                 async with permit_for_call(context, model, messages) as permit:
 
@@ -51,7 +51,7 @@ async def call_models(
                         deltas.add(text)
 
                     options["on_delta"] = add if stream else None
-                    permit.reply = await llm.cached(redis, model, messages, fresh=True, **options)
+                    permit.reply = await llm.complete_with_cache(redis, model, messages, fresh=True, **options)
                     return permit.reply
         except ModelError as error:
             errors.append(error)

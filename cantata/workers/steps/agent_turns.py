@@ -18,7 +18,7 @@ from cantata.workers.models.dialects.agentic_results import agentic_result
 from cantata.workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of
 from cantata.workers.models.dialects.rounds import ModelRound
 from cantata.workers.models.dialects.tool_lookup import resolve
-from cantata.workers.models.model_calls import ask
+from cantata.workers.models.model_calls import call_models
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import ModelTurn
 
@@ -41,7 +41,7 @@ async def agent_turn(context: StepContext) -> Outcome:
 async def _ask(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     schema = await asyncio.to_thread(lambda: turn.shape.schema if turn.shape else None)  # it may import a user's module
     native = known if turn.agent.dialect == "native" else ()
-    return await ask(
+    return await call_models(
         turn.context, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
         tools=native, tool_choice="none" if native and turn.is_closing else None, schema=None if known else schema,
         allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=turn.count("correction") > 0,

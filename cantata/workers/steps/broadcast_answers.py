@@ -12,7 +12,7 @@ from cantata.models.values import JsonValue
 from cantata.planning import templates
 from cantata.state.ledger.encoding import to_json
 from cantata.workers.models import prompt_record
-from cantata.workers.models.model_calls import ask
+from cantata.workers.models.model_calls import call_models
 from cantata.workers.runtime.step_context import StepContext
 
 
@@ -27,7 +27,7 @@ async def team_synthesize(context: StepContext) -> Outcome:
     models = context.definitions.with_fallbacks(context.definitions.model_of(synthesizer.model))
     models = [model.model_copy(update={"params": {**model.params, **synthesizer.params}}) for model in models]
     try:
-        reply = await ask(context, models, messages, timeout_s=synthesizer.timeout_s)
+        reply = await call_models(context, models, messages, timeout_s=synthesizer.timeout_s)
     except ModelError as error:
         if error.retryable and context.begun.failures < context.begun.spec.retries:
             raise

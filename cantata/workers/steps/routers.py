@@ -15,7 +15,7 @@ from cantata.planning.turns import choices, history
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models import prompt_record
 from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.models.model_calls import ask
+from cantata.workers.models.model_calls import call_models
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.tools import functions
@@ -37,7 +37,7 @@ async def team_ask(context: StepContext) -> Outcome:
         messages, schema = [{"role": "user", "content": text_input(context)}], _names_schema(team.agents)
         models[0] = _with_params(models[0], {"examples": _examples(context)})
     try:
-        reply = await ask(context, models, messages, timeout_s=settings.timeout_s, schema=schema)
+        reply = await call_models(context, models, messages, timeout_s=settings.timeout_s, schema=schema)
     except ModelError as error:
         if error.code in LATE:  # it had its time: it is not tried again in the step, but decided upon
             raise StepError(f"the router took longer than its {settings.timeout_s:g} s", code="timeout") from error

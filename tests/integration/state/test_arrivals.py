@@ -12,7 +12,7 @@ from redis import Redis
 from cantata.models.definitions import Limits, Rates
 from cantata.state.ledger.intervals import SWEEP_S
 from cantata.state.limits.limiter import Ask, Granted, Wait
-from cantata.workers.models.permits import FRESH_S
+from cantata.workers.models.permits import REDATE_AFTER_S
 from tests.integration.state.limits_stage import MODEL, Stage, holder
 
 RPM = 30
@@ -51,7 +51,7 @@ def test_a_provider_never_sees_more_than_the_limit_in_a_minute(valkey: Redis, se
                 continue  # the sweep calls it
             assert answer == Granted()
             lag = chance.choice(LAGS_S)
-            heappush(agenda, (at + lag, "leave" if lag <= FRESH_S else "leave late", n, name))
+            heappush(agenda, (at + lag, "leave" if lag <= REDATE_AFTER_S else "leave late", n, name))
         elif is_dead and "|1|" in name:
             heappush(agenda, (at + 2, "ask", n, ""))
         else:

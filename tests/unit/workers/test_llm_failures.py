@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cantata.observability.logs.secrets import redact, secrets_in
-from cantata.workers.models.llm.failures import Failure, Setting, explain, retry_after_s
+from cantata.workers.models.llm.failures import Failure, ProviderInfo, explain, retry_after_s
 
 MODEL = "openai/gpt-4o-mini"
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -24,14 +24,14 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
     ],
 )  # fmt: skip
 def test_the_status_of_an_answer_tells_what_to_do(status: int, code: str, retryable: bool) -> None:
-    error = explain(Failure(MODEL, "said", status, headers={"server": "x"}), Setting(), now=NOW)
+    error = explain(Failure(MODEL, "said", status, headers={"server": "x"}), ProviderInfo(), now=NOW)
 
     assert (error.code, error.retryable) == (code, retryable)
     assert f"({status}): said" in str(error)
 
 
 def test_a_package_that_is_missing_is_not_tried_again() -> None:
-    error = explain(Failure("vertex_ai/gemini", "No module named 'google'", 500, is_broken=True), Setting(), now=NOW)
+    error = explain(Failure("vertex_ai/gemini", "No module named 'google'", 500, is_broken=True), ProviderInfo(), now=NOW)
 
     assert (error.code, error.retryable) == ("model_error", False)
 
@@ -39,7 +39,7 @@ def test_a_package_that_is_missing_is_not_tried_again() -> None:
 def test_litellm_around_the_words_of_a_provider_is_taken_off() -> None:
     text = "litellm.Timeout: Timeout Error: OpenAIException - too late\nTraceback (most recent call last):\n  File"
 
-    error = explain(Failure(MODEL, text, 504, headers={"server": "x"}), Setting(), now=NOW)
+    error = explain(Failure(MODEL, text, 504, headers={"server": "x"}), ProviderInfo(), now=NOW)
 
     assert str(error) == "model 'openai/gpt-4o-mini': the provider timed out (504): too late"
 

@@ -26,7 +26,7 @@ def asked(*models: Model, errors: Mapping[str, ModelError]) -> tuple[llm.Reply |
         return llm.Reply(text="ok", usage=Usage(model_calls=1), model=model.model, finish_reason="stop")
 
     try:
-        return asyncio.run(llm.ask(models, call)), calls
+        return asyncio.run(llm.first_reply(models, call)), calls
     except ModelError as error:
         return error, calls
 

@@ -10,7 +10,7 @@ import pytest
 
 from cantata.models.values import ToolCallRequest
 from cantata.workers.models.llm.model_replies import ReplyBuilder
-from cantata.workers.models.llm.wire_names import LONGEST, ToolNames
+from cantata.workers.models.llm.wire_names import MAX_NAME_CHARS, ToolNames
 
 NO_NAMES = ToolNames.of([])
 
@@ -26,9 +26,9 @@ class Dumps:
 
 
 def calls_of(calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Sequence[str] = ()) -> tuple[ToolCallRequest, ...]:
-    draft = ReplyBuilder()
-    draft.take({"choices": [{"message": {"tool_calls": list(calls)}}]})
-    return draft.tool_calls(names, taken)
+    builder = ReplyBuilder()
+    builder.set_response({"choices": [{"message": {"tool_calls": list(calls)}}]})
+    return builder.tool_calls(names, taken)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_ids_that_are_missing_or_taken_are_counted_on() -> None:
 
 
 def test_an_answer_without_choices_is_empty() -> None:
-    draft = ReplyBuilder()
-    draft.take({"choices": []})
+    builder = ReplyBuilder()
+    builder.set_response({"choices": []})
 
-    assert (draft.text, draft.finish_reason, draft.calls) == ("", "no choices", [])
+    assert (builder.text, builder.finish_reason, builder.calls) == ("", "no choices", [])
 
 
 def test_calls_in_pieces_are_put_together_by_index() -> None:
@@ -77,23 +77,23 @@ def test_calls_in_pieces_are_put_together_by_index() -> None:
         (1, {"id": "b", "function": {"name": "sub", "arguments": ": 2}"}}),  # some tell id and name with each piece
         (0, {"function": {"arguments": "1}"}}),
     ]
-    draft = ReplyBuilder()
+    builder = ReplyBuilder()
     for index, call in pieces:
-        draft.add(piece(index, call))
+        builder.add_chunk(piece(index, call))
 
-    assert draft.tool_calls(NO_NAMES, ()) == (
+    assert builder.tool_calls(NO_NAMES, ()) == (
         ToolCallRequest(id="a", name="add", arguments='{"a": 1}'),
         ToolCallRequest(id="b", name="sub", arguments='{"x": 2}'),
     )
 
 
 def test_calls_that_all_have_the_index_0_are_told_apart_by_their_ids() -> None:
-    draft = ReplyBuilder()
+    builder = ReplyBuilder()
     for call_id in ("a", "b"):
-        draft.add(piece(0, {"id": call_id, "function": {"name": "add", "arguments": "{"}}))
-        draft.add(piece(0, {"function": {"arguments": "}"}}))
+        builder.add_chunk(piece(0, {"id": call_id, "function": {"name": "add", "arguments": "{"}}))
+        builder.add_chunk(piece(0, {"function": {"arguments": "}"}}))
 
-    assert [(call.id, call.arguments) for call in draft.tool_calls(NO_NAMES, ())] == [("a", "{}"), ("b", "{}")]
+    assert [(call.id, call.arguments) for call in builder.tool_calls(NO_NAMES, ())] == [("a", "{}"), ("b", "{}")]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_names_that_would_become_alike_stay_apart_and_long_ones_are_cut() -> Non
 
     wires = [names.wire(name) for name in several]
     assert len(set(wires)) == len(several)
-    assert max(map(len, wires)) <= LONGEST
+    assert max(map(len, wires)) <= MAX_NAME_CHARS
     assert wires[1] == "a__b"
     assert [names.own(wire) for wire in wires] == several
     assert ToolNames.of(several[::-1]).wire("a__b") == "a__b"
@@ -125,18 +125,20 @@ def piece(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_a_character_whose_halves_come_in_two_pieces_is_joined() -> None:
-    draft = ReplyBuilder()
+    builder = ReplyBuilder()
 
-    pieces = [draft.add({"choices": [{"delta": {"content": piece}}]}) for piece in ("a\ud83d", "\ude00b")]
+    pieces = [builder.add_chunk({"choices": [{"delta": {"content": piece}}]}) for piece in ("a\ud83d", "\ude00b")]
 
     assert pieces == ["a", "😀b"]
-    assert draft.text == "a😀b"
+    assert builder.text == "a😀b"
 
 
 def test_half_a_character_is_replaced() -> None:
-    draft = ReplyBuilder()
+    builder = ReplyBuilder()
 
-    draft.take({"choices": [{"message": {"content": "a\ud83d.", "tool_calls": [{"function": {"name": "add", "arguments": "\ude00"}}]}}]})
+    builder.set_response(
+        {"choices": [{"message": {"content": "a\ud83d.", "tool_calls": [{"function": {"name": "add", "arguments": "\ude00"}}]}}]}
+    )
 
-    assert draft.text == "a\ufffd."
-    assert draft.tool_calls(NO_NAMES, ())[0].arguments == "\ufffd"
+    assert builder.text == "a\ufffd."
+    assert builder.tool_calls(NO_NAMES, ())[0].arguments == "\ufffd"

@@ -1,4 +1,4 @@
-"""Answers a request that was answered before without asking the model again."""
+"""A cache of replies: a model is not called twice with the same request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cantata.workers.models.llm.completions import OnDelta, complete
 from cantata.workers.models.llm.model_replies import Reply
 from cantata.workers.models.llm.openai_messages import Messages
 
-FINISHED = ("stop", "tool_calls")  # a reply that was cut off, or filtered, may be better the next time
+FINISHED = ("stop", "tool_calls")  # a reply that was truncated or filtered may be better the next time
 
 
 class Options(TypedDict, total=False):
-    """What `complete` takes beside the model and the messages."""
+    """The arguments of `complete` beside the model and the messages."""
 
     schema: Mapping[str, JsonValue] | None
     tools: Sequence[ToolSchema]
@@ -32,12 +32,12 @@ class Options(TypedDict, total=False):
     allow_empty: bool
 
 
-async def cached(redis: Redis, model: Model, messages: Messages, *, fresh: bool = False, **options: Unpack[Options]) -> Reply:
-    """What `complete` says; of a model with `cache`, from the cache if it is there.
+async def complete_with_cache(redis: Redis, model: Model, messages: Messages, *, fresh: bool = False, **options: Unpack[Options]) -> Reply:
+    """Return the reply of `complete`; that of a model with `cache` from the cache, where it costs nothing.
 
-    With `fresh` it is not looked up, only remembered: for a reply that was of no use. A reply from the cache has cost nothing.
+    With `fresh` the reply is stored, but not looked up: for requests whose cached reply was of no use.
     """
-    if not fresh and (known := await recalled(redis, model, messages, **options)):
+    if not fresh and (known := await cached_reply(redis, model, messages, **options)):
         return known
     reply = await complete(model.model, messages, params=model.params, **options)
     if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
@@ -46,26 +46,26 @@ async def cached(redis: Redis, model: Model, messages: Messages, *, fresh: bool 
     return reply
 
 
-async def recalled(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
-    """What a model with `cache` said to the same request before; None if it must be asked."""
+async def cached_reply(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
+    """Return the reply of a model with `cache` to the same request before; None if the model must be called."""
     if model.cache is None:
         return None
-    known = await asyncio.to_thread(_known, redis, key_of(model, messages, **options))
+    known = await asyncio.to_thread(_look_up, redis, key_of(model, messages, **options))
     if known and known.text and (on_delta := options.get("on_delta")):
         on_delta(known.text)
     return known
 
 
 def key_of(model: Model, messages: Messages, **options: Unpack[Options]) -> str:
-    """What a reply is remembered by: all that it depends on."""
-    asked = {
+    """Return the key of a reply: a digest of all that it depends on."""
+    request = {
         "model": model.model, "params": model.params, "messages": list(messages), "schema": options.get("schema"),
         "tools": [tool.model_dump() for tool in options.get("tools", ())], "tool_choice": options.get("tool_choice"),
     }  # fmt: skip
-    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _known(redis: Redis, key: str) -> Reply | None:
+def _look_up(redis: Redis, key: str) -> Reply | None:
     text = cache.recall(redis, key)
     try:
         reply = Reply.model_validate_json(text) if text else None

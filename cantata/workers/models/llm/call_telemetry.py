@@ -1,14 +1,16 @@
-"""Traces model calls, where traces are made."""
+"""Metrics and trace spans of model calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from cantata.errors import ModelError
-from cantata.observability import traces
+from cantata.observability import metrics, traces
 from cantata.observability.traces import conventions
 from cantata.workers.models.llm.library import load
 from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
@@ -17,22 +19,48 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 
+P = ParamSpec("P")
+
+
+def measured(call: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]) -> Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]:
+    """Decorate a function that calls the model named first: record its duration, outcome and usage in the metrics."""
+
+    @wraps(call)
+    async def measured_call(model: str, /, *args: P.args, **more: P.kwargs) -> Reply:
+        started_at, outcome, usage = time.perf_counter(), "error", None
+        try:
+            reply = await call(model, *args, **more)
+            outcome, usage = "ok", reply.usage
+        except ModelError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        else:
+            return reply
+        finally:
+            metrics.record_model_call(model, outcome, time.perf_counter() - started_at, usage)
+
+    return measured_call
+
+
 class CallSpan:
-    """What came of a call, to be told to its span."""
+    """The span of a model call; one without a span ignores all."""
 
     def __init__(self, span: Span | None = None) -> None:
         self._span = span
 
-    def reply(self, reply: Reply, draft: ReplyBuilder) -> None:
-        """The model answered."""
+    def set_reply(self, reply: Reply, builder: ReplyBuilder) -> None:
+        """Set the attributes of the model's reply."""
         if self._span is None:
             return
         self._span.set_attributes(conventions.usage_attributes(reply.usage))
         self._span.set_attribute("gen_ai.response.finish_reasons", [reply.finish_reason])
-        if draft.model:
-            self._span.set_attribute("gen_ai.response.model", draft.model)
-        if draft.id:
-            self._span.set_attribute("gen_ai.response.id", draft.id)
+        if builder.model:
+            self._span.set_attribute("gen_ai.response.model", builder.model)
+        if builder.id:
+            self._span.set_attribute("gen_ai.response.id", builder.id)
         if conventions.records_content():
             self._span.set_attribute(
                 "gen_ai.output.messages", conventions.output_messages(reply.text, reply.tool_calls, reply.finish_reason)
@@ -44,12 +72,12 @@ _NO_SPAN = CallSpan()
 
 @contextmanager
 def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iterator[CallSpan]:
-    """A span for one call of a model while the block lasts; nothing where no traces are made."""
+    """Make a span for one model call while the block lasts; none if the process makes no traces."""
     spans = traces.active()
     if spans is None:
         yield _NO_SPAN
         return
-    name, attributes = conventions.chat_span(*_named(model, request), request, is_streamed=is_streamed)
+    name, attributes = conventions.chat_span(*_provider_and_name(model, request), request, is_streamed=is_streamed)
     if conventions.records_content():
         attributes["gen_ai.input.messages"] = conventions.input_messages(request["messages"])
     with spans.call(name, attributes) as span:
@@ -63,11 +91,11 @@ def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iter
             raise
 
 
-def _named(model: str, request: Mapping[str, Any]) -> tuple[str, str]:
-    """The provider of a model, and what that calls it."""
+def _provider_and_name(model: str, request: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the provider of a model, and the provider's name of it."""
     try:
         found = load().get_llm_provider(model=model, api_base=request.get("api_base"))
-    except Exception:  # noqa: BLE001  # its way to say that it knows none
+    except Exception:  # noqa: BLE001  # LiteLLM raises it for a model without a known provider
         provider, _, name = model.partition("/")
         return provider, name or model
     return str(found[1]), str(found[0])

@@ -1,4 +1,4 @@
-"""What a failed model call means: its code, whether another try may help and when, and a sentence that tells no secret."""
+"""Classification of failed model calls: the error code, whether and when a retry may help, and a message without secrets."""
 
 from __future__ import annotations
 
@@ -32,64 +32,64 @@ SENTENCES = {
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed call, as far as its exception tells."""
+    """A failed call, as described by its exception."""
 
     model: str
     text: str
     status: int | None = None
-    """The HTTP status; LiteLLM makes one up where there was no answer."""
+    """The HTTP status; LiteLLM invents one where there was no answer."""
     headers: Mapping[str, str] | None = None
-    """Those of the answer; None if there was none."""
+    """The headers of the answer; None if there was none."""
     is_broken: bool = False
-    """Not the network: a package is missing, say."""
+    """The cause is local, such as a missing package, and not the network."""
     has_begun: bool = False
-    """The answer came in pieces, and some had come."""
+    """A part of a streamed answer had come."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is known here about a model's provider."""
+class ProviderInfo:
+    """The facts about a model's provider in this process."""
 
     providers: Sequence[str] = ()
     is_known: bool = True
-    """The model's name tells its provider."""
+    """The model's name has a known provider."""
     missing_keys: Sequence[str] = ()
     """Environment variables that the provider needs and that are not set."""
     secrets: Sequence[str] = ()
-    """Values that must not be told."""
+    """Values to redact from messages."""
 
 
-def explain(failure: Failure, setting: Setting, *, now: datetime) -> ModelError:
-    """The error for a failed call."""
-    if not setting.is_known:
-        return ModelError(_no_provider(failure.model, setting.providers), code="model_unknown")
-    code = code_of(failure, setting)
+def explain(failure: Failure, provider: ProviderInfo, *, now: datetime) -> ModelError:
+    """Return the error for a failed call."""
+    if not provider.is_known:
+        return ModelError(_no_provider(failure.model, provider.providers), code="model_unknown")
+    code = code_of(failure, provider)
     return ModelError(
-        _sentence(code, failure, setting), code=code, retryable=code in RETRYABLE, retry_after_s=retry_after_s(failure.headers or {}, now)
+        _sentence(code, failure, provider), code=code, retryable=code in RETRYABLE, retry_after_s=retry_after_s(failure.headers or {}, now)
     )
 
 
 def timed_out(model: str, timeout_s: float) -> ModelError:
-    """The error for a model that was not waited for any longer."""
+    """Return the error for a call past its time-out."""
     return ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True)
 
 
 def empty(model: str, finish_reason: str) -> ModelError:
-    """The error for an answer without text and tool calls."""
-    return ModelError(f"model {model!r} answered nothing (it stopped for {finish_reason!r})", code="model_empty", retryable=True)
+    """Return the error for a reply without text and tool calls."""
+    return ModelError(f"model {model!r} gave an empty reply (finish reason {finish_reason!r})", code="model_empty", retryable=True)
 
 
 def broken_off(model: str) -> ModelError:
-    """The error for an answer that came in pieces, of which the last is missing."""
+    """Return the error for a streamed answer whose end is missing."""
     return ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
 
 
-def code_of(failure: Failure, setting: Setting) -> str:
-    """The error code of a failed call to a known provider."""
+def code_of(failure: Failure, provider: ProviderInfo) -> str:
+    """Return the error code of a failed call to a known provider."""
     status = failure.status
     if failure.headers is None and status is not None and status >= 500:
-        if setting.missing_keys and re.search(r"key|credential", failure.text, re.IGNORECASE):
-            return "model_auth"  # LiteLLM's 500 for a key it looked for in vain
+        if provider.missing_keys and re.search(r"key|credential", failure.text, re.IGNORECASE):
+            return "model_auth"  # LiteLLM reports a missing key as 500
         return "model_error" if failure.is_broken else "model_unavailable"
     if failure.has_begun and (status is None or status < 400):
         return "model_unavailable"
@@ -99,38 +99,38 @@ def code_of(failure: Failure, setting: Setting) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The seconds to wait that a Retry-After header asks for, given as such or as a date."""
-    asked = {name.lower(): value for name, value in headers.items()}.get("retry-after")
-    if asked is None:
+    """Return the seconds to wait by a Retry-After header, which has seconds or a date; None without one."""
+    value = {name.lower(): value for name, value in headers.items()}.get("retry-after")
+    if value is None:
         return None
-    if asked.strip().replace(".", "", 1).isdecimal():
-        return float(asked)
+    if value.strip().replace(".", "", 1).isdecimal():
+        return float(value)
     try:
-        until = parsedate_to_datetime(asked)
+        until = parsedate_to_datetime(value)
     except ValueError:
         return None
     return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - now).total_seconds())
 
 
-def _sentence(code: str, failure: Failure, setting: Setting) -> str:
-    model, said = repr(failure.model), _said(failure, setting)
-    keys = " and ".join(setting.missing_keys)
+def _sentence(code: str, failure: Failure, provider: ProviderInfo) -> str:
+    model, text = repr(failure.model), _provider_text(failure, provider)
+    keys = " and ".join(provider.missing_keys)
     if code == "model_auth" and keys:
-        more = f": {said}" if len(setting.missing_keys) > 1 else ""  # one of them may do
+        more = f": {text}" if len(provider.missing_keys) > 1 else ""  # one of them may do
         return f"model {model} needs a key: set {keys} in the environment of the agents workers{more}"
     if failure.headers is not None:
-        return f"model {model}: {SENTENCES[code]} ({failure.status}): {said}"
+        return f"model {model}: {SENTENCES[code]} ({failure.status}): {text}"
     if code == "model_unavailable" and failure.has_begun:
-        return f"model {model}: the answer broke off: {said}"
+        return f"model {model}: the answer broke off: {text}"
     if code == "model_unavailable":
-        return f"model {model}: the provider cannot be reached{f' ({keys} is not set)' if keys else ''}: {said}"
-    return f"model {model}: {SENTENCES[code]}: {said}"
+        return f"model {model}: the provider cannot be reached{f' ({keys} is not set)' if keys else ''}: {text}"
+    return f"model {model}: {SENTENCES[code]}: {text}"
 
 
-def _said(failure: Failure, setting: Setting) -> str:
-    """The provider's words, without LiteLLM's around them."""
+def _provider_text(failure: Failure, provider: ProviderInfo) -> str:
+    """Return the provider's message, without what LiteLLM adds to it."""
     text = re.sub(r"^(?:litellm\.\w+: )*(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
-    return redact(" ".join(text.split()), setting.secrets)[:TEXT_LIMIT]
+    return redact(" ".join(text.split()), provider.secrets)[:TEXT_LIMIT]
 
 
 def _no_provider(model: str, providers: Sequence[str]) -> str:

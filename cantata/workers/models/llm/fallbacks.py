@@ -1,4 +1,4 @@
-"""Asks one model after the other, until one answers."""
+"""Fallbacks: models are called one after the other, until one replies."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cantata.errors import ModelError
 from cantata.models.definitions import Model
 from cantata.workers.models.llm.model_replies import Reply
 
-NOT_THE_REQUESTS_FAULT = frozenset(
+FALLBACK_CODES = frozenset(
     {"rate_limited", "model_unavailable", "model_timeout", "model_auth", "model_unknown", "model_empty", "model_error"}
 )
-"""Error codes after which another model may do better with the same request."""
+"""Error codes after which another model may succeed with the same request."""
 
 
-async def ask(models: Sequence[Model], call: Callable[[Model], Awaitable[Reply]]) -> Reply:
-    """The reply of the first model that `call` gets one from; the reply's `model` tells which.
+async def first_reply(models: Sequence[Model], call: Callable[[Model], Awaitable[Reply]]) -> Reply:
+    """Return the reply of the first model for which `call` returns one; the reply's `model` names it.
 
-    Raises the ModelError of a single model as it is; of several, one that tells what each said. An error that is the request's own
-    fault is not tried with others.
+    Raises the ModelError of a single model as it is, and one with all messages for several. After an error of the request itself no
+    fallback is called.
     """
     errors: list[ModelError] = []
     for model in models:
@@ -26,12 +26,12 @@ async def ask(models: Sequence[Model], call: Callable[[Model], Awaitable[Reply]]
             return await call(model)
         except ModelError as error:
             errors.append(error)
-            if error.code not in NOT_THE_REQUESTS_FAULT:
+            if error.code not in FALLBACK_CODES:
                 break
-    raise errors[0] if len(errors) == 1 else _all(errors)
+    raise errors[0] if len(errors) == 1 else _combined(errors)
 
 
-def _all(errors: Sequence[ModelError]) -> ModelError:
+def _combined(errors: Sequence[ModelError]) -> ModelError:
     last = errors[-1]
-    said = "; then ".join(str(error) for error in errors)
-    return ModelError(said, code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s)
+    message = "; then ".join(str(error) for error in errors)
+    return ModelError(message, code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s)

@@ -1,6 +1,6 @@
-"""Imports LiteLLM, once; the only module that does.
+"""The import of LiteLLM; no other module imports it.
 
-That takes 3.5 s and 160 MB, so it is done in processes that call models, before they accept work.
+It takes 3.5 s and 160 MB, so it is done in processes that call models, before they accept work.
 """
 
 from __future__ import annotations
@@ -24,41 +24,44 @@ _litellm: Any = None
 
 
 def load(home: Path | None = None) -> Any:
-    """Import LiteLLM, unless that is done. The embedded model's server is found in `home`: CANTATA_HOME if absent, else `.cantata`."""
+    """Import and configure LiteLLM, once; return it.
+
+    `home` is the folder of the embedded model's server: by default CANTATA_HOME, else `.cantata`.
+    """
     global _litellm
     with _loading:
         if _litellm is None:
             os.environ.update(ENVIRONMENT)
-            litellm = imported()
-            _set_up(litellm)
-            _serve_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
+            litellm = import_litellm()
+            _configure(litellm)
+            _register_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
             _litellm = litellm
             prefork_imports.litellm_modules.clear()  # this process keeps them
         return _litellm
 
 
-def imported() -> Any:
-    """LiteLLM as it is. A process that imports it for those that are forked from it changes nothing of it: not all of them ask models."""
+def import_litellm() -> Any:
+    """Import LiteLLM without configuring it, as before a fork: not all children call models."""
     os.environ.update(ENVIRONMENT)
-    import litellm  # noqa: PLC0415  # the choke-point: it is slow and large
+    import litellm  # noqa: PLC0415  # the only import: it is slow and large
 
     return litellm
 
 
-def _set_up(litellm: Any) -> None:
+def _configure(litellm: Any) -> None:
     import aiohttp  # noqa: PLC0415  # LiteLLM has loaded it
 
-    request_start.watch(aiohttp)
+    request_start.patch(aiohttp)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
 
 
-def _serve_local_models(litellm: Any, home: Path) -> None:
-    from cantata.workers.models.local.provider import Provider  # noqa: PLC0415  # with it comes httpx, which LiteLLM has loaded by now
+def _register_local_models(litellm: Any, home: Path) -> None:
+    from cantata.workers.models.local.provider import Provider  # noqa: PLC0415  # it imports httpx, which LiteLLM has loaded by now
 
     class LocalModels(Provider, litellm.CustomLLM):  # type: ignore[misc]  # mypy does not read litellm
-        """`local/...` among LiteLLM's providers."""
+        """The provider `local` of LiteLLM."""
 
     litellm.custom_provider_map = [{"provider": "local", "custom_handler": LocalModels(home.resolve())}]
     litellm.utils.custom_llm_setup()

@@ -1,4 +1,4 @@
-"""What models answer, whole or in pieces, as our own values."""
+"""Replies of models, built from whole responses or from chunks of a stream."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from cantata.workers.models.llm.wire_names import ToolNames
 
 
 class Reply(Value):
-    """What a model answered."""
+    """A model's reply."""
 
     text: str
     usage: Usage
-    model: str = Field(description="the name it was asked by")
+    model: str = Field(description="the name by which the model was called")
     finish_reason: str = Field(description="stop, length, tool_calls or content_filter")
-    tool_calls: tuple[ToolCallRequest, ...] = Field(default=(), description="the tools it asks for, in its order")
-    cached: bool = Field(default=False, description="what was answered to the same request before; the model was not asked")
+    tool_calls: tuple[ToolCallRequest, ...] = Field(default=(), description="the tool calls that it requests, in its order")
+    cached: bool = Field(default=False, description="whether it comes from the cache, and the model was not called")
 
 
 @dataclass(slots=True)
 class ReplyBuilder:
-    """An answer in the making: whole at once, or piece by piece."""
+    """Builds a reply from a whole response, or chunk by chunk."""
 
     text: str = ""
     finish_reason: str = "no choices"
     calls: list[_Call] = field(default_factory=list)
     id: str = ""
     model: str = ""
-    """What the provider says that answered."""
-    half: str = ""
-    """The first half of a character whose second half comes with the next piece: some servers escape and split a surrogate pair."""
+    """The model that replied, as the provider names it."""
+    high_surrogate: str = ""
+    """The first half of a character whose second half comes with the next chunk: some servers escape and split a surrogate pair."""
 
-    def take(self, response: object) -> None:
-        """Take in a whole answer."""
-        self._sign(response)
+    def set_response(self, response: object) -> None:
+        """Set the reply from a whole response."""
+        self._set_identity(response)
         for choice in _list(_get(response, "choices"))[:1]:
             message = _get(choice, "message")
-            self.text = _whole(_text(_get(message, "content")))
+            self.text = _join_surrogates(_text(_get(message, "content")))
             self.finish_reason = _text(_get(choice, "finish_reason"))
-            self.calls = [_read(call, number) for number, call in enumerate(_list(_get(message, "tool_calls")))]
+            self.calls = [_call_parts(call, number) for number, call in enumerate(_list(_get(message, "tool_calls")))]
 
-    def add(self, chunk: object) -> str:
-        """Take in the next piece of a stream; the text it brings."""
+    def add_chunk(self, chunk: object) -> str:
+        """Add the next chunk of a stream; return its text."""
         if not self.id:
-            self._sign(chunk)
+            self._set_identity(chunk)
         text = ""
         for choice in _list(_get(chunk, "choices"))[:1]:
             delta = _get(choice, "delta")
-            text = self.half + _text(_get(delta, "content"))
-            self.half = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
-            text = _whole(text.removesuffix(self.half))
+            text = self.high_surrogate + _text(_get(delta, "content"))
+            self.high_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
+            text = _join_surrogates(text.removesuffix(self.high_surrogate))
             self.text += text
             self.finish_reason = _text(_get(choice, "finish_reason")) or self.finish_reason
             for piece in _list(_get(delta, "tool_calls")):
-                self._add_call(_read(piece, _get(piece, "index")))
+                self._add_call(_call_parts(piece, _get(piece, "index")))
         return text
 
-    def _sign(self, response: object) -> None:
+    def _set_identity(self, response: object) -> None:
         self.id, self.model = _text(_get(response, "id")), _text(_get(response, "model"))
 
     def _add_call(self, piece: _Call) -> None:
@@ -74,9 +74,12 @@ class ReplyBuilder:
         known.arguments += piece.arguments
 
     def tool_calls(self, names: ToolNames, taken: Collection[str]) -> tuple[ToolCallRequest, ...]:
-        """The calls by our names. An id that is missing, or `taken` by an earlier call, becomes `call_<n>`, counted on from those."""
+        """Return the calls with our names of tools.
+
+        An id that is missing, or `taken` by an earlier call, is replaced by `call_<n>`; n continues the count of the taken ones.
+        """
         return tuple(
-            ToolCallRequest(id=call_id, name=names.own(call.name) if call.name else "", arguments=_whole(call.arguments) or "{}")
+            ToolCallRequest(id=call_id, name=names.own(call.name) if call.name else "", arguments=_join_surrogates(call.arguments) or "{}")
             for call_id, call in zip(_ids(self.calls, taken), self.calls, strict=True)
         )
 
@@ -91,19 +94,19 @@ class _Call:
     arguments: str
 
 
-def _read(call: object, index: object) -> _Call:
-    """From a dict, an object, one in the other, or whatever has `model_dump`."""
+def _call_parts(call: object, index: object) -> _Call:
+    """Read a call from a dict, an object, one in the other, or whatever has `model_dump`."""
     function = _get(call, "function")
     arguments = _get(function, "arguments")
-    said = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict | list) else _text(arguments)
-    return _Call(index, _text(_get(call, "id")), _text(_get(function, "name")), said)
+    text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict | list) else _text(arguments)
+    return _Call(index, _text(_get(call, "id")), _text(_get(function, "name")), text)
 
 
 def _ids(calls: list[_Call], taken: Collection[str]) -> Iterator[str]:
     used = set(taken)
     for number, call in enumerate(calls, start=len(taken)):
-        ours = (f"call_{next_number}" for next_number in count(number))
-        call_id = call.id if call.id and call.id not in used else next(each for each in ours if each not in used)
+        generated = (f"call_{next_number}" for next_number in count(number))
+        call_id = call.id if call.id and call.id not in used else next(each for each in generated if each not in used)
         used.add(call_id)
         yield call_id
 
@@ -118,8 +121,8 @@ def _get(value: object, name: str) -> object:
     return dumped.get(name) if isinstance(dumped, Mapping) else None
 
 
-def _whole(text: str) -> str:
-    """Return the text with the halves of surrogate pairs joined, and lone ones replaced: they cannot be stored."""
+def _join_surrogates(text: str) -> str:
+    """Return the text with surrogate pairs joined, and lone surrogates replaced: they cannot be stored."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Messages and tools in the words of OpenAI's chat completions, with names and arguments that every provider takes."""
+"""Messages and tools in the format of OpenAI's chat completions, with names and arguments that every provider accepts."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ CHOICES = ("auto", "none", "required")
 
 
 def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, JsonValue] | None) -> list[Message]:
-    """The messages, with examples as turns before the first that is no system message. Raises ModelError if they are no `{text, label}`."""
-    asked = EnumField.of(schema) if schema is not None else None
+    """Return the messages with examples as turns after the system messages. Raises ModelError if one is not `{text, label}`."""
+    field = EnumField.of(schema) if schema is not None else None
     turns: list[Message] = []
     for example in examples if isinstance(examples, list) else [examples]:
         match example:
             case {"text": str(text), "label": label}:
-                turns += [{"role": "user", "content": text}, {"role": "assistant", "content": _answer(label, asked)}]
+                turns += [{"role": "user", "content": text}, {"role": "assistant", "content": _answer(label, field)}]
             case _:
                 raise ModelError(f"an example is {{text, label}}, not {example!r}", code="model_bad_request")
     first = next((number for number, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     return [*messages[:first], *turns, *messages[first:]]
 
 
-def told_calls(messages: Messages) -> Iterator[JsonObject]:
-    """The tool calls that the messages tell of."""
+def calls_in(messages: Messages) -> Iterator[JsonObject]:
+    """Yield the tool calls in messages."""
     for message in messages:
         calls = message.get("tool_calls")
         yield from (call for call in calls if isinstance(call, dict)) if isinstance(calls, list) else ()
 
 
-def told_names(messages: Messages) -> Iterator[str]:
-    """The names of the tools that the messages tell of."""
-    return (str(cast(JsonObject, call.get("function") or {}).get("name") or "") for call in told_calls(messages))
+def tool_names_in(messages: Messages) -> Iterator[str]:
+    """Yield the names of the tools that are called in messages."""
+    return (str(cast(JsonObject, call.get("function") or {}).get("name") or "") for call in calls_in(messages))
 
 
 def on_the_wire(messages: Messages, names: ToolNames) -> list[Message]:
-    """The messages with the names of tools that the provider knows."""
+    """Return the messages with the provider's names of tools."""
     return [_message(message, names) for message in messages]
 
 
 def functions(tools: Sequence[ToolSchema], names: ToolNames) -> list[JsonObject]:
-    """The tools as functions."""
+    """Return the tools as functions of a request."""
     return [
         {
             "type": "function",
@@ -65,7 +65,7 @@ def functions(tools: Sequence[ToolSchema], names: ToolNames) -> list[JsonObject]
 
 
 def choice(tool_choice: str, names: ToolNames) -> JsonValue:
-    """`auto`, `none` or `required` as they are; else it is the one tool that must be called."""
+    """Return a tool choice: `auto`, `none` or `required` as they are, else the one tool that must be called."""
     return tool_choice if tool_choice in CHOICES else {"type": "function", "function": {"name": names.wire(tool_choice)}}
 
 
@@ -85,7 +85,7 @@ def _call(call: JsonObject, names: ToolNames) -> JsonObject:
 
 
 def _arguments(text: str) -> str:
-    """The text if it is a JSON object; others make all providers but OpenAI fail, so the model sees what it wrote inside one."""
+    """Return a JSON object as it is, and any other text inside one: all providers but OpenAI refuse other arguments."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -93,7 +93,7 @@ def _arguments(text: str) -> str:
     return text if isinstance(value, dict) else json.dumps({"invalid": text}, ensure_ascii=False)
 
 
-def _answer(label: JsonValue, asked: EnumField | None) -> str:
+def _answer(label: JsonValue, field: EnumField | None) -> str:
     if not isinstance(label, str):
         return json.dumps(label, ensure_ascii=False)
-    return asked.to_json(label) if asked and label in asked.labels else label
+    return field.to_json(label) if field and label in field.labels else label

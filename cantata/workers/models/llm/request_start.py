@@ -1,4 +1,4 @@
-"""Tells when a request leaves for a model's provider: its connection is made, and its first bytes are written."""
+"""A hook for the start of a request to a provider: its connection is open, and its headers are sent."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 OnRequestStart = Callable[[], Awaitable[None]]
 
-_on_leaving: ContextVar[OnRequestStart | None] = ContextVar("on_request_start", default=None)
+_hook: ContextVar[OnRequestStart | None] = ContextVar("on_request_start", default=None)
 
 
 @contextmanager
 def on_request_start(call: OnRequestStart) -> Iterator[None]:
-    """Have `call` awaited when a request leaves that is made within the block."""
-    token = _on_leaving.set(call)
+    """Await `call` when a request made within the block starts."""
+    token = _hook.set(call)
     try:
         yield
     finally:
-        _on_leaving.reset(token)
+        _hook.reset(token)
 
 
-def watch(aiohttp: Any) -> None:
-    """Watch all sessions of aiohttp that are made from now on. LiteLLM makes its own, and takes no tracing for them."""
+def patch(aiohttp: Any) -> None:
+    """Add the hook to all aiohttp sessions that are created from now on: LiteLLM creates its own, without an option for tracing."""
     trace = aiohttp.TraceConfig()
-    trace.on_request_headers_sent.append(_left)
+    trace.on_request_headers_sent.append(_headers_sent)
     init = aiohttp.ClientSession.__init__
 
     @wraps(init)
-    def watched(self: Any, *args: Any, trace_configs: Any = None, **more: Any) -> None:
+    def patched(self: Any, *args: Any, trace_configs: Any = None, **more: Any) -> None:
         init(self, *args, trace_configs=[*(trace_configs or ()), trace], **more)
 
-    aiohttp.ClientSession.__init__ = watched
+    aiohttp.ClientSession.__init__ = patched
 
 
-async def _left(_session: object, _context: object, _params: object) -> None:
-    if call := _on_leaving.get():
+async def _headers_sent(_session: object, _context: object, _params: object) -> None:
+    if call := _hook.get():
         await call()
