@@ -100,7 +100,7 @@ def is_true(value: JsonValue) -> bool:
 
 
 def evaluate(tree: Node, root: dict[str, JsonValue], budget: EvaluationBudget) -> JsonValue:
-    """Return the value of a tree on this root. Raises EvaluationLimitError, errors of the library, and Python's errors for unsuitable data."""
+    """Return the value of a tree on this root. Raises EvaluationLimitError, and errors of the library and of Python for unsuitable data."""
     value: JsonValue = _Interpreter(root, budget).visit(tree, root)
     budget.count_value(value)
     return value

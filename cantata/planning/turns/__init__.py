@@ -1,1 +1,1 @@
-"""One module a way of working, each a pure builder of graphs."""
+"""Graphs of user turns: agents, teams in each mode, conversations. All pure functions."""

@@ -1,4 +1,4 @@
-"""An agent as steps: a single model turn, or a row of instructions; and the rounds that a model turn with tools grows."""
+"""Steps of an agent: a single model turn, or a sequence of instructions; and the rounds to which a model turn with tools expands."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cantata.models.values import JsonValue
 from cantata.planning import templates
 
 STOP = "stop"
-"""The label of the edge from a chainbreaker that ends the row."""
+"""The label of the edge from a chainbreaker that ends the sequence."""
 
 
 def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object) -> Step:
-    """An agent as one step: a model turn, or a decision that lays out its instructions."""
+    """Return an agent as one step: a model turn, or a decision that expands to its instructions."""
     spec = agent_spec(name, agent, {"@text": text}, params or {})
     return Step.model_validate({**spec.model_dump(), "id": step_id, **more})
 
 
 def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mapping[str, JsonValue]) -> Spec:
-    """What a step that asks an agent is to do. It has no time-out: each model call has one, and there may be several, of other models.
+    """Return the spec of a step that asks an agent. It has no time-out: each model call has its own, and there may be several models.
 
-    Of a node's input, what the agent's texts name is put there, and the rest is what it is asked.
+    The keys of a node's input that are placeholders in the agent's texts fill these; the rest is the agent's input.
     """
-    gaps = _gaps(agent, params)
-    if gaps:
-        params = {**params, "gaps": cast(JsonValue, gaps)}
+    placeholders = _placeholders_in(agent, params)
+    if placeholders:
+        params = {**params, "placeholders": cast(JsonValue, placeholders)}
     if is_one_turn(agent):
         return _turn(name, agent, reads, 0, params)
     return Spec(
@@ -37,19 +37,19 @@ def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mappin
     )  # fmt: skip
 
 
-def _gaps(agent: Agent, params: Mapping[str, JsonValue]) -> list[str]:
-    """The keys of a node's input that the agent's texts name in braces."""
+def _placeholders_in(agent: Agent, params: Mapping[str, JsonValue]) -> list[str]:
+    """Return the keys of a node's input that are placeholders in the agent's texts."""
     keys = {key for part in ("input", "map") for key in cast("dict[str, JsonValue]", params.get(part) or {})} - {"input", "text"}
     return sorted(keys & _names(agent, agent.instructions)) if keys else []
 
 
 def _names(agent: Agent, instructions: Iterable[Instruction]) -> set[str]:
-    """What stands in braces in an agent's system message and some of its instructions."""
+    """Return the placeholders in an agent's system message and in some of its instructions."""
     return {name for text in (agent.system or "", *map(template, instructions)) for name in templates.names(text)}
 
 
 def template(instruction: Instruction) -> str:
-    """The text of an instruction; empty if it has none."""
+    """Return the text of an instruction; empty if it has none."""
     match instruction:
         case str():
             return instruction
@@ -61,32 +61,32 @@ def template(instruction: Instruction) -> str:
 
 
 def is_one_turn(agent: Agent) -> bool:
-    """Whether an agent is a single model turn, with the rounds of tool calls that it grows."""
+    """Return whether an agent is a single model turn, rounds of tool calls aside."""
     first = agent.instructions[0]
     asks_a_model = isinstance(first, str | PromptStep | AgenticStep)
     return len(agent.instructions) == 1 and asks_a_model and not (agent.chainbreakers or agent.store_steps or agent.full_history)
 
 
 def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
-    """The names of the tools that a model may call for an instruction."""
+    """Return the names of the tools that a model may call for an instruction."""
     own = instruction.tools if isinstance(instruction, PromptStep | AgenticStep) else None
     return agent.tools if own is None else own
 
 
 def expand_agent(name: str, definitions: Definitions, *, parent: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
-    """What a step grows to have an agent follow its instructions, one after the other; each has the time and the tries of the parent.
+    """Return the fragment in which an agent follows its instructions in sequence, each with the time-out and retries of the parent.
 
-    `filling` is put into the agent's texts.
+    `filling` are the values of placeholders in the agent's texts.
     """
     own = {"retries": spec.retries, "timeout_s": spec.timeout_s}
-    row = _InstructionSequence(name, definitions, parent, own, spec.params.get("history"), filling or {})
+    sequence = _InstructionSequence(name, definitions, parent, own, spec.params.get("history"), filling or {})
     for number in range(len(definitions.agents[name].instructions)):
-        row.add(number)
-    return row.graph()
+        sequence.add(number)
+    return sequence.graph()
 
 
 class _InstructionSequence:
-    """The instructions of an agent as steps, each behind the one before, with chainbreakers between and an end if there is more to tell."""
+    """The instructions of an agent as a sequence of steps, with chainbreakers between them, and an end step if more than the text is output."""
 
     def __init__(
         self, name: str, definitions: Definitions, parent: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]
@@ -105,7 +105,7 @@ class _InstructionSequence:
         self._breaks: list[str] = []
 
     def add(self, number: int) -> None:
-        """The step of an instruction, and of the chainbreakers behind it."""
+        """Add the step of an instruction, and that of the chainbreakers behind it."""
         step_id = f"{self._parent}/@{number + 1}"
         self._append(step_id, self._spec(number))
         self._done.append(step_id)
@@ -116,7 +116,7 @@ class _InstructionSequence:
         self._text = self._steps[-1].id
 
     def graph(self) -> Graph:
-        """The row, with its exit."""
+        """Return the graph of the sequence, with its exit."""
         agent = self._agent
         if agent.chainbreakers or agent.store_steps or agent.full_history:
             ends = cast(JsonValue, self._breaks or self._done)
@@ -141,19 +141,19 @@ class _InstructionSequence:
         if isinstance(instruction, NestedStep):
             return self._nested(instruction)
         seen: dict[str, JsonValue] = {"history": self._history} if self._history else {}
-        self._history = None  # the first that asks a model is told the conversation
+        self._history = None  # only the first model call sees the conversation
         reads = {**reads, **self._earlier(instruction)}
         return _turn(self._name, self._agent, reads, number, {**self._filled(instruction), **seen}).model_copy(update=dict(self._own))
 
     def _filled(self, instruction: Instruction) -> dict[str, JsonValue]:
-        """What fills the gaps in what the model is told for an instruction, as parameters of its step."""
+        """Return the placeholders in the prompt of an instruction and their values, as parameters of its step."""
         shown = self._agent.instructions if self._agent.full_history or isinstance(instruction, AgenticStep) else [instruction]
         named = _names(self._agent, shown)
-        gaps: dict[str, JsonValue] = {key: text for key, text in self._filling.items() if key in named}
-        return {"gaps": cast(JsonValue, sorted(gaps)), "input": gaps} if gaps else {}
+        values: dict[str, JsonValue] = {key: text for key, text in self._filling.items() if key in named}
+        return {"placeholders": cast(JsonValue, sorted(values)), "input": values} if values else {}
 
     def _earlier(self, instruction: Instruction) -> dict[str, str]:
-        """The input of the row and what came of its instructions so far, where the model is shown them."""
+        """Return the reads of the sequence's input and the outputs so far, if the model sees them."""
         if not (self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")):
             return {}
         return {"@first": f"{RAW}{self._parent}", **{f"@earlier/{number}": done for number, done in enumerate(self._done)}}
@@ -172,7 +172,7 @@ class _InstructionSequence:
 
 
 def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
-    """A model turn for one instruction; it grows if its model may call tools, or may be asked again."""
+    """Return the spec of a model turn for one instruction; it expands if its model may call tools, or may be asked again."""
     instruction = agent.instructions[turn]
     asked_again = isinstance(instruction, AgenticStep) or (agent.output is not None and turn == len(agent.instructions) - 1)
     return Spec(
@@ -183,7 +183,7 @@ def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: 
 
 
 def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, given: JsonValue = None) -> Graph:
-    """What a model turn grows: the tool calls it asked for, and behind them the next turn, which answers in its place.
+    """Return the fragment of a model turn: the tool calls that it asked for, and behind them the next turn, which answers in its place.
 
     `number` is that of the next turn; the first turn of an instruction has none. `given` is the parent's own value, such as a map item.
     """
@@ -196,7 +196,7 @@ def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, gi
 
 
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], definitions: Definitions) -> Step:
-    """A call of a tool that a model asked for. A failure is told to the model, so it does not fail the agent."""
+    """Return the step of a tool call that a model asked for. The model gets a failure as the result, so it does not fail the agent."""
     server, method = mcp_tool(name, definitions.tools) or (name, "")
     tool = definitions.tools[server]
     params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}

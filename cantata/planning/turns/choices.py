@@ -1,4 +1,4 @@
-"""What a router is asked, and what its reply says: who answers, in what order agents work, or what is to be done next."""
+"""Prompts of routers, and the decisions in their replies: who answers, in which order agents work, or what is done next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLY_FORMS: Mapping[Strategy, str] = {
         '{"next_action": "final_answer", "final_answer": "<the answer>"}'
     ),
 }
-"""The replies that routers give. Source: PromptChain."""
+"""The forms of a router's reply, by strategy. Source: PromptChain."""
 
 DEFAULT_TEMPLATES: Mapping[Strategy, str] = {
     "single_agent_dispatch": (
@@ -36,7 +36,7 @@ DEFAULT_TEMPLATES: Mapping[Strategy, str] = {
         f"The last step gave:\n{{last_step_output}}\n\nReply with JSON only: {REPLY_FORMS['dynamic_decomposition']}"
     ),
 }
-"""What a router is asked where the configuration has no template."""
+"""The prompts of routers without a template in the configuration, by strategy."""
 
 MAX_PLANNED_AGENTS = 100
 """Agents in one plan."""
@@ -46,42 +46,42 @@ NO_STEP_YET = "Nothing has been done yet."
 
 @dataclass(frozen=True)
 class RouterDecision:
-    """What a router decided: these agents, in this order, and what the first of them is asked; or the answer itself."""
+    """A router's decision: agents in their order, and the input of the first one; or the final answer."""
 
     agents: tuple[str, ...] = ()
     asked: str | None = None
-    """None: the text as it came."""
+    """The input of the first agent; None for the turn's text."""
     answer: str | None = None
 
 
 def agent_details(descriptions: Mapping[str, str]) -> str:
-    """The agents as a prompt lists them."""
+    """Return the list of agents for a prompt."""
     return "\n".join(f"- {name}: {description}" for name, description in descriptions.items())
 
 
 def decision_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> RouterDecision:
-    """What a reply says. Raises ValueError with what is wrong, in words for the router."""
-    said = _object(reply, strategy, agents)
+    """Return the decision in a reply. Raises ValueError with a correction for the router."""
+    fields = _object(reply, strategy, agents)
     if strategy == "static_plan":
-        plan = said.get("plan")
+        plan = fields.get("plan")
         if not isinstance(plan, list) or not plan:
             raise ValueError("'plan' must be a list of at least one agent's name")
         if len(plan) > MAX_PLANNED_AGENTS:
-            raise ValueError(f"'plan' has {len(plan)} steps, and {MAX_PLANNED_AGENTS} are the most")
-        return RouterDecision(tuple(_agent(each, "plan", agents) for each in plan), _text(said.get("initial_input")))
+            raise ValueError(f"'plan' has {len(plan)} steps; at most {MAX_PLANNED_AGENTS} are allowed")
+        return RouterDecision(tuple(_agent(each, "plan", agents) for each in plan), _text(fields.get("initial_input")))
     if strategy == "dynamic_decomposition":
-        match said.get("next_action"):
+        match fields.get("next_action"):
             case "final_answer":
-                answer = said.get("final_answer")
+                answer = fields.get("final_answer")
                 if answer is None:
                     raise ValueError("'final_answer' is missing")
                 return RouterDecision(answer=answer if isinstance(answer, str) else _json(answer))
             case "call_agent":
-                return RouterDecision((_agent(said.get("agent_name"), "agent_name", agents),), _text(said.get("agent_input")))
+                return RouterDecision((_agent(fields.get("agent_name"), "agent_name", agents),), _text(fields.get("agent_input")))
             case other:
                 raise ValueError(f"'next_action' must be 'call_agent' or 'final_answer', not {_json(other)}")
-    query = said.get("refined_query")
-    return RouterDecision((_agent(said.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
+    query = fields.get("refined_query")
+    return RouterDecision((_agent(fields.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
 
 
 def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapping[str, JsonValue]:
@@ -99,7 +99,7 @@ def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapp
 
 def _agent(name: JsonValue, key: str, agents: Sequence[str]) -> str:
     if not isinstance(name, str) or name not in agents:
-        raise ValueError(f"{key!r} is {_json(name)}, which is no agent; the agents are {', '.join(map(repr, agents))}")
+        raise ValueError(f"{key!r} is {_json(name)}, which is not an agent; the agents are {', '.join(map(repr, agents))}")
     return name
 
 

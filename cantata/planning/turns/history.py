@@ -1,4 +1,4 @@
-"""What of a conversation is shown: to routers as lines, to agents as messages or as lines before their input."""
+"""The part of a conversation that is shown: to routers as lines, to agents as messages or as lines before their input."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from cantata.models.definitions import History
 from cantata.models.wire import HistoryEntry
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English. Counting tokens as a model does would need its vocabulary, which comes from the network."""
+"""For English. Counting tokens as a model does would need its vocabulary, which comes from the network."""
 
 MAX_HISTORY_TOKENS = 4000
-"""That an agent alone is shown; a team says it itself."""
+"""Tokens of the history that an agent outside a team sees."""
 
 _ROLES = {"user": "user", "assistant": "assistant", "system_error": "system"}
 
@@ -22,7 +22,7 @@ NOTHING_FITS = "No recent relevant history (token limit reached)."
 
 
 def select_entries(newest_first: Iterable[HistoryEntry], settings: History, *, max_tokens: int) -> list[HistoryEntry]:
-    """The newest entries that someone with these settings is shown, oldest first: they fit `max_tokens`, or those of the settings."""
+    """Return the newest entries by these settings, oldest first: up to the tokens of the settings, else `max_tokens`."""
     kept: list[HistoryEntry] = []
     left = settings.max_tokens or max_tokens
     for entry in newest_first:
@@ -40,13 +40,13 @@ def select_entries(newest_first: Iterable[HistoryEntry], settings: History, *, m
 
 
 def as_lines(entries: Sequence[HistoryEntry], *, is_any: bool) -> str:
-    """Entries as a prompt has them, one a line; or a sentence that says why there are none: `is_any` tells whether something was said."""
+    """Return entries as lines of a prompt; without entries, a sentence with the reason. `is_any`: whether the conversation has any."""
     return "\n".join(map(_line, entries)) or (NOTHING_FITS if is_any else NOTHING_SAID)
 
 
 def with_history(entries: Sequence[HistoryEntry], text: str) -> str:
-    """The text with what was said before it, if anything was. Source: PromptChain, `auto_include_history`."""
-    return f"Conversation History:\n{lines(entries, is_any=True)}\n\nCurrent Input:\n{text}" if entries else text
+    """Return the text behind the earlier entries, if there are any. Source: PromptChain, `auto_include_history`."""
+    return f"Conversation History:\n{as_lines(entries, is_any=True)}\n\nCurrent Input:\n{text}" if entries else text
 
 
 def as_messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str]]:
@@ -71,7 +71,7 @@ def as_messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, 
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has."""
+    """Return an estimate of the tokens of a text."""
     return len(text) // CHARACTERS_PER_TOKEN + 1
 
 

@@ -1,4 +1,4 @@
-"""Commands to the memory bank as lines of a text, and the lines that answer them. Source: PromptChain's memory functions."""
+"""Commands to the memory bank in lines of a text, and the replies to them. Source: PromptChain's memory functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WORD = "MEMORY"
-"""What a command begins with, in any case."""
+"""The first word of a command, in upper or lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ListCommand:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCommand:
-    """A line that begins as a command and is none."""
+    """A line that begins like a command but is invalid."""
 
     fault: str
 
@@ -40,27 +40,27 @@ MemoryCommand = StoreCommand | GetCommand | ListCommand | MalformedCommand
 
 
 def parse(text: str) -> list[str | MemoryCommand]:
-    """The lines of a trimmed text: commands, and texts that pass unchanged. Only the very start of a line counts."""
+    """Return the lines of a trimmed text: commands, and texts that stay unchanged. A command starts at the first character of a line."""
     return [_command(line) if line[: len(WORD)].upper() == WORD else line for line in text.strip().split("\n")]
 
 
 def store_reply(key: str) -> str:
-    """What answers `STORE`."""
+    """Return the reply to `STORE`."""
     return f"Stored '{key}' in memory"
 
 
 def get_reply(key: str, value: str | None) -> str:
-    """What answers `GET`."""
+    """Return the reply to `GET`."""
     return f"{key} = {'Not found' if value is None else value}"
 
 
 def list_reply(keys: Sequence[str]) -> str:
-    """What answers `LIST`."""
+    """Return the reply to `LIST`."""
     return f"Memory keys: {', '.join(keys) or 'none'}"
 
 
 def error_reply(fault: str) -> str:
-    """What answers a command that cannot be done."""
+    """Return the reply to a command that failed."""
     return f"Memory error: {fault}"
 
 

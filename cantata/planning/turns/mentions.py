@@ -1,4 +1,4 @@
-"""What a chat line is addressed to: `@agent: text`, `@history @agent: text`, or whoever answers."""
+"""Mentions in chat lines: `@agent: text` and `@history @agent: text` are for one agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MENTION = re.compile(r"\s*(@history\s+)?@([\w.-]+):(.*)", re.DOTALL)
 
 
 class Mention(NamedTuple):
-    """A line for one agent, past all routing."""
+    """A line for one agent, which skips routing."""
 
     agent: str
     text: str
@@ -17,6 +17,6 @@ class Mention(NamedTuple):
 
 
 def mention_of(line: str) -> Mention | None:
-    """The agent that a line is for, if it names one. Source: PromptChain, `run_chat`."""
+    """Return the mention at the start of a line; None if there is none. Source: PromptChain, `run_chat`."""
     found = _MENTION.fullmatch(line)
     return None if found is None else Mention(found[2], found[3].strip(), found[1] is not None)

@@ -1,4 +1,4 @@
-"""What an agent's answer says of the turn, at its very start: `[REROUTE] text` or `[FINAL] text`."""
+"""Routing prefixes at the start of an agent's answer: `[REROUTE] text` or `[FINAL] text`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PREFIXES: tuple[tuple[str, Prefix], ...] = (("[REROUTE]", "reroute"), ("[FINAL]
 
 
 def prefix_of(answer: JsonValue) -> tuple[Prefix, JsonValue]:
-    """The prefix, and the answer behind it, trimmed; without a prefix the answer as it is. Case counts. Source: PromptChain."""
+    """Return the prefix and the trimmed answer behind it; without a prefix the answer unchanged. Case-sensitive. Source: PromptChain."""
     if isinstance(answer, str):
         trimmed = answer.strip()
         for text, prefix in _PREFIXES:

@@ -1,10 +1,10 @@
-"""A team whose agents are chosen while the turn goes on: by rules, by a router, or one after the other.
+"""Teams whose agents are chosen during the turn: by rules, by a router, or in rotation.
 
     @rules ── matched ─────────────▶ agent ──▶ @reply.agent ── [REROUTE] ──▶ @rules.2 ...
        └──── @router ──▶ @route ──────┘              └──── the answer
 
-Each arrow is growth: what is decided in a step is the graph behind it, and the last @reply stands in the place of the first step. A router
-is asked in a step of its own (`team.ask`, or `team.call` for a function), whose reply is recorded before it is read in `team.route`.
+Each arrow is an expansion: a step decides on the graph behind it, and the last @reply takes the place of the first step. A router is asked
+in a step of its own (`team.ask`, or `team.call` for a function), whose reply is recorded before `team.route` reads it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cantata.models.values import JsonValue
 from cantata.planning.turns.member_steps import member, numbered
 
 RULES_S = 30.0
-"""How long the functions among the rules may take."""
+"""Seconds that the functions among the rules may take."""
 
 
 @dataclass(frozen=True)
 class RoutingRound:
-    """Where a turn stands: the `number` of the agent to come, and the steps that hold what is asked for now and at first."""
+    """The state of routing: the `number` of the next agent, and the steps that hold the current text and the original request."""
 
     team: str
     text: str
@@ -32,33 +32,33 @@ class RoutingRound:
     prefix: str = ""
     number: int = 1
     again: bool = False
-    """Whether the router's first reply could not be used."""
+    """Whether the router is asked again, since its first reply was invalid."""
     last: str | None = None
-    """The step that holds what the agent before answered, where the router decides after each."""
+    """The step that holds the previous agent's answer, if the router decides after each agent."""
 
     @classmethod
     def of(cls, params: Mapping[str, JsonValue]) -> RoutingRound:
-        """The round that a step belongs to."""
+        """Return the round that a step belongs to, from the step's parameters."""
         return cls(**cast("dict[str, Any]", params["round"]), team=str(params["team"]))
 
     @property
     def params(self) -> dict[str, JsonValue]:
-        """As a step holds it."""
+        """Return the round as parameters of a step."""
         return {"team": self.team, "round": {key: value for key, value in vars(self).items() if value and key != "team"}}
 
     def id(self, word: str) -> str:
-        """The name of a step of this round."""
+        """Return the id of a step of this round."""
         return f"{self.prefix}{numbered(word, self.number, is_alone=self.number == 1)}{'.again' if self.again else ''}"
 
 
 def begin_routing(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
-    """What a router team begins with: its rules, else its router."""
+    """Return the first steps of a router team, its rules or its router, and the step that holds the answer."""
     graph = next_routing_round(RoutingRound(name, text, text, prefix), definitions)
     return graph.model_copy(update={"exit": None}), cast(str, graph.exit)
 
 
 def begin_round_robin(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
-    """Chooses the next agent of all turns; its place is taken by that agent's answer."""
+    """Return the step that chooses the next agent in the rotation over all turns, and expands to that agent's answer."""
     step = Step(
         id=f"{prefix}@next", kind="team.next", work=f"teams:{name}", reads={"@text": text}, params={"team": name, "prefix": prefix},
         decides=True, expands=True,
@@ -67,26 +67,26 @@ def begin_round_robin(name: str, team: Team, definitions: Definitions, prefix: s
 
 
 def next_routing_round(now: RoutingRound, definitions: Definitions) -> Graph:
-    """The rules, or without any the router, for what is asked for now."""
+    """Return the steps of the next round: the rules, or the router if there are none."""
     team = definitions.teams[now.team]
     if not team.rules and asks_router(team):
         return ask_router(now, definitions)
     runs_code = any(rule.function for rule in team.rules)
-    placed = {"queue": "tools", "timeout_s": RULES_S} if runs_code else {"decides": True}
+    runs_on = {"queue": "tools", "timeout_s": RULES_S} if runs_code else {"decides": True}
     rules = Step(
         id=now.id("@rules"), kind="team.rules", work=f"teams:{now.team}", reads={"@text": now.text}, params=now.params, expands=True,
-        **placed,
+        **runs_on,
     )  # fmt: skip
     return Graph(steps=(rules,), exit=rules.id)
 
 
 def asks_router(team: Team) -> bool:
-    """Whether someone is asked where no rule chooses; else the default agent answers."""
+    """Return whether a router is asked if no rule matches; else the default agent answers."""
     return team.router is not None or team.default_agent is None
 
 
 def ask_router(now: RoutingRound, definitions: Definitions, *, fault: str = "", said: str | None = None) -> Graph:
-    """Asks the router, and decides by its reply; once more if `fault` tells what was wrong with what it `said` in the step of that name."""
+    """Ask the router, and decide by its reply. `fault` describes the error in an earlier reply, the output of the step `said`."""
     settings = definitions.teams[now.team].router or Router()
     reads = {"@text": now.text, "@request": now.request, **({"@last": now.last} if now.last else {}), **({"@reply": said} if said else {})}
     ask = Step(
@@ -103,9 +103,7 @@ def ask_router(now: RoutingRound, definitions: Definitions, *, fault: str = "", 
 
 
 def run_agent(now: RoutingRound, agent: str, definitions: Definitions, *, asked: str, is_default: bool = False) -> Graph:
-    """An agent that was chosen, or answers since nobody was (`is_default`), asked with the text that `asked` refers to; behind it what its
-    answer says is done.
-    """
+    """Run an agent on the output of the step `asked`, and handle the prefix of its answer. `is_default`: no agent was chosen."""
     now = replace(now, again=False)
     failure = f"Sorry, agent {agent} encountered an error: "
     params: dict[str, JsonValue] = {"agent": agent, **({"is_default": True} if is_default else {})}
@@ -113,7 +111,7 @@ def run_agent(now: RoutingRound, agent: str, definitions: Definitions, *, asked:
 
 
 def run_plan(now: RoutingRound, plan: Sequence[str], definitions: Definitions, *, asked: str, position: int = 0, run: int = 1) -> Graph:
-    """The agent at a position of a plan; the next one follows when it has answered. `run` counts how often it was asked."""
+    """Run the agent at a position of a plan; the next one follows when it has answered. `run` counts its runs, from 1."""
     agent = plan[position]
     step_id = f"{now.prefix}{position + 1}.{agent}{f'.{run}' if run > 1 else ''}"
     failure = f"Plan failed at step {position + 1} ({agent}): "
@@ -122,7 +120,7 @@ def run_plan(now: RoutingRound, plan: Sequence[str], definitions: Definitions, *
 
 
 def run_next(name: str, agent: str, definitions: Definitions, *, prefix: str, asked: str) -> Graph:
-    """The agent whose turn it is; its answer is the team's."""
+    """Run the next agent of a rotation; its answer is the team's."""
     chosen = member(
         f"{prefix}{agent}", agent, definitions, asked, team=name, is_chosen=True,
         params={"failure": f"Round robin agent {agent} failed: "},
@@ -133,7 +131,7 @@ def run_next(name: str, agent: str, definitions: Definitions, *, prefix: str, as
 def _answering(
     now: RoutingRound, agent: str, definitions: Definitions, step_id: str, asked: str, failure: str, params: Mapping[str, JsonValue]
 ) -> Graph:
-    """An agent, and the step that reads what its answer says of the turn."""
+    """Return an agent's steps, and the step that handles the prefix of its answer."""
     chosen = member(step_id, agent, definitions, asked, team=now.team, is_chosen=True, params={"failure": failure})
     reply = Step(
         id=f"{now.prefix}@reply.{step_id.removeprefix(now.prefix)}", kind="team.reply", work=f"agents:{agent}",

@@ -1,4 +1,4 @@
-"""Reads tool calls in every shape that model libraries give them."""
+"""Function names of tool calls, in all shapes that model libraries return."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 
 def get_function_name_from_tool_call(call: object) -> str | None:
-    """The name of the function a tool call asks for; None if it names none.
+    """Return the name of the function that a tool call asks for; None if it names none.
 
-    Read are `{"function": {"name": ...}}`, `call.function.name`, mixtures of both, and what `call.model_dump()` gives. Source: PromptChain.
+    Supports `{"function": {"name": ...}}`, `call.function.name`, mixtures of both, and the output of `call.model_dump()`. Source:
+    PromptChain.
     """
     name = _part(_part(call, "function"), "name")
     if isinstance(name, str) and name:

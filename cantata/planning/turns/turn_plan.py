@@ -1,4 +1,4 @@
-"""User turns: an agent alone, or a team in one of its modes."""
+"""Graphs of user turns: an agent alone, a team in one of its modes, a workflow, or a conversation of a Diskurs folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYNTHESIZER_MARGIN_S = 30.0
 
 
 def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
-    """What is wrong with a turn, before anything runs."""
+    """Return the faults of a turn."""
     faults = []
     if not turn.text.strip():
         faults.append(Fault("the text is empty; say what you want", "text"))
@@ -39,12 +39,12 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     if turn.workflow in definitions.chains:
         faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
     if not faults and target_of(turn, definitions) is None:
-        faults.append(Fault("nobody to answer: name a team or an agent, or set defaults.team in the configuration", "team"))
+        faults.append(Fault("no agent is configured to answer: name a team or an agent, or set defaults.team in the configuration", "team"))
     return faults
 
 
 def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
-    """The graph that answers a turn. Raises ConfigError."""
+    """Return the graph that answers a turn. Raises ConfigError."""
     faults = check_turn(turn, definitions)
     target = target_of(turn, definitions)
     if faults or target is None:
@@ -64,7 +64,7 @@ def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
 
 
 def expand_team(name: str, definitions: Definitions, *, parent: str) -> Graph:
-    """What a step grows to have a team answer its output; the exit is the team's answer."""
+    """Return the fragment in which a team answers the parent's output; the output of the exit is the team's answer."""
     graph, last = _team(name, definitions, prefix=f"{parent}/", text=f"{RAW}{parent}")
     return graph.model_copy(update={"exit": last})
 
@@ -75,7 +75,7 @@ def _team(name: str, definitions: Definitions, *, prefix: str, text: str) -> tup
 
 
 def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
-    """A row: each agent gets only the answer before it; the first failure ends it."""
+    """Return a sequence: each agent gets only the previous answer; the first failure ends it."""
     members: list[MemberSteps] = []
     for position, agent in enumerate(team.agents):
         members.append(
@@ -89,7 +89,7 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
 
 
 def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
-    """A fan and a join: all at once; a failed agent is an answer that says so."""
+    """Return a fan-out and a join: all agents in parallel; the join gets the error of a failed agent as its answer."""
     members = {agent: member(f"{prefix}{agent}", agent, definitions, text, team=name, on_error="skip") for agent in team.agents}
     join = _join(name, team, {agent: each.last for agent, each in members.items()}, prefix, text)
     edges = [edge for each in members.values() for edge in (*each.edges, Edge(source=each.last, target=join.id))]
@@ -119,18 +119,18 @@ MODES: dict[str, Builder] = {
     "router": routing.begin_routing,
     "round_robin": routing.begin_round_robin,
 }
-"""How a team's mode becomes a graph and the step that holds its answer."""
+"""Mode of a team → builder of its graph and of the step that holds its answer."""
 
 
 def _workflow(name: str, text: str) -> Step:
-    """A chain of the configuration, whose input is the text."""
+    """Return the step that runs a chain of the configuration on the text."""
     mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
     params: dict[str, JsonValue] = {"chain": name, "map": mapped}
     return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, expands=True)
 
 
 def _numbered(names: list[str], position: int) -> str:
-    """A name that stands more than once in a row gets a number."""
+    """Return the name at a position, with a number if it occurs more than once."""
     name = names[position]
     return numbered(name, names[: position + 1].count(name), is_alone=names.count(name) == 1)
 

@@ -433,7 +433,7 @@ def test_roots_are_the_names_read_from_the_root(text: str, roots: set[str]) -> N
         ("sort_by(a, b)", 1, "argument 2 of sort_by\\(\\) must be an &expression"),
         ("[length(&a)]", 2, "without &"),
         ("a || &b", 6, "&expression"),
-        ('a == `"\\q"`', 6, "no JSON"),
+        ('a == `"\\q"`', 6, "not JSON"),
     ],
 )
 def test_a_fault_is_found_before_anything_runs_with_its_column(text: str, column: int, word: str) -> None:
@@ -644,7 +644,7 @@ def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -
     for _ in range(9):
         expression.evaluate({"text": "x" * 100}, budget)
 
-    with pytest.raises(ExpressionLimitError, match=r"makes more than 0\.001 MB"):
+    with pytest.raises(ExpressionLimitError, match=r"produces more than 0\.001 MB"):
         expression.evaluate({"text": "x" * 100}, budget)
 
     assert expression.evaluate({"text": "x"}, EvaluationBudget(nodes=1, bytes=10)) == "x"
