@@ -122,7 +122,7 @@ def text_input(context: StepContext) -> str:
 
 def placeholder_values(context: StepContext) -> dict[str, str]:
     """Return the texts that fill the placeholders of an agent's texts, by the key of its node's input."""
-    keys = cast("list[str]", context.params.get("gaps") or [])
+    keys = cast("list[str]", context.params.get("placeholders") or [])
     return {key: as_text(context.node_input[key]) for key in keys}
 
 

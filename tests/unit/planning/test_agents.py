@@ -125,7 +125,7 @@ def test_keys_of_a_nodes_input_that_texts_name_fill_them() -> None:
     spec = agent_spec("it", it, {}, params)
     row = expand_agent("it", Definitions(agents={"it": it}), parent="g", spec=spec, filling={"tone": "kind", "topic": "owls"})
 
-    assert spec.params["gaps"] == ["tone", "topic"]
+    assert spec.params["placeholders"] == ["tone", "topic"]
     assert [step.params.get("input") for step in row.steps] == [
         {"tone": "kind", "topic": "owls"}, None, {"tone": "kind", "topic": "owls"},
     ]  # fmt: skip
@@ -134,7 +134,7 @@ def test_keys_of_a_nodes_input_that_texts_name_fill_them() -> None:
 def test_what_is_asked_never_fills_a_gap() -> None:
     spec = agent_spec("it", agent(instructions=["About {text}: {input}"]), {}, {"input": {"text": "owls"}})
 
-    assert "gaps" not in spec.params
+    assert "placeholders" not in spec.params
 
 
 def test_chainbreakers_stand_behind_each_instruction_and_lead_to_the_end() -> None:
