@@ -158,8 +158,8 @@ def test_a_decision_may_be_fenced_or_have_words_around_it(stage: Stage, reply: s
     [
         ("I would ask the poet.", "the reply has no JSON object"),
         ('["poet"]', "the reply has no JSON object"),
-        ('{"agent": "poet"}', "'chosen_agent' is null, which is no agent; the agents are 'math', 'poet', 'clerk'"),
-        ('{"chosen_agent": "bard"}', "'chosen_agent' is \"bard\", which is no agent"),
+        ('{"agent": "poet"}', "'chosen_agent' is null, which is not an agent; the agents are 'math', 'poet', 'clerk'"),
+        ('{"chosen_agent": "bard"}', "'chosen_agent' is \"bard\", which is not an agent"),
     ],
 )
 def test_an_unusable_decision_is_told_to_the_router_once(stage: Stage, reply: str, fault: str) -> None:

@@ -218,7 +218,11 @@ def test_a_team_and_an_agent_can_be_a_skill_of_a_chain(client: EmbeddedClient, m
 
 
 def test_bad_turns_are_refused_before_they_are_accepted(client: EmbeddedClient) -> None:
-    for target, said in (({"team": "rwo"}, "did you mean 'row'"), ({"agent": "x", "team": "row"}, "one of them"), ({}, "nobody to answer")):
+    for target, said in (
+        ({"team": "rwo"}, "did you mean 'row'"),
+        ({"agent": "x", "team": "row"}, "one of them"),
+        ({}, "no agent is configured to answer"),
+    ):
         with pytest.raises(ConfigError, match=said):
             client.submit_turn("hello", **target)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="the text is empty"):
