@@ -86,7 +86,7 @@ def expand_agent(name: str, definitions: Definitions, *, parent: str, spec: Spec
 
 
 class _InstructionSequence:
-    """The instructions of an agent as a sequence of steps, with chainbreakers between them, and an end step if more than the text is output."""
+    """The instructions of an agent as a sequence of steps, with chainbreakers between them, and an end step if the output has details."""
 
     def __init__(
         self, name: str, definitions: Definitions, parent: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]

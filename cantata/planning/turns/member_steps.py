@@ -65,5 +65,5 @@ def chain_edges(ids: list[str]) -> tuple[Edge, ...]:
 
 
 def numbered(name: str, number: int, *, is_alone: bool) -> str:
-    """Return a name with its number, or without one if it is unique. A name that ends in a number always gets one: `a.2` may be an agent."""
+    """Return a name with its number, or without one if it is unique. A name that ends in `.2` always gets one: it may be an agent's own."""
     return name if is_alone and not _NUMBER_BEHIND.search(name) else f"{name}.{number}"
