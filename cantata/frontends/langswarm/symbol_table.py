@@ -19,7 +19,7 @@ RUNTIME = "cantata.frontends.langswarm.worker_functions"
 VALUE = "langswarm.value"
 """The tool that returns its argument: a `transform` without a function."""
 CHECK = "langswarm.check"
-"""The tool that holds what a workflow is given against its schema."""
+"""The tool that validates a workflow's input."""
 
 CLARIFY = "clarify"
 _QUESTION: Mapping[str, JsonValue] = {

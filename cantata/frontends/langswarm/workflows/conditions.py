@@ -67,7 +67,7 @@ class _Value:
 
 
 def condition(text: str, scope: Scope) -> str:
-    """The expression that holds where the condition does. Raises Unreadable."""
+    """Return the expression of a condition. Raises Unreadable."""
     return _Parser(text, scope).read()
 
 

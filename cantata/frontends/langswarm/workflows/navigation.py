@@ -1,4 +1,4 @@
-"""Reads `navigation`: an agent's answer, or rules, choose the step that comes next."""
+"""The key `navigation`: an agent's answer, or rules, choose the next step."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _OPERATORS: Mapping[str, Callable[[str, JsonValue], str]] = {
 
 @dataclass(frozen=True)
 class Navigation:
-    """Among which steps is chosen, and how."""
+    """The steps to choose among, and the way of the choice."""
 
     options: Mapping[str, str]
-    """Step → what it is for."""
+    """Step → its description."""
     rules: Sequence[tuple[str, str]]
-    """Condition and step, the first that holds."""
+    """(condition, step) pairs; the first condition that holds chooses its step."""
     asks: bool
     """Whether the agent chooses where no rule does."""
     fallback: str | None
@@ -49,7 +49,7 @@ class Navigation:
     prompt: str | None
 
     def changes(self, agent: Agent) -> dict[str, object]:
-        """What is different about an agent that chooses: it is told the steps, and answers with the name of one."""
+        """Return the changes of an agent that chooses: its prompt lists the steps, and its answer names one."""
         options = "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in self.options.items())
         if self.prompt is None:
             prompt = f"{{input}}\n\n{_PROMPT}\n{options}"
@@ -65,11 +65,11 @@ class Navigation:
         return {"instructions": [prompt], "output": OutputSchema.model_validate({"schema": schema, **trials}), **timeout}
 
     def routes(self, value: str) -> tuple[Route, ...]:
-        """The ways on from a step with this output."""
+        """Return the routes from a step with this output."""
         routes: tuple[Route, ...] = (ToStep(self.fallback),) if self.fallback else ()
         if self.asks:
             options = [*self.options]
-            if not routes:  # the answer is one of them, so the last needs no question
+            if not routes:  # the answer is one of them, so the last needs no condition
                 routes = (ToStep(options.pop()),)
             cases = tuple((f'{value}."step" == {literal(option)}', (ToStep(option),)) for option in options)
             routes = (ChoiceRoute(cases, routes),) if cases else routes
@@ -79,17 +79,17 @@ class Navigation:
 
 
 def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value: str) -> Navigation | None:
-    """What a step says of its navigation; `value` is the expression of its output. None with a fault."""
+    """Read the navigation of a step; `value` is the expression of its output. None with a fault."""
     part = step.at("navigation")
     part.check_keys(_KEYS)
     mode = part.at("mode").text() if part.has("mode") else "manual"
     if mode not in _MODES:
-        why = "; by chance is not chosen here" if mode == "weighted" else did_you_mean(mode, _MODES)
+        why = "; random choices are not available" if mode == "weighted" else did_you_mean(mode, _MODES)
         part.at("mode").fault(f"there is no mode {mode!r}{why}")
     options = dict(_options(part.first("available_steps", "steps") or part.at("available_steps"), steps))
     rules = _rules(part.at("rules"), steps, value) if mode != "manual" else []
     if mode == "manual" and part.has("rules"):
-        part.at("rules").fault("'rules' have no effect in mode 'manual'; write 'hybrid' to have them asked first")
+        part.at("rules").fault("'rules' have no effect in mode 'manual'; in mode 'hybrid' they come before the agent's choice")
     asks = mode != "conditional"
     if asks and not options:
         part.fault("name the steps to choose among in 'available_steps'")
@@ -152,6 +152,6 @@ def _test(part: ConfigPart, value: str) -> str | None:
         return None
     scope = Scope(steps={"output": value, "response": value})
     if path[0] == "context":
-        part.at("field").fault("a rule asks what its own step gave, such as 'output.priority'; ask for all else in 'output.to'")
+        part.at("field").fault("a rule refers to the output of its own step, such as 'output.priority'; use 'output.to' for anything else")
     name = part.at("field").text() if path[0] == "output" else f"output.{part.at('field').text()}"
     return _OPERATORS[operator](scope.expression(name), constant)

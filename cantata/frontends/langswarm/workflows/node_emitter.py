@@ -1,14 +1,14 @@
-"""Draws a workflow as the nodes of a chain.
+"""Emission of a workflow's steps as the nodes of a chain.
 
-A step becomes a node of its id. Beside it there may be nodes that only decide:
+A step becomes a node with its id. It may have auxiliary nodes:
 
-    read.when       whether it is done at all        (`condition`)
-    read.if, .if-2  where its output goes            (`output.to`, `navigation`)
-    read.rollback   back to an earlier step          (`rollback_to`)
-    read.report     the workflow that is given its output   (`invoke`)
-    read.skip       what comes next where it is skipped at last, if that is several
-    begin           several steps that come first
-    given           holds the input against its schema      (`input_schema`)
+    read.when       decides whether it runs                   (`condition`)
+    read.if, .if-2  decide where its output goes              (`output.to`, `navigation`)
+    read.rollback   leads back to an earlier step             (`rollback_to`)
+    read.report     the workflow that receives its output     (`invoke`)
+    read.skip       leads to several next steps if it is finally skipped
+    begin           leads to several first steps
+    given           validates the input                       (`input_schema`)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fields = dict[str, JsonValue]
 
 @dataclass(frozen=True)
 class StepNode:
-    """A step that is a node of its own, with all that is said of it but what comes next."""
+    """A step as a node, without what comes next."""
 
     id: str
     node: str
@@ -37,32 +37,32 @@ class StepNode:
     """The expression of its output."""
     routes: Sequence[Route] = ()
     when: str | None = None
-    """The condition without which it is not done."""
+    """The condition on which it runs."""
     rollback_to: str | None = None
     rollbacks: int = 1
     jumps_to: str | None = None
-    """The step that its failure leads to."""
+    """The next step after its failure."""
     is_branch: bool = False
-    """Whether its routes are sides of itself."""
+    """Whether it is a branch, whose routes are its sides."""
 
 
 @dataclass
 class NodeEmitter:
-    """Nodes in the making, in order."""
+    """Builds the nodes of a chain, in order."""
 
     steps: Mapping[str, StepNode]
     order: Order
     bodies: Sequence[Fields] = ()
-    """The nodes that maps run."""
+    """The nodes that maps run for each item."""
     check: Fields | None = None
-    """The node that holds what the workflow is given against its schema, but for its id and what comes next."""
+    """The node that validates the input, without its id and what comes next."""
     _nodes: dict[str, Fields] = field(default_factory=dict)
     _answers: dict[str, list[str]] = field(default_factory=dict)
 
     def chain(self, *, description: str = "", timeout_s: float | None = None) -> Chain:
-        """The whole as a chain."""
+        """Return the chain."""
         for step in self.steps.values():
-            self._draw(step)
+            self._emit(step)
         entry = self._entry()
         if not self._answers:
             for step, held in self._last():
@@ -80,7 +80,7 @@ class NodeEmitter:
         return node
 
     def _last(self) -> Iterator[tuple[StepNode, tuple[str, ...]]]:
-        """The steps that no other comes after, with the conditions under which that is so; for a condition, those before it."""
+        """Yield the steps without a next step, with the conditions for that; for a condition, the steps before it."""
         leading = {needed for needs in self.order.waits_for.values() for needed in needs}
         for step in self.steps.values():
             if not (self.order.after[step.id] or self.order.passed.get(step.id) or step.id in leading):
@@ -89,7 +89,7 @@ class NodeEmitter:
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def _draw(self, step: StepNode) -> None:
+    def _emit(self, step: StepNode) -> None:
         fields: Fields = {"node_id": step.node, **step.fields}
         waits = [self.steps[needed] for needed in self.order.waits_for[step.id]]
         deps: list[JsonValue] = [needed.node for needed in waits if needed.when is None]
@@ -112,19 +112,19 @@ class NodeEmitter:
         self._on_error(step, fields, _many(fields.get("next_node")))
 
     def _behind(self, step: StepNode) -> list[str]:
-        """What follows a step unasked: by the list, as a fan's gatherer, and for one that may not be done, what depends on it."""
+        """Return the nodes after a step apart from its routes: by list order, a fan's gatherer, and dependants of a conditional step."""
         found = [self._enter(each) for each in self.order.after[step.id]]
         if step.when is not None:
             found += [self._enter(each) for each, needs in self.order.waits_for.items() if step.id in needs]
         return list(dict.fromkeys(found))
 
     def _enter(self, step_id: str) -> str:
-        """The node through which a step is entered."""
+        """Return the node by which a step is entered."""
         step = self.steps[step_id]
         return step.node if step.when is None else f"{step.node}.when"
 
     def _sides(self, step: StepNode, fields: Fields) -> None:
-        """Of a step that is a condition itself."""
+        """Set the sides of a step that is a condition."""
         for route in step.routes:
             if isinstance(route, ChoiceRoute):
                 for side, (test, inner) in zip(("true_node", "false_node"), route.ways, strict=True):
@@ -134,7 +134,7 @@ class NodeEmitter:
     def _on_error(self, step: StepNode, fields: Fields, ways: Sequence[str]) -> None:
         jump = self._enter(step.jumps_to) if step.jumps_to else fields.get("on_error")
         if step.rollback_to is not None:
-            if jump == "skip" and ways:  # what is skipped is the step, not the way back
+            if jump == "skip" and ways:  # the step is skipped, but not the rollback
                 jump = self._all_of(f"{step.node}.skip", ways)
             back = self._free(f"{step.node}.rollback")
             fields["on_error"] = back
@@ -148,7 +148,7 @@ class NodeEmitter:
     # --- where its output goes ------------------------------------------------------------------------------------------
 
     def _targets(self, step: StepNode, routes: Sequence[Route], held: tuple[str, ...]) -> list[str]:
-        """The nodes that routes lead to, made where they are not there; `held` are the conditions that hold on the way to them."""
+        """Return the nodes that routes lead to, and create missing ones; `held` are the conditions on the way to them."""
         found: list[str] = []
         for route in routes:
             match route:
@@ -163,11 +163,11 @@ class NodeEmitter:
         return list(dict.fromkeys(found))
 
     def _choice(self, step: StepNode, choice: ChoiceRoute, held: tuple[str, ...]) -> list[str]:
-        """The first of the branches that ask for one case after the other."""
+        """Return the first of the branches that test one case after the other."""
         made: list[tuple[str, list[str]]] = []
         for held_too, routes in choice.ways[:-1]:
             node = self._free(f"{step.node}.if")
-            self._nodes[node] = {}  # it stands before those within it
+            self._nodes[node] = {}  # it comes before the nodes of inner choices
             made.append((node, self._targets(step, routes, (*held, held_too))))
         held_too, routes = choice.ways[-1]
         entry = self._targets(step, routes, (*held, held_too))
@@ -176,7 +176,7 @@ class NodeEmitter:
                 sides: Fields = {"true_node": _one(then), "false_node": _one(entry)}
                 self._nodes[node] = {"node_id": node, "kind": "branch", "condition": test, **sides}
                 entry = [node]
-            else:  # only whether the user is told hangs on it
+            else:  # it decides only about the answer
                 del self._nodes[node]
         return entry
 
@@ -191,11 +191,11 @@ class NodeEmitter:
         return node
 
     def _answer(self, name: str, value: str, held: tuple[str, ...]) -> None:
-        """A value that the user is told, if the way to it was taken."""
+        """Add a value to the answers, on the conditions of the way to it."""
         self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(held)}] | [0])" if held else value)
 
     def _all_of(self, name: str, targets: Sequence[str]) -> str:
-        """A node that leads to all of these: the one that they are, or one of its own."""
+        """Return a node that leads to all of these: the only one, or a new branch."""
         if len(targets) == 1:
             return targets[0]
         node = self._free(name)
@@ -212,7 +212,7 @@ class NodeEmitter:
 
 
 def _ends(routes: Sequence[Route], held: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The conditions under which routes lead nowhere."""
+    """Yield the conditions under which routes lead nowhere."""
     match routes:
         case ():
             yield held

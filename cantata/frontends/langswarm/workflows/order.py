@@ -1,9 +1,9 @@
-"""What comes after what among the steps of a workflow, where no route says it: list order, `depends_on`, fans.
+"""The order of a workflow's steps apart from routes: list order, `depends_on`, fans.
 
-A step comes after the one above it, unless that one has an `output.to`, it depends on others itself, or an earlier step leads to it: what
-a condition chooses, or an error leads to, is not entered from above. A condition that names one step only goes past it else. The steps of
-a fan begin together, and what gathers them waits for all. The step under an `async` one begins together with it. Where `execution_mode` is
-`parallel`, list order says nothing.
+A step comes after the one above it, unless that one has an `output.to`, the step has dependencies, or an earlier step leads to it: the
+target of a condition or of an error is not entered from above. A condition that names one step only skips it otherwise. The steps of a fan
+start together, and their gatherer waits for all. The step under an `async` one starts together with it. If `execution_mode` is `parallel`,
+list order has no effect.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 
 @dataclass(frozen=True)
 class Order:
-    """What comes after what, and where it begins."""
+    """The successors and dependencies of steps, and the first steps."""
 
     after: Mapping[str, Sequence[str]]
-    """Step → the steps that follow it, besides those its routes name."""
+    """Step → its next steps apart from those of its routes."""
     waits_for: Mapping[str, Sequence[str]]
-    """Step → those it depends on."""
+    """Step → its dependencies."""
     gathered: Mapping[str, Sequence[str]]
-    """Step that gathers a fan → the steps of the fan."""
+    """Gatherer of a fan → the steps of the fan."""
     passed: Mapping[str, Sequence[str]]
-    """Condition that names one step only → the steps that come next where it names none: those below the one it names, or below itself."""
+    """Condition that names one step only → the next steps on the other side: those below the named one, or below itself."""
     first: Sequence[str]
-    """The steps that a workflow begins with."""
+    """The steps that the workflow begins with."""
 
 
 def targets_of(routes: Sequence[Route]) -> Iterator[str]:
-    """The steps that routes may lead to."""
+    """Yield the steps that routes may lead to."""
     for route in routes:
         if isinstance(route, ToStep):
             yield route.step
@@ -46,7 +46,12 @@ def targets_of(routes: Sequence[Route]) -> Iterator[str]:
 def order(
     steps: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
 ) -> Order:
-    """The order of steps; `jumps` are where errors lead, `reading` the steps that read others, and so may begin when those are over."""
+    """Return the order of steps.
+
+    Args:
+        jumps: Step → the step that its failure leads to.
+        reading: Steps that read outputs of others, and so start after those.
+    """
     return _Ordering(steps, routes, jumps, parallel=parallel).order(reading)
 
 
@@ -81,18 +86,18 @@ class _Ordering:
         return Order(after, self._needs, self._gathered, passed, self._first(follow, reading))
 
     def _past(self, step: WorkflowStep) -> list[str]:
-        """The steps that a condition goes on with where it names none."""
+        """Return the next steps of a condition on the side that names none."""
         named = [self._steps[self._place[target]] for target in self._leads(step) if self._place[target] > self._place[step.id]]
         below = ([each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one] for one in (step, *named))
         return next(filter(None, below), [])
 
     def _leads(self, step: WorkflowStep) -> Iterator[str]:
-        """The steps that a step says it leads to."""
+        """Return the steps that a step's routes and errors lead to."""
         targets = [*targets_of(self._routes.get(step.id, ())), *filter(None, [self._jumps.get(step.id)])]
         return (target for target in targets if target in self._place)
 
     def _named(self, names: Sequence[tuple[ConfigPart, str]], own: str) -> list[str]:
-        """The steps of these names, without those that are not there."""
+        """Return the steps of these names; record a fault for names without a step."""
         for part, name in names:
             if name == own:
                 part.fault("the step would wait for itself")
@@ -101,13 +106,13 @@ class _Ordering:
         return list(dict.fromkeys(name for _, name in names if name in self._place and name != own))
 
     def _gathers(self, step: WorkflowStep) -> list[str]:
-        """The steps that a fan-in waits for: those of its key, those that name it, and those that its `args.steps` names."""
+        """Return the steps that a fan-in waits for: those of its key, those that name it, and those in its `args.steps`."""
         key = step.at("fan_key").text() if step.has("fan_key") else None
         found = [member for member, name in self._fans.items() if name == key]
         found += [member for member, gatherer in self._gatherers.items() if gatherer == step.id]
         found += self._named(step.at("args").at("steps").texts(), step.id)
         if not found:
-            step.at("is_fan_in").fault("no step has its 'fan_key', so it would gather nothing")
+            step.at("is_fan_in").fault("no step has its 'fan_key', so it has nothing to gather")
         return list(dict.fromkeys(found))
 
     # --- list order ---------------------------------------------------------------------------------------------------
@@ -116,7 +121,7 @@ class _Ordering:
         return not (self._parallel or step.has("depends_on") or step.id in self._entered or step.id in self._gathered)
 
     def _before(self, step: WorkflowStep) -> list[str]:
-        """The steps that a step follows by its place in the list: the one above, or all of its fan; not those that say where they go."""
+        """Return the steps before a step by list order: the one above, or all of its fan, without those that have routes."""
         above = self._above(step)
         if above is None:
             return []
@@ -125,7 +130,7 @@ class _Ordering:
         return [member.id for member in members if not self._routes.get(member.id)]
 
     def _above(self, step: WorkflowStep) -> WorkflowStep | None:
-        """The step above, past those that a step begins together with."""
+        """Return the step above, apart from those that a step starts together with."""
         fan = self._fans.get(step.id)
         for above in reversed(self._steps[: self._place[step.id]]):
             if not (_starts_next_at_once(above) or (fan is not None and self._fans.get(above.id) == fan)):
@@ -133,7 +138,7 @@ class _Ordering:
         return None
 
     def _first(self, follow: Set[str], reading: Set[str]) -> list[str]:
-        """The steps that nothing comes before: of the whole workflow, or at its top and where `depends_on` says so."""
+        """Return the steps without a predecessor; in list order only the topmost ones and those with `depends_on`."""
         free = [step for step in self._steps if step.id not in follow]
         if self._parallel:
             first = [step.id for step in free if step.id not in reading]

@@ -1,4 +1,4 @@
-"""Reads where a step's output goes: `output.to` in all its forms."""
+"""Routes of a step's output: `output.to` in all of its forms."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ToUser:
 
 @dataclass(frozen=True)
 class ToStep:
-    """A step comes next."""
+    """A step that comes next."""
 
     step: str
 
 
 @dataclass(frozen=True)
 class Invoke:
-    """A workflow is given the output; if it is waited for, what it answers is an answer here too."""
+    """A workflow that receives the output; if `waits`, its answer is also an answer of this workflow."""
 
     workflow: str
     waits: bool
@@ -35,15 +35,15 @@ class Invoke:
 
 @dataclass(frozen=True)
 class ChoiceRoute:
-    """One of several ways is taken: that of the case that holds, as one at most does, or the one besides."""
+    """A choice among routes: those of the case that holds, at most one, or the others."""
 
     cases: tuple[tuple[str, tuple[Route, ...]], ...]
-    """Conditions, and where each leads."""
+    """Conditions with their routes."""
     otherwise: tuple[Route, ...]
 
     @property
     def ways(self) -> list[tuple[str, tuple[Route, ...]]]:
-        """All ways, each with the condition on which it is taken."""
+        """All routes, each with its condition."""
         return [(f"({test})", then) for test, then in self.cases] + [(self._none_holds, self.otherwise)]
 
     @property
@@ -56,15 +56,15 @@ Route = ToUser | ToStep | Invoke | ChoiceRoute
 
 @dataclass(frozen=True)
 class Targets:
-    """What outputs may go to."""
+    """The possible targets of outputs."""
 
     steps: Collection[str]
     agents: Mapping[str, str]
-    """Agent → the first step that asks it."""
+    """Agent → the first step that calls it."""
     workflows: Collection[str]
 
     def read(self, part: ConfigPart, scope: Scope) -> tuple[Route, ...]:
-        """The ways on from a step; `scope.before` is its output."""
+        """Return the routes of a step; `scope.before` is its output."""
         return tuple(route for item in part.items() for route in self._route(item, scope))
 
     def _route(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
@@ -92,7 +92,7 @@ class Targets:
         match form:
             case "step":
                 if part.has("await") and not part.at("await").boolean():
-                    part.at("await").fault("a step is always waited for; to go on without it, leave it out of what comes after")
+                    part.at("await").fault("'await: false' is not available for a step: the workflow always waits for it")
                 yield from self._named(part.at("step"), part.at("step").text())
             case "invoke":
                 yield from self._invoked(part)
@@ -105,7 +105,7 @@ class Targets:
                 else:
                     yield from self._mapping(inner, scope)
             case "generate_steps":
-                part.fault("steps that a model writes are not run; name the steps it may choose among in 'navigation: {available_steps}'")
+                part.fault("generated steps are not available; list the steps to choose among in 'navigation: {available_steps}'")
             case "switch":
                 yield from self._switch(part, scope)
             case _:
@@ -121,13 +121,13 @@ class Targets:
             part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
 
     def _switch(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
-        """The case that the value says; none says what another does, so each is asked for alone."""
+        """Yield the choice of a switch; its cases exclude each other, so each is tested alone."""
         value = _expression(part.at("switch"), scope, _value)
         cases: dict[str, tuple[Route, ...]] = {}
         for key, case in part.at("cases").entries():
             word = key.lower() if key.lower() in ("true", "false") else key
             if word in cases:
-                case.fault(f"the case {key!r} says again what one above it says")
+                case.fault(f"the case {key!r} repeats one above it")
             cases[word] = self.read(case, scope)
         otherwise = self.read(part.at("default"), scope)
         if not cases:
@@ -163,12 +163,12 @@ def _exists(text: str, scope: Scope) -> str:
 def _value(text: str, scope: Scope) -> str:
     found = render(text, scope)
     if found.expression is None:
-        raise UnreadableError(f"{text!r} is the same in every run; write ${{...}} for what a step gave")
+        raise UnreadableError(f"{text!r} is the same in every run; write ${{...}} for the output of a step")
     return found.expression
 
 
 def _is(value: str, key: str) -> str:
-    """The condition that a value, written out, is what a case says."""
+    """Return the condition that a value, as text, equals a case."""
     if key.lower() in ("true", "false"):
         return equals(value, key)
     return f"{value} != `null` && to_string({value}) == {literal(key)}"

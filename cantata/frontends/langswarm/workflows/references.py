@@ -1,7 +1,7 @@
-"""Turns LangSwarm's references into expressions of chains: `${context.step_outputs.read.title}`, `${user_input}`, `${analyst.output}`.
+"""Translation of LangSwarm's references into expressions of chains: `${context.step_outputs.read.title}`, `${user_input}`.
 
-A value that is exactly one reference keeps its type. Within a text, a reference is written out: a text as it is, null as nothing, all else
-as JSON. Every path is written from the root and in quotes (`$."read"."title"`), so an expression means the same wherever it stands.
+A value that is exactly one reference keeps its type. Within a text, the value of a reference becomes text: null as '', anything but a text
+as JSON. Every path starts at the root and is quoted (`$."read"."title"`), so an expression means the same in every context.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cantata.config.faults import did_you_mean
 from cantata.models.values import JsonValue
 
 USER_INPUT = ("user_input", "user_query", "input")
-"""The names of what the user said."""
+"""The names of the user's input."""
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _TEMPLATE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
@@ -27,12 +27,12 @@ Path = Sequence[str | int]
 
 
 class UnreadableError(ValueError):
-    """A reference or a condition means nothing here; the message says why, and what is known."""
+    """A reference or condition is not valid; the message says why, and which names are known."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What names mean at one place of a workflow."""
+    """The meaning of names at one location of a workflow."""
 
     steps: Mapping[str, str] = field(default_factory=dict)
     """Step, `output_key` or loop variable → the expression of its value."""
@@ -49,7 +49,7 @@ class Scope:
         return found[0] if len(found) == 1 else f"not_null({', '.join(found)})"
 
     def knows(self, name: str) -> bool:
-        """Whether a name without braces can only be a reference."""
+        """Return whether a name without braces can only be a reference."""
         return name in self.steps or name in self.agents or name == "context"
 
     def _path(self, reference: str) -> str:
@@ -61,13 +61,13 @@ class Scope:
         known = self._known(parts)
         if known is None:
             names = [*self.steps, *self.agents, *self.variables, *USER_INPUT, "previous_output"]
-            raise UnreadableError(f"{braced(reference)}: nothing here is called {parts[0]!r}{did_you_mean(str(parts[0]), names)}")
+            raise UnreadableError(f"{braced(reference)}: there is no name {parts[0]!r}{did_you_mean(str(parts[0]), names)}")
         return known
 
     def _context_path(self, parts: Path, reference: str) -> str:
         match list(parts):
             case []:
-                raise UnreadableError(f"{braced(reference)} names nothing; write what of it, such as ${{context.user_input}}")
+                raise UnreadableError(f"{braced(reference)} is incomplete; write such as ${{context.user_input}}")
             case ["step_outputs", str(step), *rest]:
                 if step not in self.steps:
                     raise UnreadableError(f"{braced(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
@@ -97,14 +97,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A value of the file: as it stands, or the expression of it if it has references."""
+    """A value of the file, or its expression if it has references."""
 
     value: JsonValue = None
     expression: str | None = None
 
     @property
     def text(self) -> str:
-        """The expression of it, whether it has references or not."""
+        """The expression, with or without references."""
         return literal(self.value) if self.expression is None else self.expression
 
 
@@ -130,31 +130,31 @@ def render(value: JsonValue, scope: Scope) -> Rendered:
 def check_key(key: str) -> None:
     """Raises Unreadable for a reference in the key of a mapping, which would stay as it is written."""
     if "${" in key:
-        raise UnreadableError(f"{key!r} is a key, in which no reference is read; only values have references")
+        raise UnreadableError(f"the key {key!r} has a reference; only values may have references")
 
 
 def is_reference(value: JsonValue) -> bool:
-    """Whether a value is exactly one reference, and so keeps its type."""
+    """Return whether a value is exactly one reference, and so keeps its type."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value.strip()) is not None
 
 
 def step_value(node_id: str) -> str:
-    """The expression of a node's output."""
+    """Return the expression of a node's output."""
     return f"$.{_quoted(node_id)}"
 
 
 def literal(value: JsonValue) -> str:
-    """The expression of a constant."""
+    """Return the expression of a constant."""
     return "`" + json.dumps(value, ensure_ascii=False).replace("`", "\\u0060") + "`"
 
 
 def as_text_expression(expression: str) -> str:
-    """The expression of a value within a text."""
+    """Return the expression of a value within a text."""
     return f"to_string(not_null({expression}, ''))"
 
 
 def reads(expression: str) -> set[str]:
-    """The names that an expression made here reads from the root. In a constant a quote has a backslash, so none is taken for a path."""
+    """Return the names that an expression of this module reads from the root. Quotes in constants are escaped, so they match no path."""
     return {json.loads(name) for name in _READ.findall(expression)}
 
 
@@ -162,7 +162,7 @@ def parts_of(reference: str) -> Path:
     """The names and indexes of a path. Raises Unreadable."""
     text = reference.strip()
     if not text:
-        raise UnreadableError("${} names nothing")
+        raise UnreadableError("${} has no name")
     parts, position = [], 0
     while position < len(text):
         found = _PART.match(text, position)
@@ -177,7 +177,7 @@ def parts_of(reference: str) -> Path:
 
 
 def split_references(text: str) -> Iterator[str | re.Match[str]]:
-    """A text in pieces: what stands as it is, and the references."""
+    """Yield the pieces of a text: literal text and references."""
     position = 0
     for gap in _REFERENCE.finditer(text):
         yield text[position : gap.start()]
@@ -187,7 +187,7 @@ def split_references(text: str) -> Iterator[str | re.Match[str]]:
 
 
 def braced(reference: str) -> str:
-    """A reference as people wrote it."""
+    """Return a reference in its source form."""
     return "${" + reference + "}"
 
 
@@ -208,10 +208,12 @@ def _text(text: str, scope: Scope) -> Rendered:
 def _check_braces(text: str, scope: Scope) -> None:
     """Raises Unreadable for what was meant as a reference, and would be said as it is written."""
     if "${" in text:
-        raise UnreadableError(f"{text[text.index('${') :][:20]!r} is never closed, or holds braces; a reference is such as ${{step.field}}")
+        raise UnreadableError(
+            f"{text[text.index('${') :][:20]!r} is not closed, or contains braces; write a reference such as ${{step.field}}"
+        )
     for found in _TEMPLATE.finditer(text):
         if _is_reference(found[1], scope):
-            raise UnreadableError(f"{found[0]!r} would be said as it is written; write ${{{found[1]}}}")
+            raise UnreadableError(f"{found[0]!r} would not be resolved; write ${{{found[1]}}}")
 
 
 def _is_reference(text: str, scope: Scope) -> bool:
