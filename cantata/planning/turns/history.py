@@ -50,24 +50,23 @@ def with_history(entries: Sequence[HistoryEntry], text: str) -> str:
 
 
 def as_messages(entries: Sequence[HistoryEntry], prompt: str) -> list[dict[str, str]]:
-    """Entries as earlier messages of a conversation, and behind them a prompt.
+    """Return entries as earlier messages of a conversation, followed by a prompt.
 
-    Some providers want user and assistant to take turns, and the user to begin: where a turn failed the answer says that there is none,
-    answers that follow each other are one, and before an answer whose question is left out stands that it is.
+    Some providers require that user and assistant alternate, and that the user begins. So a failed turn gets a placeholder as its answer,
+    consecutive answers are merged, and an answer whose question is cut off follows a placeholder.
     """
-    said = [(_ROLES[entry.role], entry.content) for entry in entries]
-    told: list[dict[str, str]] = []
-    for role, content in (*said, ("user", prompt)):
-        with_history = told[-1]["role"] if told else ""
-        if role == with_history == "assistant":
-            told[-1]["content"] += f"\n\n{content}"
+    found: list[dict[str, str]] = []
+    for role, content in (*((_ROLES[entry.role], entry.content) for entry in entries), ("user", prompt)):
+        previous = found[-1]["role"] if found else ""
+        if role == previous == "assistant":
+            found[-1]["content"] += f"\n\n{content}"
             continue
-        if role == "assistant" and all(message["role"] == "system" for message in told):
-            told.append({"role": "user", "content": NOT_SHOWN})
-        if role == with_history == "user":
-            told.append({"role": "assistant", "content": NO_ANSWER})
-        told.append({"role": role, "content": content})
-    return told
+        if role == "assistant" and all(message["role"] == "system" for message in found):
+            found.append({"role": "user", "content": NOT_SHOWN})
+        if role == previous == "user":
+            found.append({"role": "assistant", "content": NO_ANSWER})
+        found.append({"role": role, "content": content})
+    return found
 
 
 def estimate_tokens(text: str) -> int:
