@@ -52,13 +52,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
 
 @pytest.fixture
-def watch(asked: list[Sequence[str]]) -> FleetMonitor:
+def monitor(asked: list[Sequence[str]]) -> FleetMonitor:
     return FleetMonitor(StubClient())  # type: ignore[arg-type]  # as said there
 
 
-def exported(watch: FleetMonitor) -> dict[str, tuple[str, set[str]]]:
+def exported(monitor: FleetMonitor) -> dict[str, tuple[str, set[str]]]:
     """PathName → type and labels, of ours."""
-    text = watch.page("", "").body.decode()
+    text = monitor.page("", "").body.decode()
     found = {}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -67,93 +67,93 @@ def exported(watch: FleetMonitor) -> dict[str, tuple[str, set[str]]]:
     return found
 
 
-def test_all_that_the_gateway_is_said_to_show_it_shows_and_nothing_else(watch: FleetMonitor) -> None:
+def test_all_that_the_gateway_is_said_to_show_it_shows_and_nothing_else(monitor: FleetMonitor) -> None:
     said = {family.name: (family.kind, set(family.labels)) for family in FAMILIES if family.source in ("gateway", "both")}
 
-    assert exported(watch) == said
+    assert exported(monitor) == said
 
 
-def test_the_load_of_a_queue_is_what_waits_and_what_is_leased(watch: FleetMonitor) -> None:
-    found = watch.load().queues
+def test_the_load_of_a_queue_is_what_waits_and_what_is_leased(monitor: FleetMonitor) -> None:
+    found = monitor.load().queues
 
     assert found["tools"] == QueueLoad(ready=7, leased=3, work=10, slots=6, workers=2, oldest_wait_s=1.5)
     assert found["gpu"] == QueueLoad(ready=0, leased=0, work=0, slots=2, workers=1, oldest_wait_s=None)
     assert found["lost"].leased == 1, "its worker is gone, its lease is not"
 
 
-def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_for(watch: FleetMonitor) -> None:
-    assert {"coordinator", "agents", "tools", "studio", "calm"} <= watch.load().queues.keys()
-    assert "night" not in watch.load().queues
+def test_queues_are_told_of_that_nobody_serves_if_they_are_configured_or_asked_for(monitor: FleetMonitor) -> None:
+    assert {"coordinator", "agents", "tools", "studio", "calm"} <= monitor.load().queues.keys()
+    assert "night" not in monitor.load().queues
 
-    assert watch.load(["night"]).queues["night"].work == 0
-    assert "night" in watch.load().queues, "and from then on"
-
-
-def test_a_queue_is_told_of_that_only_steps_name(watch: FleetMonitor) -> None:
-    assert watch.load().queues["nobodys"].workers == 0
+    assert monitor.load(["night"]).queues["night"].work == 0
+    assert "night" in monitor.load().queues, "and from then on"
 
 
-def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(watch: FleetMonitor, asked: list[Sequence[str]]) -> None:
-    assert watch.load_page("queue=cantata%3Aworkers&queue=gpu&queue=", "").status == 200
+def test_a_queue_is_told_of_that_only_steps_name(monitor: FleetMonitor) -> None:
+    assert monitor.load().queues["nobodys"].workers == 0
+
+
+def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(monitor: FleetMonitor, asked: list[Sequence[str]]) -> None:
+    assert monitor.load_page("queue=cantata%3Aworkers&queue=gpu&queue=", "").status == 200
 
     assert "gpu" in asked[-1]
     assert "cantata:workers" not in asked[-1]
 
 
 def test_what_was_gathered_is_told_again_for_a_second(
-    watch: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+    monitor: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        watch.load()
-        watch.page("", "")
+        monitor.load()
+        monitor.page("", "")
     assert len(asked) == 1
 
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
-    watch.load()
+    monitor.load()
     assert len(asked) == 2
 
 
-def test_the_number_of_queues_that_can_be_asked_for_is_bounded(watch: FleetMonitor, asked: list[Sequence[str]]) -> None:
+def test_the_number_of_queues_that_can_be_asked_for_is_bounded(monitor: FleetMonitor, asked: list[Sequence[str]]) -> None:
     for number in range(3):
-        watch.load([f"q{number}-{each}" for each in range(90)])
+        monitor.load([f"q{number}-{each}" for each in range(90)])
 
     assert len(asked[-1]) <= metrics.MAX_QUEUES + 10
     asked.clear()
-    watch.load(["one-more"])
+    monitor.load(["one-more"])
     assert asked == [], "it is not looked for, however often it is asked for"
 
 
 def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
-    watch: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+    monitor: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("cantata.gateway.metrics.time.monotonic", lambda: now[0])
-    watch.load(["night", *(f"q{number}" for number in range(metrics.MAX_QUEUES - 1))])
+    monitor.load(["night", *(f"q{number}" for number in range(metrics.MAX_QUEUES - 1))])
     now[0] += metrics.REMEMBERED_S * 0.6
-    watch.load(["night", "late"])
+    monitor.load(["night", "late"])
     assert "night" in asked[-1]
     assert "late" not in asked[-1], "there is no room"
 
     now[0] += metrics.REMEMBERED_S * 0.6
-    watch.load(["late"])
+    monitor.load(["late"])
 
     assert {"night", "late", "studio", "coordinator"} <= set(asked[-1])
     assert "q7" not in asked[-1]
 
 
-def test_without_redis_the_page_says_so_and_the_load_is_unavailable(watch: FleetMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_the_page_says_so_and_the_load_is_unavailable(monitor: FleetMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: object) -> FleetLoad:
         raise UnavailableError("Redis is away")
 
     monkeypatch.setattr("cantata.state.fleet.load.measure", away)
 
-    assert exported(watch).keys() == {"cantata_redis_up", "cantata_build_info"}
-    assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
-    assert watch.load_page("", "").status == 503
+    assert exported(monitor).keys() == {"cantata_redis_up", "cantata_build_info"}
+    assert "cantata_redis_up 0.0" in monitor.page("", "").body.decode()
+    assert monitor.load_page("", "").status == 503
 
 
 def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
-    watch: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+    monitor: FleetMonitor, asked: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, tries = threading.Event(), list[float]()
 
@@ -168,13 +168,13 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
     for _ in range(3):
         with pytest.raises(UnavailableError, match="gave no answer"):
-            watch.standing()
-    assert "cantata_redis_up 0.0" in watch.page("", "").body.decode()
+            monitor.standing()
+    assert "cantata_redis_up 0.0" in monitor.page("", "").body.decode()
     assert len(tries) == 1, "whoever asks meanwhile begins nothing"
 
     monkeypatch.setattr(metrics, "TIMEOUT_S", 20.0)
     monkeypatch.setattr(metrics, "HUNG_S", 0.0)
-    assert watch.standing()[0] == STANDING, "though the first still hangs"
+    assert monitor.standing()[0] == STANDING, "though the first still hangs"
     free.set()
 
 
