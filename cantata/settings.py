@@ -63,8 +63,8 @@ class Settings(Value):
         default="INFO", alias="CANTATA_RUN_LOG_LEVEL", description="the least that workers keep with the run it is of, for `submit logs`"
     )
     drain_s: float = Field(
-        default=6.0, ge=0, alias="CANTATA_DRAIN_S", description="seconds a worker that is told to stop may still use for what it does; "
-        "what is left then is handed back, uncounted. It needs up to 3 s more to end",
+        default=6.0, ge=0, alias="CANTATA_DRAIN_S", description="seconds in which a stopping worker may finish its steps; "
+        "it releases the rest, uncounted. It needs up to 3 s more to end",
     )  # fmt: skip
     tool_memory_mb: int | None = Field(
         default=None,

@@ -20,22 +20,23 @@ WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false
 
 HEAD = """# Settings
 
-Written by `python -m tests.acceptance.write_settings` from the models that check the settings; a test holds it to them.
+After this page you know every environment variable and every key of a configuration, with its type and default.
+`python -m tests.acceptance.write_settings` generates it from the models that validate the settings.
 
-- [Environment](#environment): what each process reads when it starts.
+- [Environment](#environment): variables that each process reads when it starts.
 - [Configuration](#configuration): the keys of a configuration file, `configs/default.yaml` or the one that `CANTATA_CONFIG` names.
 """
 
 ENVIRONMENT = """## Environment
 
-A variable that is set to nothing counts as absent. Keys of model providers (`OPENAI_API_KEY` and the like) are LiteLLM's, `FLOWER_*` are
+An empty variable counts as absent. Keys of model providers (`OPENAI_API_KEY` and the like) are LiteLLM's, `FLOWER_*` are
 Flower's, `OTEL_*` are OpenTelemetry's.
 """
 
 CONFIGURATION = """## Configuration
 
-One table for each kind of thing. Other formats that are read, LangSwarm's files and Diskurs's folders, are
-described in [workflows.md](workflows.md) and [conductor.md](conductor.md).
+Each section has a table of its keys. LangSwarm's files and Diskurs folders are other formats:
+[workflows.md](workflows.md), [conductor.md](conductor.md).
 """
 
 

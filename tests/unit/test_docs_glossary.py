@@ -9,65 +9,17 @@ import pytest
 
 from tests.acceptance.pages import PAGES, TOP
 
-TERMS = [
-    "run",
-    "turn",
-    "chain",
-    "workflow",
-    "step",
-    "attempt",
-    "lease",
-    "outcome",
-    "expand",
-    "join",
-    "ledger",
-    "event",
-    "sweep",
-    "dispatch",
-    "canvas",
-    "permit",
-    "budget",
-    "tenant",
-    "session",
-    "signal",
-    "wait",
-    "approval",
-    "fork",
-    "retry",
-    "resume",
-    "check",
-]
+TERMS = re.findall(
+    r"\w+",
+    """
+    run turn chain workflow step attempt lease outcome expand join ledger event sweep dispatch canvas permit budget tenant session signal wait
+    approval fork retry resume check
+    """,
+)
 PHRASES = ["log lines", "rate limit", "memory namespace"]
+REPLACED = "desk|shelf|shelves|crew|kin|twins?|heart|hops?|forum|told|telling|growers?|grown|growth|mend|mends|mended|strikes?|struck|dearest|anew|story|stories"
+"""Words that no page needs for anything else. Code of examples may have them."""
 
-REPLACED = [
-    "desk",
-    "shelf",
-    "shelves",
-    "crew",
-    "kin",
-    "twin",
-    "twins",
-    "heart",
-    "hop",
-    "hops",
-    "forum",
-    "told",
-    "telling",
-    "grower",
-    "growers",
-    "grown",
-    "growth",
-    "mend",
-    "mends",
-    "mended",
-    "strike",
-    "strikes",
-    "struck",
-    "dearest",
-    "anew",
-    "story",
-    "stories",
-]
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -89,4 +41,4 @@ def test_entries_are_short_and_in_order() -> None:
 def test_no_page_uses_a_word_that_the_vocabulary_replaces(page: Path) -> None:
     prose = CODE.sub("", page.read_text("utf-8"))
 
-    assert re.findall(rf"(?i)\b(?:{'|'.join(REPLACED)})\b", prose) == []
+    assert re.findall(rf"(?i)\b(?:{REPLACED})\b", prose) == []
