@@ -44,7 +44,7 @@ class Scope:
     """The expression of `previous_output`."""
 
     def expression(self, reference: str) -> str:
-        """The expression of what stands between `${` and `}`; `a || b` is the first that is there. Raises Unreadable."""
+        """Return the expression of the text between `${` and `}`; `a || b` is the first that is not null. Raises UnreadableError."""
         found = [self._path(each) for each in reference.split("||")]
         return found[0] if len(found) == 1 else f"not_null({', '.join(found)})"
 
@@ -109,7 +109,7 @@ class Rendered:
 
 
 def render(value: JsonValue, scope: Scope) -> Rendered:
-    """A value with its references read; of a mapping or list, those within. Raises Unreadable."""
+    """Return a value with references as an expression; also within mappings and lists. Raises UnreadableError."""
     if isinstance(value, str):
         return _text(value, scope)
     if isinstance(value, dict):
@@ -128,7 +128,7 @@ def render(value: JsonValue, scope: Scope) -> Rendered:
 
 
 def check_key(key: str) -> None:
-    """Raises Unreadable for a reference in the key of a mapping, which would stay as it is written."""
+    """Raise UnreadableError for a reference in the key of a mapping, which would not be resolved."""
     if "${" in key:
         raise UnreadableError(f"the key {key!r} has a reference; only values may have references")
 
@@ -159,7 +159,7 @@ def reads(expression: str) -> set[str]:
 
 
 def parts_of(reference: str) -> Path:
-    """The names and indexes of a path. Raises Unreadable."""
+    """Return the names and indexes of a path. Raises UnreadableError."""
     text = reference.strip()
     if not text:
         raise UnreadableError("${} has no name")
@@ -206,7 +206,7 @@ def _text(text: str, scope: Scope) -> Rendered:
 
 
 def _check_braces(text: str, scope: Scope) -> None:
-    """Raises Unreadable for what was meant as a reference, and would be said as it is written."""
+    """Raise UnreadableError for a text that was meant as a reference, and would not be resolved."""
     if "${" in text:
         raise UnreadableError(
             f"{text[text.index('${') :][:20]!r} is not closed, or contains braces; write a reference such as ${{step.field}}"

@@ -1,4 +1,4 @@
-"""What a step does, as the fields of its node: whom it calls, and with what."""
+"""The calls of steps: the fields of their nodes that name the callee and its arguments."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from cantata.models.values import JsonValue
 
 @dataclass(frozen=True)
 class CallBuilder:
-    """Makes the nodes of one workflow's steps."""
+    """Builds the fields of the nodes of one workflow's steps."""
 
     symbols: SymbolTable
     workflow: str
     retry: int = 0
-    """Tries after the first, where a step says nothing."""
+    """The default number of retries."""
     changes: Mapping[str, object] = field(default_factory=dict)
-    """What is different about every agent of the workflow."""
+    """Changes of every agent of the workflow."""
     at_once: bool = False
-    """Whether loops do all items at once, where a step says nothing."""
+    """Whether loops run all items in parallel by default."""
 
     def fields(self, step: WorkflowStep, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
-        """The fields of a step's node, but for what comes next."""
+        """Return the fields of a step's node, without what comes next."""
         fields = _KINDS[step.kind](self, step, scope)
         if step.kind == "agent":
             fields["name"] = self._agent(step, navigation, schema)
@@ -57,7 +57,7 @@ class CallBuilder:
     # --- agents -------------------------------------------------------------------------------------------------------
 
     def _agent(self, step: WorkflowStep, navigation: Navigation | None, schema: JsonValue) -> str:
-        """The agent that a step asks, or a variant of it."""
+        """Return the agent that a step calls, or a variant of it."""
         part = step.at("agent")
         name = part.text()
         if name not in self.symbols.agents:
@@ -71,7 +71,7 @@ class CallBuilder:
             tools, most = read_tool_list(inner.at("tools"), self.symbols)
             changes |= {"tools": tools, **({"max_tool_rounds": most} if most else {})}
             if not inner.has("tools"):
-                inner.fault("'no_mcp' needs 'tools', the tools that its agent may call in this step")
+                inner.fault("'no_mcp' needs 'tools': the tools that the agent may call in this step")
         if navigation is not None and navigation.asks:
             changes |= navigation.changes(agent)
         elif isinstance(schema, dict):
@@ -81,7 +81,7 @@ class CallBuilder:
     def _asked(self, step: WorkflowStep, scope: Scope) -> Fields:
         for name, each in step.at("args").entries():
             if name != "steps" or not step.is_true("is_fan_in"):
-                each.fault(f"{name!r} has no effect on a step that is an agent's; put it in 'input'")
+                each.fault(f"{name!r} has no effect on a step with an agent; put it in 'input'")
         part = step.at("input")
         if part.value is None:
             return {"kind": "agent", "input_map": {"input": f"not_null({scope.before}, '')"}}
@@ -101,7 +101,7 @@ class CallBuilder:
             name = f"{name}.{step.at('method').text()}"
         names = self.symbols.resolve_tool(part, name) if name else []
         if len(names) > 1:
-            part.fault(f"{name!r} has several methods; write which in 'method': {', '.join(each.partition('.')[2] for each in names)}")
+            part.fault(f"{name!r} has several methods; choose one in 'method': {', '.join(each.partition('.')[2] for each in names)}")
         return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
 
     def _function(self, step: WorkflowStep, scope: Scope) -> Fields:
@@ -110,20 +110,20 @@ class CallBuilder:
         return {"kind": "tool", "name": tool or part.text(), **self._arguments(step, scope, tool or "")}
 
     def _script(self, name: str, step: WorkflowStep) -> str | None:
-        """The tool that a function of the step's own is; None with a fault."""
+        """Return the tool of a function that the step itself defines; None with a fault."""
         part = step.at("script")
         text = part.text()
         try:
             if name in defined_in(text):
                 return self.symbols.script(name, part, f"{self.workflow}.{step.id}")
         except (SyntaxError, ValueError) as error:
-            part.fault(f"the script is no Python: {error}")
+            part.fault(f"the script is not valid Python: {error}")
             return None
         part.fault(f"the script does not define the function {name!r}")
         return None
 
     def _transform(self, step: WorkflowStep, scope: Scope) -> Fields:
-        """A function of the input, or a value put together of references."""
+        """Return the fields of a transform: a function of the input, or a value with references."""
         part = step.at("transform")
         function = step.at("function") if step.has("function") else part.at("function") if part.has("function") else None
         if function is None and isinstance(part.value, str) and "${" not in part.value:
@@ -132,7 +132,7 @@ class CallBuilder:
             if part.value is None:
                 step.part.fault("a transform needs a 'function', or a value with references")
             if step.has("input"):
-                step.at("input").fault("'input' has no effect on a transform that is a value; write it as a reference there")
+                step.at("input").fault("'input' has no effect on a transform that is a value; use a reference in the value")
             return {"kind": "tool", "name": self.symbols.value_tool(), **_given({"value": part}, scope)}
         if part.has("function"):
             part.check_keys(("function",))
@@ -140,7 +140,7 @@ class CallBuilder:
         return {"kind": "tool", "name": tool or "", **self._arguments(step, scope, tool or "", default=True)}
 
     def _arguments(self, step: WorkflowStep, scope: Scope, tool: str, *, default: bool = False) -> Fields:
-        """What a function or tool is given: mappings by name, anything else as its first argument."""
+        """Return the arguments of a function or tool: mappings by name, anything else as its first argument."""
         given: dict[str, ConfigPart] = {}
         for key in ("input", "args"):
             part = step.at(key)
@@ -160,13 +160,13 @@ class CallBuilder:
             part.fault(f"there is no workflow {name!r}{did_you_mean(name, self.symbols.workflows)}")
         given = step.at("input")
         fields: Fields = {"kind": "chain", "name": name}
-        text_value = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
+        user_input = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
         if isinstance(given.value, dict):
             named = _given(dict(given.entries()), scope)
             static = cast(Fields, named.get("input", {}))
             if name in self.symbols.workflows:
                 self.symbols.workflows[name].check(dict(given.entries()), static, given)
-            mapped = {key: text for key, text in text_value.items() if key not in static}
+            mapped = {key: text for key, text in user_input.items() if key not in static}
             own = named.get("input_map", {})
             return {**fields, "input": static, "input_map": {**mapped, **(own if isinstance(own, dict) else {})}}
         if name in self.symbols.workflows:
@@ -175,16 +175,16 @@ class CallBuilder:
         return {**fields, "input_map": dict.fromkeys(USER_INPUT, text)}
 
     def check(self, schema: Schema) -> Fields:
-        """The fields of the node that holds the workflow's input against its schema."""
+        """Return the fields of the node that validates the workflow's input."""
         return {"kind": "tool", "name": self.symbols.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
 
     def _loop(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("loop")
         part.check_keys(("for_each", "body", "var", "max"))
         if not part.has("for_each"):
-            part.fault("a loop needs 'for_each': a list, or the reference of one")
+            part.fault("a loop needs 'for_each': a list, or a reference to one")
         elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
-            part.at("for_each").fault(f"expected a list, or the reference of one, found {shown(part.at('for_each').value)}")
+            part.at("for_each").fault(f"expected a list, or a reference to one, found {shown(part.at('for_each').value)}")
         items = _rendered(part.at("for_each"), scope).text
         if part.has("max") and (most := part.at("max").count(least=1)):
             items = f"({items})[:{most}]"
@@ -204,9 +204,9 @@ class CallBuilder:
         part = step.at("approval")
         text = part.value if isinstance(part.value, str) else ""
         if not isinstance(part.value, str | None) and part.value is not True:
-            part.fault(f"expected what is to be approved, found {shown(part.value)}")
+            part.fault(f"expected a text that describes what to approve, found {shown(part.value)}")
         if "${" in text:
-            part.fault("what is to be approved is asked as it stands, without references; have the step before say the rest")
+            part.fault("the text of an approval has no references; let the step before it tell the details")
         return {"kind": "wait", "default": step.at("default").value, **({"input": {"prompt": text}} if text else {})}
 
 
@@ -223,7 +223,7 @@ _KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {
 
 
 def read_condition(part: ConfigPart, scope: Scope) -> str:
-    """The expression of a condition; one that never holds, with a fault, if it cannot be read."""
+    """Return the expression of a condition; a false one, with a fault, if it cannot be read."""
     if isinstance(part.value, bool):
         return literal(part.value)
     try:
@@ -234,7 +234,7 @@ def read_condition(part: ConfigPart, scope: Scope) -> str:
 
 
 def _given(parts: Mapping[str, ConfigPart], scope: Scope) -> Fields:
-    """Values by name: what stands as it is, and what has references."""
+    """Return named values as a node's `input` (constants) and `input_map` (values with references)."""
     for name, part in parts.items():
         try:
             check_key(name)
@@ -250,17 +250,17 @@ def _rendered(part: ConfigPart, scope: Scope) -> Rendered:
     try:
         return render(part.value, scope)
     except UnreadableError as error:
-        _blamed(part, scope).fault(str(error))
+        _innermost_fault(part, scope).fault(str(error))
         return Rendered()
 
 
-def _blamed(part: ConfigPart, scope: Scope) -> ConfigPart:
-    """The innermost part that cannot be read."""
+def _innermost_fault(part: ConfigPart, scope: Scope) -> ConfigPart:
+    """Return the innermost part that cannot be read."""
     children = [part.at(key) for key in part.value] if isinstance(part.value, dict) else []
     children = part.items() if isinstance(part.value, list) else children
     for child in children:
         try:
             render(child.value, scope)
         except UnreadableError:
-            return _blamed(child, scope)
+            return _innermost_fault(child, scope)
     return part

@@ -1,4 +1,4 @@
-"""Reads the steps of a workflow: what each is called, what it does, which of its keys have an effect."""
+"""The steps of a workflow as read from the file: ids, kinds, and checks of their keys."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
 
-_FORBIDDEN = "/#@|=,*"  # the ids of a run's steps are made with them
-_TAKEN = {"input", "output", "item", "index", "_item"}  # what expressions of chains call other things
+_FORBIDDEN = "/#@|=,*"  # delimiters in the ids of a run's steps
+_TAKEN = {"input", "output", "item", "index", "_item"}  # names with another meaning in expressions of chains
 
 
 FAULTY = "faulty"
-"""The kind of a step that does not say what it does."""
+"""The kind of a step without a valid kind."""
 
 
 @dataclass(frozen=True)
 class WorkflowStep:
-    """A step, as its file has it."""
+    """A step, as the file has it."""
 
     id: str
     node: str
-    """The node that it becomes."""
+    """The id of its node."""
     kind: str
     """agent, function, tool, transform, invoke_workflow, loop, condition, approval"""
     part: ConfigPart
 
     def at(self, key: str) -> ConfigPart:
-        """The part under a key, whatever it is called."""
+        """Return the part under a key or one of its aliases."""
         return self.part.first(*ALIASES.get(key, (key,))) or self.part.at(key)
 
     def has(self, key: str) -> bool:
-        """Whether something is under a key, whatever it is called."""
+        """Return whether there is a value under a key or one of its aliases."""
         return any(map(self.part.has, ALIASES.get(key, (key,))))
 
     def is_true(self, key: str) -> bool:
-        """Whether a key says true."""
+        """Return whether the value of a key is true."""
         return self.has(key) and self.at(key).boolean()
 
     def names(self, key: str) -> list[tuple[ConfigPart, str]]:
-        """The texts of a list under a key."""
+        """Return the texts of a list under a key."""
         return self.at(key).texts() if self.has(key) else []
 
     @cached_property
     def asks(self) -> str | None:
-        """The agent it asks."""
+        """The agent that it calls."""
         name = self.at("agent").value if self.kind == "agent" else None
         return name if isinstance(name, str) else None
 
     @property
     def is_navigator(self) -> bool:
-        """Whether an agent's answer chooses the step that comes next."""
+        """Whether an agent's answer chooses the next step."""
         return self.kind == "agent" and self.has("navigation")
 
 
 def read_steps(part: ConfigPart) -> list[WorkflowStep]:
-    """The steps of a list."""
+    """Return the steps of a list."""
     found: list[WorkflowStep] = []
     taken: dict[str, ConfigPart] = {}
     given = {str(item.value.get("id", item.value.get("step"))) for item in part.items() if isinstance(item.value, dict)}
@@ -69,11 +69,11 @@ def read_steps(part: ConfigPart) -> list[WorkflowStep]:
         kind = _kind(item)
         step_id = _id(item, kind, taken, given)
         if step_id in taken:
-            item.fault(f"the id {step_id!r} is also that of the step on line {taken[step_id].document.line(taken[step_id].path)}")
+            item.fault(f"the id {step_id!r} is also the id of the step on line {taken[step_id].document.line(taken[step_id].path)}")
         if step_id == "user":
-            item.fault("the id 'user' is the name of whoever asked, in 'output.to'; give the step another")
+            item.fault("the id 'user' means the user in 'output.to'; give the step another id")
         for character in sorted(set(step_id) & set(_FORBIDDEN)):
-            item.fault(f"the id {step_id!r} holds {character!r}, which ids may not")
+            item.fault(f"the id {step_id!r} contains {character!r}, which is not allowed in ids")
         taken.setdefault(step_id, item)
         found.append(WorkflowStep(step_id, f"{step_id}-step" if step_id in _TAKEN else step_id, kind or FAULTY, item))
         if kind:
@@ -82,7 +82,7 @@ def read_steps(part: ConfigPart) -> list[WorkflowStep]:
 
 
 def _kind(part: ConfigPart) -> str | None:
-    """What a step does; None with a fault."""
+    """Return the kind of a step; None with a fault."""
     text_value = part.at("type").value
     if text_value is not None and str(text_value) not in TYPES:
         part.at("type").fault(f"there is no type {text_value!r}{did_you_mean(str(text_value), TYPES)}")
@@ -125,7 +125,7 @@ def _check_keys(step: WorkflowStep) -> None:
     for aliases in ALIASES.values():
         first, *others = [alias for alias in aliases if step.part.has(alias)] or [""]
         for other in others:
-            step.part.at(other).fault(f"{other!r} says again what {first!r} says; write one of them")
+            step.part.at(other).fault(f"{other!r} means the same as {first!r}; write one of them")
 
 
 def _what(kind: str) -> str:
@@ -134,7 +134,7 @@ def _what(kind: str) -> str:
 
 
 def _id(part: ConfigPart, kind: str | None, taken: dict[str, ConfigPart], given: set[str]) -> str:
-    """The id a step has, or one that it gets: what it names, with a number if that is taken."""
+    """Return the id of a step, or a new one: the name of its callee, with a number if that is taken."""
     own = part.first(*ALIASES["id"])
     if own is not None:
         return own.text()
@@ -153,5 +153,5 @@ def _numbered(base: str) -> Iterator[str]:
 
 
 def agents_of(steps: Sequence[WorkflowStep]) -> dict[str, str]:
-    """Agent → the first step that asks it."""
+    """Return for each agent the first step that calls it."""
     return {step.asks: step.id for step in reversed(steps) if step.asks}

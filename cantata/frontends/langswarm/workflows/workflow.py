@@ -1,4 +1,4 @@
-"""Compiles one workflow into a chain: what its steps do becomes nodes, what they say of each other becomes the ways between them."""
+"""Compilation of one workflow into a chain: steps become nodes, their references to each other become edges."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NOT_IN_BODIES = (
     "output", "condition", "depends_on", "fan_key", "is_fan_in", "fan_in_id", "async", "rollback_to", "rollback_limit", "navigation",
 )  # fmt: skip
 _BEFORE = 'not_null($."output", $."input"."input")'
-"""The output of the step before; the input of the workflow where it begins."""
+"""The output of the step before; for the first step the input of the workflow."""
 
 
 def compile_workflow(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple[Chain | None, Mapping[str, ConfigPart]]:
-    """The chain that a workflow is, and where its nodes are in the file. Faults go to the part."""
+    """Return the chain of a workflow, and the parts of the file that its nodes come from. Faults go to the part."""
     compiler = _Compiler(name, part, symbols)
     before = len(part.faults)
     chain = compiler.compile()
@@ -66,7 +66,7 @@ class _Compiler:
         self.places = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:
-        """The chain; of no use if there are faults."""
+        """Return the chain; None, or not valid, if there are faults."""
         if not self._steps:
             self._part.fault("the workflow has no steps")
             return None
@@ -106,7 +106,7 @@ class _Compiler:
         return (self._part.at(key).count() or 0) if self._part.has(key) else 0
 
     def _continues_on_error(self) -> bool:
-        """Whether a failed step does not fail the workflow."""
+        """Return whether a failed step does not fail the workflow."""
         text_value = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
         if not self._part.has("error_strategy"):
             return text_value
@@ -114,13 +114,13 @@ class _Compiler:
         if part.text() not in ("continue", "stop"):
             part.fault("expected 'continue' or 'stop'")
         elif self._part.has("continue_on_error") and text_value != (part.text() == "continue"):
-            part.fault("'error_strategy' and 'continue_on_error' say different things; write one of them")
+            part.fault("'error_strategy' and 'continue_on_error' contradict each other; write one of them")
         return part.text() == "continue"
 
     def _check_schema(self, listed: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]]) -> None:
         answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
         if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
-            self._part.at("output_schema").fault("'output_schema' has no effect: it is for agents whose 'output.to' is 'user'; none is")
+            self._part.at("output_schema").fault("'output_schema' has no effect: no step with an agent has 'output.to: user'")
 
     def _check_reached(
         self,
@@ -137,12 +137,12 @@ class _Compiler:
         reached |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
         for step in listed:
             if step.id not in reached:
-                step.part.fault(f"nothing leads to step {step.id!r}: no 'output.to' names it, and the step above says itself where it goes")
+                step.part.fault(f"no step leads to {step.id!r}: no 'output.to' names it, and the step above has an 'output.to' of its own")
 
     # --- names ----------------------------------------------------------------------------------------------------------
 
     def _scope(self, step: WorkflowStep, items: Mapping[str, str], *, behind: bool = False) -> Scope:
-        """What names mean in a step; with `behind`, where its output goes."""
+        """Return the scope of names in a step; with `behind`, in its `output`."""
         known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
         known |= {alias: self._latest(owners, step, behind=behind) for alias, owners in self._aliases.items()}
         agents = {agent: self._values[first] for agent, first in agents_of([*self._steps.values()]).items()}
@@ -157,7 +157,7 @@ class _Compiler:
         return Scope({**known, **items}, agents, self._variables, before)
 
     def _read_aliases(self) -> Mapping[str, Sequence[str]]:
-        """What outputs are called besides → the steps whose output it is, in order."""
+        """Return for each alias of outputs the steps whose output it is, in order."""
         found: dict[str, list[str]] = {}
         for step in self._steps.values():
             for part, alias in _aliases(step):
@@ -167,14 +167,14 @@ class _Compiler:
         return found
 
     def _latest(self, owners: Sequence[str], step: WorkflowStep, *, behind: bool) -> str:
-        """Of several outputs with one name, the most recent that is there: of the steps above, or else the first."""
+        """Return the most recent output among those with one name: of the steps above, or else the first."""
         location = {step_id: location for location, step_id in enumerate(self._steps)}
         above = [each for each in owners if location[each] < location[step.id] or (behind and each == step.id)]
         values = [self._values[each] for each in reversed(above or owners[:1])]
         return values[0] if len(values) == 1 else f"not_null({', '.join(values)})"
 
     def _reads_others(self, step_nodes: StepNode) -> bool:
-        """Whether a step reads the output of another, and so may begin when that is over."""
+        """Return whether a step reads the output of another, and so starts after it."""
         texts = [step_nodes.when or "", *_expressions(step_nodes.fields)]
         nodes = {step.node for step in self._steps.values()} - {step_nodes.node}
         return bool(set().union(*map(reads, texts)) & nodes)
@@ -207,7 +207,7 @@ class _Compiler:
             test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
             sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
             if any(isinstance(route, ToUser) for route in _all([*sides[0], *sides[1]])):
-                step.part.fault("a condition leads to steps: 'user' would only be told whether it holds; let the step before tell more")
+                step.part.fault("a condition leads to steps, not to 'user', who would only get its value; let the step before answer")
             return (ChoiceRoute(((test, sides[0]),), sides[1]),)
         output = step.at("output")
         if output.value is None:
@@ -219,22 +219,22 @@ class _Compiler:
         if output.has("collect") and step.kind != "loop":
             output.at("collect").fault("'collect' names the results of a loop; of other steps, write 'output_key'")
         if step.is_navigator and output.has("to"):
-            output.at("to").fault("'navigation' says already which step comes next")
+            output.at("to").fault("'navigation' already determines the next step")
         return targets.read(output.at("to"), scope)
 
     def _on_error(self, step: WorkflowStep) -> str | None:
-        """abort or skip; None where a failure leads to a step, or nothing is said."""
+        """Return abort or skip; None if a failure leads to a step, or the file has no setting."""
         if step.has("on_error"):
             word = _ON_ERROR.get(step.at("on_error").text())
             if step.has("continue_on_error") and step.at("continue_on_error").boolean() != (word == "skip"):
-                step.at("continue_on_error").fault("'continue_on_error' and 'on_error' say different things; write one of them")
+                step.at("continue_on_error").fault("'continue_on_error' and 'on_error' contradict each other; write one of them")
             return word
         if step.has("continue_on_error"):
             return "skip" if step.at("continue_on_error").boolean() else "abort"
         return "skip" if self._continues_on_error() and step.kind != "approval" else None
 
     def _jump(self, step: WorkflowStep) -> str | None:
-        """The step that a failure leads to."""
+        """Return the step that a failure leads to."""
         part = step.at("on_error")
         if part.value is None or part.text() in _ON_ERROR:
             return None
@@ -260,11 +260,11 @@ class _Compiler:
         return target, most or 1
 
     def _answer_schema(self, step: WorkflowStep, routes: Sequence[Route]) -> JsonValue:
-        """What an answer must be, for the agents whose output goes to the user."""
+        """Return the output schema for steps whose output goes to the user."""
         return self._output_schema if any(isinstance(route, ToUser) for route in _all(routes)) else None
 
     def _gathering(self, step_nodes: StepNode, members: Sequence[str]) -> StepNode:
-        """A step that gathers a fan, and says nothing of its input, is given what all of it gave."""
+        """Return a gatherer; without an input of its own, its input is the outputs of the fan."""
         step = self._steps[step_nodes.id]
         if step.has("input") or step.kind != "agent":
             return step_nodes
@@ -274,10 +274,10 @@ class _Compiler:
     # --- loops ----------------------------------------------------------------------------------------------------------
 
     def _read_bodies(self) -> Iterator[tuple[str, str]]:
-        """The steps that loops run, each with its loop; one written in place becomes a step of the workflow."""
+        """Yield the steps that loops run, each with its loop; an inline one becomes a step of the workflow."""
         loops = [step for step in self._steps.values() if step.kind == "loop"]
         taken: dict[str, str] = {}
-        for loop in loops:  # grows as loops are found in loops
+        for loop in loops:  # extended while nested loops are found
             part = loop.at("loop").at("body")
             if isinstance(part.value, dict):
                 for body in read_steps(part):
@@ -286,7 +286,7 @@ class _Compiler:
                     loops += [inner] if inner.kind == "loop" else []
                     yield inner.id, loop.id
             elif part.value is None:
-                loop.at("loop").fault("a loop needs a 'body': the step that is done for each item")
+                loop.at("loop").fault("a loop needs a 'body': the step that runs for each item")
             elif (name := part.text()) in taken:
                 part.fault(f"step {name!r} is the body of {taken[name]!r} already; give each loop its own")
             elif name in self._steps:
@@ -301,7 +301,7 @@ class _Compiler:
                 yield self._steps[body], self._steps[loop]
 
     def _body(self, step: WorkflowStep, loop: WorkflowStep) -> Fields:
-        """The node that a loop runs for each item."""
+        """Return the node that a loop runs for each item."""
         for key in _NOT_IN_BODIES:
             if step.has(key) and (key, step.kind) != ("async", "loop"):
                 step.at(key).fault(f"{key!r} has no effect on the body of a loop; put it on {loop.id!r}")
@@ -314,7 +314,7 @@ class _Compiler:
 
 
 def _aliases(step: WorkflowStep) -> Iterator[tuple[ConfigPart, str]]:
-    """What a step's output is called besides."""
+    """Yield the aliases of a step's output."""
     yield from step.at("output_key").texts()
     output = step.at("output")
     if isinstance(output.value, dict):
@@ -322,7 +322,7 @@ def _aliases(step: WorkflowStep) -> Iterator[tuple[ConfigPart, str]]:
 
 
 def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:
-    """The expressions of a node."""
+    """Yield the expressions of a node."""
     mapped = fields.get("input_map")
     yield from (str(text) for text in (mapped.values() if isinstance(mapped, dict) else ()))
     yield from (str(fields[key]) for key in ("condition", "items_path") if key in fields)
