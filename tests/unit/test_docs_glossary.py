@@ -12,12 +12,15 @@ from tests.acceptance.pages import PAGES, TOP
 TERMS = re.findall(
     r"\w+",
     """
-    run turn chain workflow step attempt lease outcome expand join ledger event sweep dispatch canvas permit budget tenant session signal wait
-    approval fork retry resume check
+    run turn chain workflow step attempt lease outcome expand join ledger event sweep dispatch canvas
+    permit budget tenant session signal wait approval fork retry resume check
     """,
 )
 PHRASES = ["log lines", "rate limit", "memory namespace"]
-REPLACED = "desk|shelf|shelves|crew|kin|twins?|heart|hops?|forum|told|telling|growers?|grown|growth|mend|mends|mended|strikes?|struck|dearest|anew|story|stories"
+REPLACED = (
+    "desk|shelf|shelves|crew|kin|twins?|heart|hops?|forum|told|telling|growers?|grown|growth"
+    "|mend|mends|mended|strikes?|struck|dearest|anew|story|stories"
+)
 """Words that no page needs for anything else. Code of examples may have them."""
 
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
