@@ -36,8 +36,8 @@ class CompiledFiles:
             node, part = self._place(fault)
             if part is None:
                 found.append(fault)
-            elif not fault.message.endswith(f": only {node!r} could start it"):  # the fault of its condition is reported itself
-                part.fault(_of_steps(fault.message))
+            elif not (message := _of_steps(fault.message)).endswith(f": only {node!r} could start it"):  # its condition's fault says so
+                part.fault(message)
                 found.append(part.faults.pop())
         return in_order(dict.fromkeys(found))
 
