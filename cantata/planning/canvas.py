@@ -1,7 +1,7 @@
-"""Ready steps → canvases: Celery's own chains, groups and chords, with what follows the steps that are ready and is fixed.
+"""Canvases of ready steps: Celery's chains, groups and chords, which also carry the steps that are certain to follow.
 
-A canvas carries only what is fixed: steps whose place in the graph no outcome can change any more, save by ending the run. Whether a
-carried step really starts is still the ledger's word; the canvas only saves a round trip and shows the shape of the work.
+A canvas carries only steps whose place in the graph no outcome can change any more, except by ending the run. Whether a carried step really
+starts, the ledger decides; the canvas only saves a round trip and shows the shape of the work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Canvas = Signature[Any] | chain | group | chord
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """What all messages of one run have in common: its id and priority, and the Celery app that sends them."""
+    """The common part of all messages of one run: its id and priority, and the Celery app that sends them."""
 
     app: Any
     """An `cantata.dispatch.celery_app.App`."""
@@ -41,12 +41,12 @@ class Dispatch:
             options["time_limit"] = limit_s + LIMIT_SPARE_S
         args = (self.run_id, list(steps))
         parts: Any = {"task": kind, "args": args, "kwargs": {}, "options": options, "subtask_type": None, "immutable": True}
-        return Signature(parts, app=self.app)  # made of its parts it takes 0.8 µs, of arguments 1.9
+        return Signature(parts, app=self.app)  # from a dict it takes 0.8 µs, from arguments 1.9
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """What is known of the cost of work: how many steps of it go into one message; more than one only if it is cheap."""
+    """The number of steps in one message by the cost of their work: more than one only for cheap work."""
 
     is_cheap: Callable[[Spec], bool] = field(default=lambda spec: False)
     batch: Callable[[Spec, int], int] = field(default=lambda spec, ready: 1)
@@ -57,11 +57,11 @@ def build(
 ) -> tuple[Canvas, ...]:  # fmt: skip
     """Return the canvases that send these ready steps, each exactly once.
 
-    With `followers`, of the part of the run's graph just planned or grown, they also carry what follows in it and is fixed. Cheap steps
-    go several to a message instead: their followers run ahead without a message.
+    With `followers`, of the graph just planned or added, they also carry the steps that are certain to follow. Cheap steps are batched
+    instead, several in one message: the worker runs their followers without a message.
     """
     pace = pace or BatchPolicy()
-    members: dict[str | None, list[Canvas]] = defaultdict(list)  # by the step in which they meet
+    members: dict[str | None, list[Canvas]] = defaultdict(list)  # by the step that joins them
     for alike in _alike(ready):
         first = alike[0][1]
         if pace.is_cheap(first):
@@ -119,13 +119,13 @@ def _signature(dispatch: Dispatch, steps: Sequence[tuple[str, Spec]]) -> Signatu
 
 
 class Followers:
-    """What a graph says of the steps behind others."""
+    """The successors of the steps of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
     def row(self, step_id: str, spec: Spec) -> list[tuple[str, Spec]]:
-        """Return the steps that must follow a step, one after the other. Behind one that may grow, what it grows comes first."""
+        """Return the sequence of steps that must follow a step. It ends at a step that may expand."""
         row: list[tuple[str, Spec]] = []
         while len(row) < MAX_CHAIN_LINKS - 1 and not spec.expands:
             following = self._only_one(step_id)
@@ -136,23 +136,23 @@ class Followers:
         return row
 
     def join(self, step_id: str) -> str | None:
-        """Return the step in which this one meets others.
+        """Return the step that joins this one with others.
 
-        It may be a decision, which the last of them does in place, and they may grow: then the ledger sends the join behind what they grew.
+        It may be a decision, which the last of them executes in place. If one of them expands, the ledger sends the join after the expansion.
         """
         following = self._only_one(step_id)
         return following if following is not None and self.sources(following) > 1 else None
 
     def spec(self, step_id: str) -> Spec:
-        """Return what a step is to do."""
+        """Return the spec of a step."""
         return self._specs[step_id]
 
     def sources(self, step_id: str) -> int:
-        """Return how many steps one waits for."""
+        """Return the number of steps that one waits for."""
         return self._edges[1][step_id]
 
     def _only_one(self, step_id: str) -> str | None:
-        """Return the only step behind one, if nothing but steps of the graph decides when it starts."""
+        """Return the only step behind one, if its start depends on nothing but steps of the graph."""
         followers = self._edges[0].get(step_id) or []
         spec = self._specs.get(followers[0]) if len(followers) == 1 else None
         if spec is None or spec.kind == "wait" or spec.quorum is not None or spec.deadline_s is not None:
@@ -165,7 +165,7 @@ class Followers:
 
     @cached_property
     def _edges(self) -> tuple[Mapping[str, list[str]], Counter[str]]:
-        """The followers of each step, and of each the number of those that it waits for."""
+        """Return the followers of each step, and the number of steps that each waits for."""
         followers: dict[str, list[str]] = defaultdict(list)
         pairs = {(edge.source, edge.target) for edge in self._graph.edges}
         for source, target in pairs:

@@ -1,1 +1,1 @@
-"""Everything that is wrong with a chain, found before anything of it runs."""
+"""Static checks of chains, which find all faults before a chain runs."""

@@ -1,4 +1,4 @@
-"""Finds all that is wrong with a chain before anything of it runs."""
+"""Checks of whole chains: references between nodes, cycles, loops, reachability, answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cantata.planning.expressions import ExpressionError, parse
 from cantata.planning.graphs import cycles, reach, shortest_cycle
 
 Found = Iterator[tuple[str, Fault]]
-"""Faults with the error code of their sort."""
+"""Pairs of an error code and a fault."""
 
 _BODY_KINDS = ("tool", "skill", "agent", "chain", "proc", "map")
 _MAX_SHOWN_NODES = 8  # nodes of a cycle in a message
 
 
 def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> tuple[list[Fault], str]:
-    """All that is wrong with a request and the chains it runs, and the error code: of the one sort of fault, or bad_request.
+    """Return the faults of a request and of the chains that it runs, and their common error code, or bad_request.
 
-    A draft without an input may be given one yet.
+    The input of a draft is not checked if it is empty: it may be given later.
     """
     given = None if is_draft and not request.initial_input else request.initial_input
     chain = _Chain(request.nodes, request.entry_node, definitions, "", request.inputs, given)
@@ -43,7 +43,7 @@ def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = F
 
 
 def check_chains(definitions: Definitions) -> list[Fault]:
-    """All that is wrong with the named chains."""
+    """Return the faults of the named chains."""
     return first_of(fault for _, fault in _named(definitions.chains, definitions))
 
 
@@ -89,7 +89,7 @@ def _way(nodes: Sequence[str]) -> str:
 
 
 class _Chain:
-    """One chain, with what its faults are told by."""
+    """The checks of one chain."""
 
     def __init__(
         self, nodes: Sequence[ChainNode], entry: str, definitions: Definitions, prefix: str,
@@ -108,7 +108,7 @@ class _Chain:
         self._names = ReadableNames(self._places.keys(), declared_inputs.sound(declared), given)
 
     def faults(self) -> Found:
-        """All faults: of each node, then of the whole."""
+        """Yield all faults: of each node, then of the whole chain."""
         if not self._fits or not self._nodes:
             yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
             return

@@ -1,4 +1,4 @@
-"""The inputs that a chain declares: by `name: type`, or as a JSON Schema of an object; and what is wrong with those it is given."""
+"""Inputs that a chain declares, by `name: type` or as a JSON Schema of an object; and the validation of given inputs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ KEYWORDS = frozenset(
         "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "$schema",
     }
 )  # fmt: skip
-"""What a schema may say: what takes a time that grows with the value alone. Patterns and references may take for ever."""
+"""The allowed keywords of a schema: their time depends on the size of the value only. Patterns and references may take for ever."""
 
 TURN_INPUTS = ("user_input", "user_query", "input")
-"""What a chain that answers a turn is given: the text, under each of the names that workflows use for it."""
+"""The inputs of a chain that answers a turn: the text, under each of the names that workflows use for it."""
 
 _MAX_MESSAGE = 200  # characters of a message, which quotes the value
 _MAX_VALUE_FAULTS = 5  # faults of one value
@@ -37,43 +37,43 @@ _MAX_VALUE_FAULTS = 5  # faults of one value
 
 @dataclass(frozen=True)
 class DeclaredInputs:
-    """What a chain may be given."""
+    """The declared inputs of a chain."""
 
     schemas: Mapping[str, Schema]
     required: frozenset[str]
     is_open: bool = False
-    """Whether it may be given others too."""
+    """Whether it accepts other inputs too."""
 
     def faults(self, given: Mapping[str, JsonValue]) -> Faults:
-        """All that is wrong with an input."""
+        """Yield all faults of an input."""
         yield from self.missing(given)
         yield from self.unknown(given)
         yield from self.misfits(given)
 
     def missing(self, given: Collection[str]) -> Faults:
-        """The required inputs that are not given."""
+        """Yield faults of the required inputs that are missing."""
         for name in sorted(self.required - set(given)):
             kind = self.schemas.get(name, {}).get("type")
             yield name, f"is missing: the chain declares it as a required input{f' of type {kind!r}' if isinstance(kind, str) else ''}"
 
     def unknown(self, given: Collection[str]) -> Faults:
-        """What is given and not declared."""
+        """Yield faults of the inputs that are not declared."""
         for name in () if self.is_open else sorted(set(given) - self.schemas.keys()):
             yield name, f"is not an input of the chain{hint(name, self.schemas)}"
 
     def misfits(self, given: Mapping[str, JsonValue]) -> Faults:
-        """What is given and does not fit what is declared of it."""
+        """Yield faults of the inputs that do not match their schemas."""
         for name in sorted(given.keys() & self.schemas.keys()):
             yield from ((name, message) for message in _value_faults(given[name], self.schemas[name]))
 
     def filled(self, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """An input with the defaults of what it leaves out."""
+        """Return an input with the defaults of missing values."""
         defaults = {name: schema["default"] for name, schema in self.schemas.items() if "default" in schema}
         return {**defaults, **given}
 
 
 def read(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
-    """The inputs that a sound declaration means; None if there is none."""
+    """Return the inputs of a valid declaration; None if it is empty."""
     if not declared:
         return None
     if is_schema(declared):
@@ -88,17 +88,17 @@ def read(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
 
 
 def sound(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
-    """The inputs that are declared; None if there are none, or the declaration has faults."""
+    """Return the declared inputs; None if there are none, or the declaration has faults."""
     return None if any(True for _ in declaration_faults(declared)) else read(declared)
 
 
 def is_schema(declared: Mapping[str, JsonValue]) -> bool:
-    """Whether a declaration is a JSON Schema of the whole input, and not one entry for each."""
+    """Return whether a declaration is a JSON Schema of the whole input, instead of an entry for each."""
     return declared.get("type") == "object" and isinstance(declared.get("properties"), dict)
 
 
 def declaration_faults(declared: Mapping[str, JsonValue]) -> Faults:
-    """What is wrong with a declaration: the place in it, and the message."""
+    """Yield the faults of a declaration: the path in it, and the message."""
     schemas: Mapping[str, JsonValue] = {"": dict(declared)} if is_schema(declared) else declared
     for place, said in schemas.items():
         if isinstance(said, dict):
@@ -110,7 +110,7 @@ def declaration_faults(declared: Mapping[str, JsonValue]) -> Faults:
 
 
 def call_faults(node: ChainNode, definitions: Definitions) -> Iterator[tuple[str, str]]:
-    """Field and message of what is wrong with the input of a node that runs a named chain, as far as it shows before the run."""
+    """Yield the field and message of each fault in the input of a node that runs a named chain, as far as it is known before the run."""
     if section_of(node.kind, node.name, definitions) != "chains":
         return
     declared = sound(definitions.chains[node.name].inputs)
@@ -128,14 +128,14 @@ def call_faults(node: ChainNode, definitions: Definitions) -> Iterator[tuple[str
 
 
 def turn_faults(name: str, chain: Chain) -> Iterator[str]:
-    """What a chain needs that a turn cannot give."""
+    """Yield faults of the required inputs of a chain that a turn does not provide."""
     declared = sound(chain.inputs)
     for each, _ in declared.missing(TURN_INPUTS) if declared else ():
         yield f"workflow {name!r} needs the input {each!r}, which a turn does not give: it gives {', '.join(map(repr, TURN_INPUTS))}"
 
 
 def given_to(name: str, chain: Chain, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """What a named chain is given, with its defaults. Raises StepError for what does not fit its inputs."""
+    """Return the input of a named chain, with defaults. Raises StepError if it does not match the declaration."""
     declared = read(chain.inputs)
     if declared is None:
         return dict(given)
@@ -147,7 +147,7 @@ def given_to(name: str, chain: Chain, given: Mapping[str, JsonValue]) -> dict[st
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about an unknown name: what may be meant, else what there is."""
+    """Return the end of a message about an unknown name: the nearest known name, else all known names."""
     return Nearest(known).hint(name) or (f"; known are {', '.join(map(repr, known))}" if known else "")
 
 

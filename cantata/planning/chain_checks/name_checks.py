@@ -1,4 +1,4 @@
-"""Finds the names that expressions of a chain read and that nothing gives: no node, no input."""
+"""Checks of the names that expressions of a chain read: each must be a node or an input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERYWHERE = frozenset({"input", "output"})
 
 
 def read_from_input(nodes: Nodes) -> list[str]:
-    """The names that a chain's expressions read and none of its nodes gives."""
+    """Return the names that a chain's expressions read and that are not nodes."""
     names: set[str] = set()
     for node_id, roots in nodes.roots.items():
         names |= roots - EVERYWHERE - nodes.all.keys() - (ITEM_NAMES if node_id in nodes.bodies else frozenset())
@@ -31,10 +31,10 @@ class ReadableNames:
     declared: DeclaredInputs | None
     """The inputs that the chain declares."""
     given: Mapping[str, JsonValue] | None
-    """What it is given; None if that is not known yet."""
+    """The given input; None if it is not known yet."""
 
     def faults(self, expression: Expression, *, in_map: bool = False) -> Iterator[str]:
-        """What is wrong with the names that an expression reads; in a map's node it may read the item too."""
+        """Yield the faults of the names that an expression reads; in a map's node it may read the item too."""
         known = self._inputs
         if known is None:
             return

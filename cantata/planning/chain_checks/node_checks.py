@@ -1,4 +1,4 @@
-"""Finds what is wrong with a node of a chain by itself: its id, its fields, the name it calls, its expressions."""
+"""Checks of a single node of a chain: its id, its fields, the name that it calls, its expressions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "map": frozenset({"items_path", "map_node", "next_node", "on_error", "deps", "max_concurrency"}),
     "wait": frozenset({"input", "timeout", "default", "next_node", "deps"}),
 }
-"""The fields that have an effect, by kind."""
+"""Kind → the fields that have an effect."""
 
 _UNSET = {name: (field.get_default(call_default_factory=True), "") for name, field in ChainNode.model_fields.items()}
 _NEEDLESS = {kind: [name for name in _UNSET if name not in ("node_id", "kind") and name not in fields] for kind, fields in _FIELDS.items()}
@@ -27,34 +27,34 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "branch": {"condition": 'an expression, such as "length(read.items) > `3`"'},
     "map": {"items_path": "an expression that gives a list, such as 'read.items'", "map_node": "the node to run for each item"},
 }
-_MAX_ODD_CHARACTERS = 5  # characters of an id that are told
-_MAX_GUESSES = 20  # each looks at every known id, and there may be 10,000 of both
+_MAX_ODD_CHARACTERS = 5  # invalid characters of an id that are reported
+_MAX_GUESSES = 20  # each compares with every known id, and there may be 10,000 of both
 
 Faults = Iterator[tuple[str, str]]
 """Field and message."""
 
 
 class Nearest:
-    """Guesses what is meant by a word that is not known."""
+    """Suggestions for unknown words."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = list(known)
         self._guesses: dict[str, str | None] = {}
 
     def of(self, word: str) -> str | None:
-        """The known word most like this one, if one is like it and not too much has been guessed already."""
+        """Return the known word most similar to this one, if one is similar enough and the limit of guesses is not reached."""
         if word not in self._guesses and len(self._guesses) < _MAX_GUESSES and len(word) <= MAX_NODE_ID:
             self._guesses[word] = next(iter(difflib.get_close_matches(word, self._known, n=1)), None)
         return self._guesses.get(word)
 
     def hint(self, word: str) -> str:
-        """The guess as the end of a sentence."""
+        """Return the suggestion as the end of a message."""
         guess = self.of(word)
         return f"; did you mean {guess!r}?" if guess else ""
 
 
 def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str, str]) -> Faults:
-    """What is wrong with a node; `unreadable` says why of the expressions that cannot be read."""
+    """Yield the faults of a node; `unreadable` has the reasons for expressions that cannot be parsed."""
     yield from _id_faults(node.node_id)
     if node.kind in _OF_KIND:
         yield from _needless(node)
@@ -63,7 +63,7 @@ def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str
     else:
         yield "kind", fault_of_kind(node.kind) or ""
     for field, text in expressions(node):
-        if text in unreadable and (text or node.input_map):  # that a field is missing is said already
+        if text in unreadable and (text or node.input_map):  # a missing field is reported already
             yield field, unreadable[text]
 
 
@@ -74,7 +74,7 @@ def _id_faults(node_id: str) -> Faults:
         yield "node_id", f"the id has {len(node_id)} characters; {MAX_NODE_ID} are allowed"
     odd = [character for character in sorted(set(node_id)) if character in RESERVED or not character.isprintable()]
     for character in odd[:_MAX_ODD_CHARACTERS]:
-        yield "node_id", f"the id holds {character!r}, which ids may not: use letters, digits, '-', '_' and '.'"
+        yield "node_id", f"the id contains {character!r}, which is not allowed: use letters, digits, '-', '_' and '.'"
 
 
 def _needless(node: ChainNode) -> Faults:
@@ -130,7 +130,7 @@ def _unknown(node: ChainNode, definitions: Definitions) -> str:
 
 
 def _known(section: str, name: str, definitions: Definitions) -> Iterator[str]:
-    """What a section has to offer; of a server, the tool that the name may mean."""
+    """Yield the names in a section; of a server, the tool that the name may mean."""
     method = name.rpartition(".")[2] if "." in name else "<tool>"
     tools = tools_in(section, definitions)
     yield from (f"{each}.{method}" if each in tools and tools[each].mcp else each for each in getattr(definitions, section))

@@ -1,4 +1,4 @@
-"""Chain requests as graphs of steps, and how these expand: nested chains, map items, rounds of loops."""
+"""Graphs of chain requests, and their expansions: nested chains, map items, rounds of loops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def expand_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
     )
     return Graph(
         steps=steps,
-        edges=(Edge(source=like, target=gather, wakes=False),),  # it gathers nothing too, if there are no items
+        edges=(Edge(source=like, target=gather, wakes=False),),  # without items, the gather runs all the same
         items=ItemSteps(like=like, prefix=step_id, given=tuple(items), window=int(cast(int, spec.params["window"]))),
         exit=gather,
     )
@@ -79,7 +79,7 @@ def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_
 
 
 def input_of(request: ChainRequest) -> dict[str, JsonValue]:
-    """Return the input of a request, with the defaults of what it leaves out."""
+    """Return the input of a request, with the defaults of missing inputs."""
     declared = declared_inputs.sound(request.inputs)
     return declared.filled(request.initial_input) if declared else request.initial_input
 

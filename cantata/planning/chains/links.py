@@ -1,4 +1,4 @@
-"""What the nodes of a chain say about order: who leads to whom, who waits for whom, who reads whom."""
+"""Links between the nodes of a chain: which node leads to, waits for or reads another."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from cantata.models.wire import ChainNode
 from cantata.planning.expressions import Expression, ExpressionError, parse
 
 MAX_LINKS = 200_000
-"""Links in one chain; with one more it is refused. A link of 7 characters, such as `"n123",` in `deps`, takes 25 µs and 1 kB to plan."""
+"""Links in one chain; with one more it is rejected. A link of 7 characters, such as `"n123",` in `deps`, takes 25 µs and 1 kB to plan."""
 ON_ERROR_WORDS = ("abort", "skip")
 
 ITEM_NAMES = frozenset({"_item", "item", "index"})
-"""What the expressions of a map's node may read besides."""
+"""Further names that the expressions of a map's node may read."""
 
 Sort = Literal["leads", "awaits", "reads"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """One node before another, and where that is said."""
+    """A link from one node to another, and the field that states it."""
 
     source: str
     target: str
     sort: Sort
     label: str
-    """Which outcome of the source takes it: done, true, false, failed."""
+    """The outcome of the source that takes it: done, true, false, failed."""
     owner: str
-    """The node that says it."""
+    """The node that states it."""
     field: str
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a chain, with what they say read."""
+    """The nodes of a chain, with their links and expressions."""
 
     all: Mapping[str, ChainNode]
     bodies: Mapping[str, str]
-    """map_node → the map that runs it: another map_node where maps are nested."""
+    """map_node → the map that runs it, which is itself a map_node if maps are nested."""
     links: Sequence[Link]
-    """Between nodes that are steps: a map stands for its map_node."""
+    """Links between nodes that are steps; a map replaces its map_node."""
     roots: Mapping[str, frozenset[str]]
     """Node → the names its expressions read from their root."""
     readable: Mapping[str, Expression]
-    """Expression → as it was read."""
+    """Text → the parsed expression."""
     unreadable: Mapping[str, str]
-    """Expression → why it cannot be read."""
+    """Text → the reason why it cannot be parsed."""
 
     @property
     def steps(self) -> list[str]:
-        """The nodes that are steps of their own, in order."""
+        """Return the ids of the nodes that are steps of their own, in order."""
         return [node_id for node_id in self.all if node_id not in self.bodies]
 
     def owner_of(self, node_id: str) -> str:
-        """The step that runs a node: itself, or the map it is the map_node of."""
+        """Return the step that runs a node: the node itself, or the map that it is the map_node of."""
         return outermost(node_id, self.bodies)
 
 
 def outermost(node_id: str, bodies: Mapping[str, str]) -> str:
-    """The map that in the end runs a node; the node itself if none does, or maps run each other in a cycle."""
+    """Return the outermost map that runs a node; the node itself if none does, or if maps run each other in a cycle."""
     seen = set()
     while node_id in bodies and node_id not in seen:
         seen.add(node_id)
@@ -70,7 +70,7 @@ def outermost(node_id: str, bodies: Mapping[str, str]) -> str:
 
 
 def leads(node: ChainNode) -> Iterator[tuple[str, str, str]]:
-    """Field, target and label of each way on. A branch's `next_node` is the default of a side that names none."""
+    """Yield the field, target and label of each link that a node leads along. A branch's `next_node` is the default of both sides."""
     if node.kind == "branch":
         for side, target in (("true", node.true_node), ("false", node.false_node)):
             field, targets = (f"{side}_node", target) if target else ("next_node", node.next_node)
@@ -86,7 +86,7 @@ def _each(targets: str | list[str] | None) -> Sequence[str]:
 
 
 def expressions(node: ChainNode) -> Iterator[tuple[str, str]]:
-    """Field and text of each expression that counts for the node's kind."""
+    """Yield the field and text of each expression that has an effect on the node's kind."""
     if node.kind == "branch":
         yield "condition", node.condition
     elif node.kind == "map":
@@ -96,15 +96,15 @@ def expressions(node: ChainNode) -> Iterator[tuple[str, str]]:
 
 
 def roots(texts: Iterable[str], node_ids: Collection[str]) -> frozenset[str]:
-    """The names that expressions read from their root. Raises ExpressionError."""
+    """Return the names that expressions read from their root. Raises ExpressionError."""
     names = frozenset(node_ids)
     return frozenset().union(*(parse(text, names).roots for text in texts))
 
 
 def read(nodes: Iterable[ChainNode], mend: Callable[[str], str | None] = lambda node_id: node_id) -> Nodes:
-    """The nodes with their links; of several with one id, the first.
+    """Return the nodes with their links; of several with one id, the first.
 
-    `mend` gives the node that is meant by an id, or None: a check goes on behind a misspelt one.
+    `mend` maps an id to the id that is meant, or None, so that a check can continue behind a misspelt id.
     """
     return _Reader(list(nodes), mend).read()
 

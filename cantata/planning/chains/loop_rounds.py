@@ -1,13 +1,13 @@
-"""The steps and edges of a whole chain with the first round of each loop, or of a further round of one.
+"""Steps and edges of a whole chain with the first round of each loop, or of a further round of one loop.
 
-It has the nodes that its start leads to without going back in a loop; the rest of a body comes with a later round. Where a link
+A round has the nodes that its start leads to without going back in a loop; the rest of a body comes with a later round. Where a link
 leaves a loop, the step behind it must wait until the loop is left, whichever round takes it:
 
     control   an edge from each round's copy, and a guard from the branch, which no outcome takes
     data      an edge from the branch, for what is read is the last round's; and one from each round's copy, since the branch may be skipped
 
-The branch's edges are handed on from round to round, for each round's branch grows the next as its exit. A further round has no edges from
-outside its body: those are over when the first round is, for the branch waits for them.
+The branch's edges move from round to round, since each round's branch expands to the next round with that round's branch as the exit. A
+further round has no edges from outside its body: their sources are over when the first round is, since the branch waits for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cantata.planning.chains.step_ids import in_round
 from cantata.planning.graphs import reach
 
 GUARD = "never"
-"""A label that no outcome takes: the edge asks its target to wait, and not to start unasked."""
+"""A label that no outcome takes: the edge makes its target wait, and never starts it."""
 
 
 class LoopRound:
@@ -115,7 +115,7 @@ class LoopRound:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _spec(self, node_id: str) -> Spec:
-        """Return what a node's step, or each item of the map it is the map_node of, is to do."""
+        """Return the spec of a node's step, or of each item of the map that it is the map_node of."""
         node = self._nodes[node_id]
         if node.kind == "wait":
             return specs.wait(node)
@@ -127,7 +127,7 @@ class LoopRound:
         return specs.call(node, reads, self._definitions)
 
     def _turn(self, node_id: str) -> dict[str, JsonValue] | None:
-        """Return what a branch needs to begin another round of its loop."""
+        """Return the parameters with which a branch begins another round of its loop."""
         loop = self._outline.loops.home.get(node_id)
         if loop is None or loop.branch != node_id:
             return None
@@ -179,7 +179,7 @@ class _Edges:
         self.targets[source].add(target)
 
     def needed(self) -> Iterator[tuple[str, str, str, bool]]:
-        """Source, target, label, wakes: an edge that only orders is left out beside one that wakes, and a guard beside either."""
+        """Yield source, target, label, wakes. An edge that only orders is left out beside one that wakes, and a guard beside either."""
         for (source, target), labels in self._labels.items():
             waking = [label for label, wakes in labels.items() if wakes and label != GUARD]
             for label in waking or labels.keys() & {GUARD} or labels:

@@ -1,4 +1,4 @@
-"""The loops of a chain: which branches close them, what they repeat, and which references mean the round before.
+"""Loops of a chain: the branches that close them, the nodes that they repeat, and the references to the round before.
 
 A loop is a branch with one side that points back, to a node that leads to the branch. Its body is a whole strongly connected component of
 the chain: the branch comes last in it, so when the branch decides, all else in the body is over. A loop runs as rounds of its body:
@@ -28,28 +28,28 @@ SIDES = ("true", "false")
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A branch that points back, and what it repeats."""
+    """A branch that points back, and the nodes that it repeats."""
 
     link: Link
     """From the branch back to the first node."""
     body: frozenset[str]
     links: Sequence[Link]
-    """Those within the body, but for the one back."""
+    """The links within the body, without the one back."""
     within: Loop | None
 
     @property
     def branch(self) -> str:
-        """The node that decides on another round; the last of each."""
+        """Return the node that decides on another round; it is the last of each round."""
         return self.link.source
 
     @property
     def first(self) -> str:
-        """The node that every round after the first begins with."""
+        """Return the node that every round after the first begins with."""
         return self.link.target
 
     @cached_property
     def path(self) -> tuple[Loop, ...]:
-        """The loops it is in, the outermost first, and itself."""
+        """Return the loops that contain it, the outermost first, and the loop itself."""
         return (*(self.within.path if self.within else ()), self)
 
 
@@ -60,7 +60,7 @@ class Loops:
         self._places = {node: place for place, node in enumerate(nodes)}
         components = cycles(nodes, adjacency(links))
         self.led = _led(components, entry, links)
-        """The nodes that only control starts. The others start when their data are there."""
+        """The nodes that only control starts. The others start when their data exist."""
         self.inside: dict[Loop | None, list[Loop]] = defaultdict(list)
         """The loops right inside a loop, or inside none."""
         self.home: dict[str, Loop] = {}

@@ -1,4 +1,4 @@
-"""The outline of a chain: its nodes with their links and loops, what can be reached, what ends it."""
+"""The outline of a chain: its nodes with their links and loops, the reachable nodes, the terminals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cantata.planning.chains.loops import Loop, Loops, adjacency
 from cantata.planning.graphs import reach
 
 Before = tuple[str, tuple[Loop, ...]]
-"""A node before another, and the loops that the way between them goes back in."""
+"""A node before another, and the loops whose back links the path between them uses."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The nodes of a chain, where they begin, and how they hang together."""
+    """The nodes of a chain, its entry, and its loops."""
 
     nodes: Nodes
     entry: str
@@ -27,7 +27,7 @@ class Outline:
 
     @cached_property
     def into(self) -> Mapping[str, Sequence[Link]]:
-        """The links into each node, in the order in which nodes state them."""
+        """Return the links into each node, in the order in which nodes state them."""
         into: dict[str, list[Link]] = defaultdict(list)
         for link in self.nodes.links:
             into[link.target].append(link)
@@ -35,24 +35,24 @@ class Outline:
 
     @cached_property
     def terminals(self) -> tuple[str, ...]:
-        """The nodes that nobody depends on or is led to from; what only goes back in a loop does not count."""
+        """Return the nodes without links to others, apart from links that go back in a loop."""
         back = self.loops.backs.keys() | self.loops.recalls
         sources = {link.source for link in self.nodes.links if link not in back}
         return tuple(node_id for node_id in self.nodes.steps if node_id not in sources)
 
     @cached_property
     def waking(self) -> Sequence[Link]:
-        """The links that start their targets: control, and data where no control leads."""
+        """Return the links that start their targets: control links, and data links where no control leads."""
         return [link for link in self.nodes.links if self.loops.wakes(link)]
 
     def reached(self) -> set[str]:
-        """The nodes that can ever start."""
+        """Return the nodes that can ever start."""
         return reach([self.entry], adjacency(self.waking))
 
     def before(self, node_id: str) -> list[Before]:
-        """What `output` may be for a node: those with data that lead to it, else its deps.
+        """Return the nodes whose output `output` may be for a node: those with data that lead to it, else its deps.
 
-        Branches are looked through. Those of the same loop come first: in its later rounds they are the ones before.
+        Branches are followed to the nodes before them. Nodes of the same loop come first: in its later rounds they are the ones before.
         """
         found: dict[Before, None] = {}
         passed = {node_id}
@@ -74,7 +74,7 @@ class Outline:
 
 
 def outline(nodes: Iterable[ChainNode], entry: str, mend: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
-    """The outline of a chain. `mend` gives the node that an id means, or None; without it each id must be a node's."""
+    """Return the outline of a chain. `mend` maps an id to the id that is meant, or None; without it each id must be a node's."""
     read = links.read(nodes, mend)
     entry = read.owner_of(entry)
     return Outline(read, entry, Loops(read.steps, entry, read.links))

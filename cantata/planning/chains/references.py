@@ -1,4 +1,4 @@
-"""The names and steps that a chain's nodes have in a run, in the rounds of its loops; and which of them a node reads."""
+"""Names and steps of a chain's nodes in a run, in the rounds of its loops, and the references of a node to them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from cantata.planning.chains.step_ids import in_round, name_of
 
 @dataclass(frozen=True)
 class References:
-    """A chain in the run that asked for it, or in one that the step `parent` belongs to."""
+    """A chain in the run that requested it, or nested under the step `parent`."""
 
     outline: Outline
     parent: str
     rounds: Mapping[Loop, int]
-    """The rounds under way; loops that are not there are in their first."""
+    """Loop → its current round; loops that are missing are in their first round."""
 
     def name(self, node_id: str) -> str:
-        """What a node goes by, whatever round it is in."""
+        """Return the name of a node, which does not depend on the round."""
         return name_of(node_id, self.parent)
 
     def numbers(self, node_id: str) -> tuple[int, ...]:
-        """The rounds of the loops a node is in, the outermost first."""
+        """Return the rounds of the loops that contain a node, the outermost first."""
         return tuple([self.rounds.get(loop, 1) for loop in self.outline.loops.path(node_id)])
 
     def step_id(self, node_id: str) -> str:
-        """The step of a node in this round."""
+        """Return the step of a node in this round."""
         return in_round(self.name(node_id), self.numbers(node_id))
 
     def reads(self, node_id: str) -> dict[str, str]:
-        """What a node's expressions read: node ids, and if they need them `@input`, and `@before/0` ... for `output`."""
+        """Return the reads of a node's expressions: node ids, and if they need them `@input`, and `@before/0` ... for `output`."""
         nodes = self.outline.nodes
         me, roots = nodes.owner_of(node_id), nodes.roots[node_id]
         reads = {root: self._reference(me, nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
@@ -47,7 +47,7 @@ class References:
         return reads
 
     def reads_of(self, roots: Collection[str]) -> dict[str, str]:
-        """What expressions behind the whole chain read: node ids, each in its last round, and if they need it `@input`."""
+        """Return the reads of expressions behind the whole chain: node ids, each in its last round, and if they need it `@input`."""
         nodes = self.outline.nodes
         reads = {root: self.name(nodes.owner_of(root)) for root in sorted(roots) if root in nodes.all}
         return reads if reads.keys() >= set(roots) else {**reads, "@input": f"{RAW}{self.parent or START}"}
@@ -71,10 +71,10 @@ class References:
                 yield self.name(source)
 
     def _recall(self, reader: str, source: str) -> str | None:
-        """The round before of a node in the same loop; None in the first.
+        """Return the step of a node in the round before of the same loop; None in the first round.
 
-        A branch that grew its next round answers with that, so it is read itself. Loops with the same first node are one to their reader:
-        the first round of the inner one follows on the last.
+        The name of a branch that expanded to its next round means that round, so its own output is read instead. Loops with the same first
+        node are one loop to their reader: the first round of the inner one follows the last round of the one before.
         """
         shared = [loop for loop in self.outline.loops.path(reader) if source in loop.body]
         for depth in range(len(shared), 0, -1):

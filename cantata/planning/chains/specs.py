@@ -1,4 +1,4 @@
-"""What the step of each kind of node is to do."""
+"""Specs of the steps of each kind of node."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "chain": ("chains",),
     "proc": ("commands",),
 }
-"""Where the name of a node is looked up, by its kind."""
+"""Kind of a node → the sections in which its name is looked up."""
 
 Reads = Mapping[str, str]
 
 
 def section_of(kind: str, name: str, definitions: Definitions) -> str | None:
-    """The section of the definitions that a name is in, for a node of this kind; `server.tool` is where its server is."""
+    """Return the section of the definitions with the name of a node of this kind; `server.tool` is in the section of its server."""
     return next((section for section in SECTIONS.get(kind, ()) if _is_in(section, name, definitions)), None)
 
 
 def tools_in(section: str, definitions: Definitions) -> Mapping[str, Tool]:
-    """The functions and servers of a section; none in those that hold something else."""
+    """Return the functions and servers of a section; none for sections of something else."""
     return {"tools": definitions.tools, "skills": definitions.skills}.get(section, {})
 
 
 def _is_in(section: str, name: str, definitions: Definitions) -> bool:
     tools = tools_in(section, definitions)
     if name in tools:
-        return tools[name].mcp is None  # a server is no tool, its tools are
+        return tools[name].mcp is None  # a server is not a tool, but its tools are
     return name in getattr(definitions, section) or mcp_tool(name, tools) is not None
 
 
 def call(node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    """The step of a node that calls something by name."""
+    """Return the spec of a node that calls something by name."""
     section = section_of(node.kind, node.name, definitions)
     if section is None:
-        raise KeyError(f"there is no {node.kind} {node.name!r}")  # the check comes first and says it better
+        raise KeyError(f"there is no {node.kind} {node.name!r}")  # the check runs before, with a better message
     return _CALLS[section](section, node, reads, definitions)
 
 
 def branch(node: ChainNode, reads: Reads, loop: Mapping[str, JsonValue] | None) -> Spec:
-    """The step of a branch; with `loop`, of one that points back."""
+    """Return the spec of a branch; with `loop`, of one that points back."""
     params: dict[str, JsonValue] = {"condition": node.condition}
     if loop:
         params["loop"] = dict(loop)
@@ -58,7 +58,7 @@ def branch(node: ChainNode, reads: Reads, loop: Mapping[str, JsonValue] | None) 
 
 
 def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions) -> Spec:
-    """The step of a map over items that `body` is done for."""
+    """Return the spec of a map that runs `body` for each item."""
     skips = node.on_error == "skip" or body.on_error == "skip"
     item = body.model_copy(update={"on_error": "skip" if skips else "abort"})
     params: dict[str, JsonValue] = {
@@ -71,7 +71,7 @@ def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions)
 
 
 def wait(node: ChainNode) -> Spec:
-    """The step of a node that waits for a signal; its input is shown to whoever may answer."""
+    """Return the spec of a node that waits for a signal; its input is the question."""
     return Spec(kind="wait", timeout_s=node.timeout, params={"asks": node.input} if node.input else {})
 
 
@@ -88,7 +88,7 @@ def _params(node: ChainNode, of_kind: Mapping[str, JsonValue]) -> dict[str, Json
 def _called(
     kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any
 ) -> Spec:  # fmt: skip
-    """What is the same for all that is called by name; `own` stands in its place."""
+    """Return a spec with the fields common to all that is called by name; `own` overrides them."""
     common = {
         "work": f"{section}:{node.name}",
         "reads": reads,
