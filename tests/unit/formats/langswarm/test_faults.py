@@ -138,7 +138,7 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("agents: [{id: x, response_mode: streamed}]\nworkflows: {}", "response_mode"),
         ("agents: [{id: x, model: 'env:NOT_SET'}]\nworkflows: {}", "the environment has no variable 'NOT_SET'"),
         ("tools: [{id: t, url: 'http://a', headers: {Authorization: secret}}]\nworkflows: {}", "write 'env:AUTHORIZATION'"),
-        ("tools: [{id: t, url: 'http://a', local_mode: true}]\nworkflows: {}", "does not fit"),
+        ("tools: [{id: t, url: 'http://a', local_mode: true}]\nworkflows: {}", "contradicts the rest"),
         ("tools: [{id: t, type: mcpfilesystem}]\nworkflows: {}", "tools of type 'mcpfilesystem' are part of LangSwarm"),
         ("tools: [{id: t, function: nowhere.f, settings: {token: 'env:TOKEN'}}]\nworkflows: {}", "the value of 'TOKEN' would be stored"),
         ("include: [more.yaml]\nworkflows: {}", "there is no file 'more.yaml' beside this one"),

@@ -95,8 +95,8 @@ def test_mappings_and_lists_are_read_within() -> None:
     [
         ("${raed}", "'raed'; did you mean 'read'?"),
         ("${context.step_outputs.titel}", "no step 'titel'; did you mean 'title'?"),
-        ("${}", "names nothing"),
-        ("${context}", "names nothing"),
+        ("${}", "has no name"),
+        ("${context}", "is incomplete"),
         ("${read + 1}", "no path"),
         ("${len(read)}", "no path"),
         ("${.read}", "no path"),
