@@ -101,18 +101,18 @@ def roots(texts: Iterable[str], node_ids: Collection[str]) -> frozenset[str]:
     return frozenset().union(*(parse(text, names).roots for text in texts))
 
 
-def read(nodes: Iterable[ChainNode], mend: Callable[[str], str | None] = lambda node_id: node_id) -> Nodes:
+def read(nodes: Iterable[ChainNode], correct: Callable[[str], str | None] = lambda node_id: node_id) -> Nodes:
     """Return the nodes with their links; of several with one id, the first.
 
-    `mend` maps an id to the id that is meant, or None, so that a check can continue behind a misspelt id.
+    `correct` maps an id to the id that is meant, or None, so that a check can continue behind a misspelt id.
     """
-    return _Reader(list(nodes), mend).read()
+    return _Reader(list(nodes), correct).read()
 
 
 class _Reader:
-    def __init__(self, nodes: Sequence[ChainNode], mend: Callable[[str], str | None]) -> None:
+    def __init__(self, nodes: Sequence[ChainNode], correct: Callable[[str], str | None]) -> None:
         self._nodes = {node.node_id: node for node in reversed(nodes)}
-        self._mend = mend
+        self._correct = correct
         self._bodies: dict[str, str] = {}
         self._readable: dict[str, Expression] = {}
         self._unreadable: dict[str, str] = {}
@@ -123,7 +123,7 @@ class _Reader:
     def read(self) -> Nodes:
         nodes = dict(reversed(self._nodes.items()))
         for node in nodes.values():
-            body = self._mend(node.map_node) if node.kind == "map" and node.map_node else None
+            body = self._correct(node.map_node) if node.kind == "map" and node.map_node else None
             if body is not None:
                 self._bodies.setdefault(body, node.node_id)
         steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a cycle, none
@@ -154,10 +154,10 @@ class _Reader:
         me = outermost(node.node_id, self._bodies)
         if me == node.node_id:
             for field, stated, label in leads(node):
-                target = self._mend(stated)
+                target = self._correct(stated)
                 if target is not None:
                     yield Link(me, outermost(target, self._bodies), "leads", label, node.node_id, field)
-            for source in filter(None, map(self._mend, node.deps)):
+            for source in filter(None, map(self._correct, node.deps)):
                 yield Link(outermost(source, self._bodies), me, "awaits", "done", node.node_id, "deps")
         for field, text in expressions(node):
             for root in sorted(self._roots_of(text) & self._nodes.keys()):

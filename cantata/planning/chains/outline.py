@@ -73,8 +73,8 @@ class Outline:
         return [link for link in into if link.sort == "leads"] or [link for link in into if link.sort == "awaits"]
 
 
-def outline(nodes: Iterable[ChainNode], entry: str, mend: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
-    """Return the outline of a chain. `mend` maps an id to the id that is meant, or None; without it each id must be a node's."""
-    read = links.read(nodes, mend)
+def outline(nodes: Iterable[ChainNode], entry: str, correct: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
+    """Return the outline of a chain. `correct` maps an id to the id that is meant, or None; without it each id must be a node's."""
+    read = links.read(nodes, correct)
     entry = read.owner_of(entry)
     return Outline(read, entry, Loops(read.steps, entry, read.links))
