@@ -167,7 +167,7 @@ def _schema_faults(schema: dict[str, JsonValue], place: str) -> Faults:
     except SchemaError as error:
         yield (
             ".".join([*([place] if place else []), *map(str, error.absolute_path)]),
-            f"this is no JSON Schema: {error.message[:_MAX_MESSAGE]}",
+            f"this is not a valid JSON Schema: {error.message[:_MAX_MESSAGE]}",
         )
 
 

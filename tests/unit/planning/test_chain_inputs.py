@@ -127,7 +127,7 @@ def test_defaults_are_part_of_the_input() -> None:
     [
         ({"n": "strin"}, "inputs.n: there is no type 'strin'; did you mean 'string'?"),
         ({"n": 3}, "inputs.n: expected a type, such as 'string', or a JSON Schema; found 3"),
-        ({"n": {"type": "text"}}, "inputs.n.type: this is no JSON Schema: 'text' is not valid under any of the given schemas"),
+        ({"n": {"type": "text"}}, "inputs.n.type: this is not a valid JSON Schema: 'text' is not valid under any of the given schemas"),
         ({"n": {"pattern": "(a+)+$"}}, "inputs.n.pattern: the keyword 'pattern' is not available here"),
         (
             {"type": "object", "properties": {"n": {"items": {"$ref": "http://example.org/schema"}}}},
