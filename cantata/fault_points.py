@@ -1,8 +1,8 @@
-"""Named points at which a process can be made to die, freeze or lose its connections, so that tests can show what that does.
+"""Named points at which tests make a process die, freeze or lose its connections.
 
-Off, a point is a call that does nothing. On, by the environment: `CANTATA_FAULT=label:n[:kind]` strikes when this process comes to the
-point for the n-th time; `CANTATA_FAULT=@FILE` does what the file's one line says, in whichever process comes to it first: that process
-removes the file, and writing it again arms it again.
+Disabled, a point is a call that does nothing. Enabled by the environment, `CANTATA_FAULT=label:n[:kind]` injects a fault when this process
+reaches the point for the n-th time. `CANTATA_FAULT=@FILE` reads the same from the one line of a file, for whichever process reaches the
+point first: that process removes the file, and writing it again arms it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 VARIABLE = "CANTATA_FAULT"
-FREEZE_S = 10.0  # two leases: what a frozen process held is done elsewhere before it wakes
+FREEZE_S = 10.0  # two leases: steps of a frozen process are executed elsewhere before it wakes
 KINDS = ("kill", "freeze", "drop")
 LABELS = (
     "accepted",  # the run is in the ledger, its first message is not sent
@@ -33,7 +33,7 @@ LABELS = (
     "model-answered",
     "budget-reserved",
     "budget-settled",
-    "rotation-replied",  # whose turn it is is known, and not yet recorded
+    "rotation-replied",  # the next agent is known, and not yet recorded
     "memory-replied",
     "commit-replied",
     "committed",
@@ -44,11 +44,11 @@ LABELS = (
     "successors-sent",
     "lease-renewed",
     "step-released",
-    "swept",  # leases that ran out are free, nothing is sent yet
+    "swept",  # expired leases are free, nothing is sent yet
     "timer-fired",
     "event-appended",
 )
-"""The points. At those that end in `-replied` a dropped connection means that the call was done and its reply is lost."""
+"""The points. At those that end in `-replied`, a dropped connection means that the call was executed and its reply is lost."""
 
 
 def _never(_: str) -> bool:
@@ -126,4 +126,4 @@ def _drop_connections() -> None:
 
 
 at: Callable[[str], bool] = _armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _never
-"""Say that this process has come to a point; true if its connections were dropped there."""
+"""Mark that this process reached a point; return whether its connections were dropped there."""

@@ -1,4 +1,4 @@
-"""What a fork is asked: the request of its source, with changes to the input."""
+"""The request of a fork: that of its source, with changes to the input."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from cantata.planning.turns import turn_plan
 INPUT = "input"
 
 FORKED_FROM, FORKED_AT = "forked_from", "forked_at"
-"""The labels of a fork: the run it was made of; the step it was made from, of a retry none."""
+"""Labels of a fork: the id of its source run; the step it starts from, none for a retry."""
 
 
 def labels_of(source: EndedRun, from_step: str | None) -> dict[str, str]:
-    """The labels of a run made of another."""
+    """Return the labels of a fork."""
     kept = {name: value for name, value in source.labels.items() if name not in (FORKED_FROM, FORKED_AT)}
     return {**kept, FORKED_FROM: source.run_id, **({FORKED_AT: from_step} if from_step is not None else {})}
 
 
 def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: Definitions) -> tuple[JsonValue, JsonValue]:
-    """The request of a fork, and its input. Raises ConfigError for changes that the request does not bear.
+    """Return the request of a fork, and its input. Raises ConfigError for changes that the request does not allow.
 
-    `input.x.y` is a key of a chain's initial input, which is made if it is not there; `input` is all of it, or the text of a turn.
+    Args:
+        changes: Path → value. `input.x.y` is a key of a chain's initial input, created if absent; `input` is all of it, or a turn's text.
     """
     if source.kind == "chain":
         request = ChainRequest.model_validate(source.request)
@@ -53,7 +54,7 @@ def _changed(given: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -
     for path, value in changes.items():
         first, *rest = path.split(".")
         if first != INPUT or not all(rest):
-            raise _refused(f"{path!r} cannot be changed; what can is 'input' and what is in it, such as 'input.x'")
+            raise _refused(f"{path!r} cannot be changed; change 'input' or a key of it, such as 'input.x'")
         whole = cast("dict[str, JsonValue]", _put(whole, [first, *rest], value, path))
     changed = whole[INPUT]
     if not isinstance(changed, dict):
@@ -62,7 +63,7 @@ def _changed(given: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -
 
 
 def _put(within: JsonValue, keys: list[str], value: JsonValue, path: str) -> JsonValue:
-    """A value with another at the end of a way of keys."""
+    """Return a value in which the value at the end of a path of keys is replaced."""
     if not keys:
         return value
     if not isinstance(within, dict):
@@ -73,7 +74,7 @@ def _put(within: JsonValue, keys: list[str], value: JsonValue, path: str) -> Jso
 def _text(text: str, changes: Mapping[str, JsonValue]) -> str:
     for path, value in changes.items():
         if path != INPUT:
-            raise _refused(f"{path!r} cannot be changed; of a turn what can is 'input', its text")
+            raise _refused(f"{path!r} cannot be changed; of a turn only 'input', its text, can")
         if not isinstance(value, str):
             raise _refused(f"the input of a turn is a text, not {value!r}")
         text = value

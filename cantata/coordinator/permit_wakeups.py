@@ -1,4 +1,4 @@
-"""Sends the steps whose model calls were called from the queues of the shared limits."""
+"""Wake-ups of steps that wait for rate limits, once the limits have room."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ready
 from cantata.state.limits.limiter import MAX_CALLED, Limiter
 
-MAX_ROUNDS = 100  # in one go; the next sweep goes on
+MAX_ROUNDS = 100  # in one call; the next sweep goes on
 
 
 def sweep(ledger: Ledger, limiter: Limiter, waiting: Iterable[str], left: Iterable[str]) -> list[tuple[str, Ready]]:
-    """Call those for whom there is room, and take out those that wait no more (`run|step`); answers what to send.
+    """Wake steps (`run|step`) for which the limits have room, forget those that `left`, and return the steps to send.
 
-    `waiting` are steps that the ledger has as waiting: those that no queue has any more are to ask again.
+    Steps in `waiting`, which the ledger has as waiting, that are in no queue of the limits are woken too, to request a permit again.
     """
     sends: list[tuple[str, Ready]] = []
     if gone := list(left):
@@ -30,7 +30,7 @@ def sweep(ledger: Ledger, limiter: Limiter, waiting: Iterable[str], left: Iterab
 
 
 def wake(ledger: Ledger, limiter: Limiter, called: Iterable[str]) -> list[tuple[str, Ready]]:
-    """Have steps that were called ask again; answers what to send. One that is over gives its permit to the next."""
+    """Start the next attempt of called steps; return the steps to send. The permit of a step that is over goes to the next in its queue."""
     sends: list[tuple[str, Ready]] = []
     tickets = list(called)
     for _ in range(MAX_ROUNDS):

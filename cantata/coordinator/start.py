@@ -27,7 +27,7 @@ COORDINATOR = "coordinator"  # the queue of decisions
 
 
 def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
-    """Plan a run: what its first step outputs (its input) and the graph it grows."""
+    """Return the outcome of a run's first step: the run's input, and the planned graph as its expansion."""
     try:
         if kind == "chain":
             chain = ChainRequest.model_validate(request)
@@ -39,9 +39,9 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
 
 
 def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms: Mapping[str, float]) -> str:
-    """Whose worker plans a chain: a coordinator; or, if the chain begins with a call known to be cheap, the worker that will make it.
+    """Return the queue whose worker plans a chain: that of its first call if the call is known to be cheap, else the coordinators'.
 
-    Planning is a decision, and any worker may do it. For cheap work this saves a message of the two that a short run takes.
+    Planning is a decision, which any worker may execute. For cheap work this saves one of the two messages of a short run.
     """
     entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
     if entry is None or entry.kind not in ("tool", "skill"):
@@ -52,7 +52,7 @@ def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms
 
 
 def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
-    """Send a new run's first step."""
+    """Send the first step of a new run; if the broker is unavailable, the sweep sends it later."""
     try:
         send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
     except UnavailableError as error:
@@ -60,7 +60,7 @@ def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
 
 
 def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
-    """Send steps of any runs, without carrying anything; those that waited their turn before go first. `sent_at` is as of `send`."""
+    """Send steps of any runs, without a canvas behind them; those that were in their queue before go first. `sent_at` is that of `send`."""
     by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
     for run_id, step in ready:
         by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
@@ -71,5 +71,5 @@ def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float |
 
 
 def definitions_from(text: str) -> Definitions:
-    """Definitions as the ledger keeps them."""
+    """Parse definitions from the ledger's JSON text."""
     return Definitions.model_validate(json.loads(text))

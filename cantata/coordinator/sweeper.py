@@ -34,23 +34,23 @@ log = structlog.get_logger(__name__)
 SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
 SWEEP_LOCK_MS = 2000
 MAX_NODES = 64  # each shard may lie on its own
-NODE_S = 1.0  # until a node that does not answer is left behind
-RENEWAL_GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two tries to renew
-CLOCK_SPREAD_S = 2.0  # what may pass between marking a step as sent and sending it, and the clocks of two machines be apart
-SENT_AT_ONCE = 500  # lost messages: between looking whether each is still wanted and sending them, no more than a moment shall pass
-DEAD_S = 1.2  # longer than a renewal: without a connection for this long, an owner of leases is dead
+NODE_S = 1.0  # before the sweep goes on without a node that does not answer
+RENEWAL_GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two attempts to renew
+CLOCK_SPREAD_S = 2.0  # between marking a step as sent and sending it, clock differences between machines included
+SENT_AT_ONCE = 500  # lost messages: few enough to send right after checking that each is still needed
+DEAD_S = 1.2  # longer than a renewal: an owner of leases that has no connection for this long is dead
 
 
 class Sweeper(threading.Thread):
     """Sweeps the shards of each node whose lock this process holds; another takes over within seconds of its death.
 
-    The nodes of a Redis Cluster are swept side by side: one that cannot be reached holds up none of the others.
+    The nodes of a Redis Cluster are swept concurrently: one that cannot be reached does not delay the others.
     """
 
     def __init__(
         self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S, pause: Callable[[float], object] | None = None
     ) -> None:
-        """`pause` is called with `every_s` between two sweeps, and may return early; without it nothing but `stop` ends a pause."""
+        """Create a sweeper. `pause` is called with `every_s` between two sweeps, and may return early; by default only `stop` ends it."""
         super().__init__(name="sweeper", daemon=True)
         self._app = app
         self._ledger = ledger
@@ -69,17 +69,17 @@ class Sweeper(threading.Thread):
                 self._sweep_all(pool)
             except (CantataError, RedisFailure, OSError) as error:
                 outages.warn(log, "sweep_failed", error)
-            except Exception:  # the edge of a thread: without it nothing that got lost would be found again
+            except Exception:  # the edge of a thread: without it no lost work would be recovered any more
                 if not self._ended.is_set():  # a process that ends takes no new work
                     log.exception("sweep_crashed")
         pool.shutdown()
 
     def stop(self) -> None:
-        """Stop, and let another sweep."""
+        """Stop, and let another process sweep."""
         self._ended.set()
 
     def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
-        """Sweep each node, but for those that are still being waited for."""
+        """Sweep each node, except those whose last sweep has not returned."""
         nodes = self._ledger.nodes()
         for node, shards in nodes.items():
             if node not in self._under_way:
@@ -91,7 +91,7 @@ class Sweeper(threading.Thread):
             load.record_sweep(self._ledger.redis)
 
     def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
-        """Whether the shards of a node were all swept by this process."""
+        """Sweep the shards of a node; return whether this process swept all of them."""
         try:
             if not self._holds_lock(self._nodes[node], shards):
                 return False
@@ -102,11 +102,11 @@ class Sweeper(threading.Thread):
             return False
 
     def _expire_dead_leases(self, node: _Node, shards: Sequence[int]) -> None:
-        """A killed process is known by its connection: the kernel closes it at once, long before its leases run out.
+        """Expire the leases of killed processes, known by their connections, which the kernel closes at once.
 
-        A process that lives makes a cut connection again when it next renews, so it must be gone for longer than that; a Redis that has
-        just started proves nothing, nor does a list of nobody but ourselves, as a proxy gives. A frozen process and a lost host keep their
-        leases to the end.
+        A live process reconnects when it next renews, so its connection must be missing for longer than that. A Redis that has just
+        started proves nothing, nor does a client list with only this process, as a proxy gives. A frozen process and a lost host keep
+        their leases to the end.
         """
         leases = self._ledger.leases.names(shards)
         connected = registry.connected(self._ledger.redis, shard_key(self._ledger.redis, shards[0])) if leases else None
@@ -122,7 +122,7 @@ class Sweeper(threading.Thread):
             self._ledger.leases.expire(lease for lease in leases if _owner(lease) in dead)
 
     def _holds_lock(self, node: _Node, shards: Sequence[int]) -> bool:
-        """Whether this process sweeps a node. One that just took the lock waits a moment: it may have been away, and owners renew first."""
+        """Return whether this process holds the lock of a node. Sweeps wait after it was taken: owners renew first if Redis was away."""
         redis = self._ledger.redis
         lock = f"{shard_key(redis, shards[0])}:{SWEEP_LOCK}"
         if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
@@ -136,10 +136,10 @@ class Sweeper(threading.Thread):
 
 @dataclass(slots=True)
 class _Node:
-    """What a sweeper remembers of a node."""
+    """The state of a node between sweeps."""
 
     missing: dict[str, float] = field(default_factory=dict)
-    """Owners of leases that have no connection, and since when."""
+    """Owner of leases without a connection → since when."""
     sweeps_from: float = 0.0
 
 
@@ -148,9 +148,9 @@ def _owner(lease: str) -> str:
 
 
 def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) -> bool:
-    """Recover what some shards lost; answers whether none had to be left out.
+    """Sweep some shards and send what is due; return whether all of them, and the rate limits, were swept.
 
-    What is known to be due is sent before anything is asked about what may be lost.
+    Steps that are known to be due are sent before the broker is asked about messages that may be lost.
     """
     since = clock.now()
     found = ledger.leases.sweep_all(shards)
@@ -171,29 +171,29 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
 
 
 def _sweep_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float, *, always: bool) -> bool:
-    """Send the steps that wait for limits and may go now; False if the limits cannot be asked, which stops nothing else.
+    """Send the steps whose rate limits now have room; return False if the limits cannot be read, which stops nothing else.
 
-    Of several sweepers, that of the first shard does it always.
+    Of several sweepers, that of the first shard does it `always`.
     """
     waiting, left = [ticket for swept in found for ticket in swept.waiting], [ticket for swept in found for ticket in swept.left]
     try:
         if always or waiting or left:
             send_ready(app, permit_wakeups.sweep(ledger, Limiter(ledger), waiting, left), sent_at=since)
-    except (CantataError, RedisFailure) as error:  # in a Redis Cluster they may lie on a node that is away
+    except (CantataError, RedisFailure) as error:  # in a Redis Cluster they may lie on a node that is unavailable
         outages.warn(log, "permit_sweep_failed", error)
         return False
     return True
 
 
 def _log_end(ledger: Ledger, run_id: str) -> None:
-    """Tell of a run that a sweep ended: no step of it will."""
+    """Log the end of a run that a sweep ended: no step of it will."""
     with suppress(CantataError):  # it may be gone by now
         log.info("run_ended", run=run_id, status=ledger.runs.status(run_id))
         trace_roots.end(traces.active(), ledger, run_id)
 
 
 def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
-    """Send the steps whose message is lost; those whose message waits its turn are left alone."""
+    """Send the steps whose message is lost; those whose message is still in its queue are left alone."""
     if not overdue:
         return
     heads = heads_sent_at(app, {(step.queue, step.priority) for step in overdue})
@@ -204,16 +204,16 @@ def _send_lost(app: App, ledger: Ledger, overdue: Sequence[Overdue]) -> None:
 
 
 def is_lost(step: Overdue, head_sent_at: float | None) -> bool:
-    """Whether the message of a step that nobody began is lost, by when the one at the head of its queue was sent; None: it is empty.
+    """Return whether the message of an overdue step is lost, by the time the head of its queue was sent; None: the queue is empty.
 
-    A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or held by a busy worker, and then a
+    A queue is first in, first out: if the message at its head was sent after ours, ours is gone (or a busy worker has it, and then a
     second one does no harm).
     """
     return head_sent_at is None or head_sent_at > step.sent_at + CLOCK_SPREAD_S
 
 
 def _note_unserved(ledger: Ledger, overdue: Iterable[Overdue]) -> None:
-    """Tell runs of queues that nobody serves, once for all steps of a run that a sweep found in one."""
+    """Append an event about each queue without workers to the runs that need it, once for all overdue steps of a run."""
     by_queue = {(step.run_id, step.queue): step.step_id for step in overdue}
     served = registry.slots(ledger.redis) if by_queue else {}
     notes = [

@@ -1,4 +1,4 @@
-"""The Celery app: its settings, how a canvas becomes messages, and chords whose join the ledger decides."""
+"""The Celery app: its settings, the messages of a canvas, and chords whose join the ledger decides."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TRANSPORT_ALIASES["socket"] = TRANSPORTS["socket"]  # `celery inspect conf`, whi
 
 
 class LedgerBackend(DisabledBackend):
-    """Stores no results and waits for none; sends a chord's join when a part says that the ledger made it ready."""
+    """Stores no results and waits for none; sends a chord's join when the ledger made it ready."""
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Subscribe to nothing: no result will come."""
@@ -66,9 +66,9 @@ class LedgerBackend(DisabledBackend):
 
 
 def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | None = None) -> App:
-    """A Celery app for runs kept at `redis_url` and messages carried by `broker_url` (the same Redis if None).
+    """Return a Celery app for runs stored at `redis_url` and messages sent through `broker_url` (the same Redis if None).
 
-    All that it names in the broker begins with `namespace`, or with CANTATA_NAMESPACE.
+    Its names in the broker begin with `namespace`, or with CANTATA_NAMESPACE.
     """
     app = App("cantata", set_as_current=False)
     app.namespace = namespace_named(namespace)
@@ -77,7 +77,7 @@ def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | 
     app.conf.update(
         result_backend="cantata.dispatch.celery_app:LedgerBackend",
         broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,  # a Redis that refuses its password may take it again tomorrow
+        broker_connection_max_retries=None,  # a Redis that refuses its password now may accept it later
         broker_pool_limit=20,
         task_serializer="json",
         accept_content=["json"],
@@ -101,10 +101,10 @@ def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | 
 
 
 def _broker(url: str, namespace: str) -> dict[str, Any]:
-    """Celery's settings for the broker at this URL. Raises ConfigError for what carries no messages."""
+    """Return Celery's settings for the broker at this URL. Raises ConfigError if it cannot carry messages."""
     if "+cluster://" in url:
         raise ConfigError(
-            "a Redis Cluster carries no messages of Celery: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
+            "Celery cannot use a Redis Cluster as its broker: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
         )
     broker = celery_url(url).removeprefix("redis+")
     transport = TRANSPORTS.get(broker.partition(":")[0])
@@ -113,7 +113,7 @@ def _broker(url: str, namespace: str) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "broker_url": broker,
         "broker_transport": transport,
-        "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # what is lost the ledger finds
+        "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # the ledger's sweep recovers lost messages
     }
     if transport is not None:
         settings["broker_transport_options"] |= {
@@ -130,33 +130,33 @@ def _check_known(url: str) -> None:
     try:
         Connection(url).get_transport_cls()
     except (KeyError, ValueError, ImportError) as error:
-        raise ConfigError(f"CANTATA_BROKER_URL {shown(url)!r} is no address of a Redis or of RabbitMQ: {error.args[0]}") from error
+        raise ConfigError(f"CANTATA_BROKER_URL {shown(url)!r} is not the address of a Redis or of RabbitMQ: {error.args[0]}") from error
 
 
 class App(Celery):
-    """Celery that sends a message for a third of the processor time, by leaving out what only serves results and routes."""
+    """A Celery app that sends a message in a third of the processor time, without the parts that only serve results and routes."""
 
     own_broker = ""
-    """Where messages go if that is not the Redis of the runs, as it may be shown."""
+    """The broker's address without its password, if it is not the Redis of the runs."""
 
     namespace = DEFAULT_NAMESPACE
-    """The prefix of what is named in the broker."""
+    """The prefix of all names in the broker."""
 
     dead_letters: Redis
-    """Of a worker: the client that keeps messages which are no steps."""
+    """The client of a worker that stores messages which are not steps."""
 
     def broker_queue(self, queue: str) -> str:
-        """Return the name that a queue of steps has in the broker: there it must not meet another application's."""
+        """Return the name of a queue of steps in the broker, where it must not collide with another application's."""
         return f"{self.namespace}.{queue}"
 
     def step_queue(self, broker_queue: str) -> str:
-        """Return the name that everybody but the broker calls a queue by."""
+        """Return the name of a queue of steps outside the broker."""
         return broker_queue.removeprefix(f"{self.namespace}.")
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
-        """Send a message. What asks for more than a canvas of ours does goes Celery's own way.
+        """Send a message; one with options that our canvases do not have is sent by Celery's own method.
 
-        A link or a join that Celery itself sends, and cannot, the sweep sends: the step before it is done, and does not fail for that.
+        If Celery fails to send a link or a join, the sweep sends it later: the step before it is done, and does not fail.
         """
         if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
             return super().send_task(name, args, kwargs, producer=producer, **options)
@@ -177,7 +177,7 @@ class App(Celery):
         except Exception as error:
             if not (by_celery and isinstance(error, self._broker_errors())):
                 raise
-            log.warning("not_sent", task=name, error=str(unavailable(self, error)), note="the sweep sends it later")
+            log.warning("dispatch_failed", task=name, error=str(unavailable(self, error)), note="the sweep sends it later")
         return self.AsyncResult(task_id)
 
     def _broker_errors(self) -> tuple[type[BaseException], ...]:
@@ -186,14 +186,16 @@ class App(Celery):
 
 
 def send(app: App, canvases: Iterable[Canvas], *, first: bool = False, sent_at: float | None = None) -> None:
-    """Send canvases to the broker. Raises UnavailableError; what was not sent the sweep sends later.
+    """Send canvases to the broker. Raises UnavailableError; the sweep sends later what was not sent.
 
-    With `first` they go before all that waits with their priority. `sent_at` is a time before the ledger marked their steps as sent; now
-    if None. Thousands of steps take seconds from there to the broker, and their messages must not look younger than they are.
+    Args:
+        first: Put the messages at the head of their queues, among those of the same priority.
+        sent_at: A time before the ledger marked their steps as sent; now if None. Thousands of steps take seconds from there to the
+            broker, and their messages must not look younger than they are.
     """
     messages = [message for canvas in canvases for message in _messages(canvas)]
     if first:
-        _send(app, messages[::-1], {FIRST: True})  # each goes before those that were sent before it
+        _send(app, messages[::-1], {FIRST: True})  # each is put before those that were sent before it
     else:
         _send(app, messages, {"sent_at": clock.now() if sent_at is None else sent_at})
 
@@ -211,17 +213,18 @@ def _send(app: App, messages: Iterable[_Sent], headers: Mapping[str, object]) ->
 
 
 def unavailable(app: App, failure: BaseException) -> UnavailableError:
-    """What is to be said of a broker that cannot be used."""
+    """Return the error for a broker that cannot be used."""
     own = app.own_broker
     if not own:
         return UnavailableError(f"the broker: {reason(failure)}")
     if app.conf.broker_transport:
         return UnavailableError(f"the broker: {reason(failure, own).replace('REDIS_URL', 'CANTATA_BROKER_URL')}")
-    return UnavailableError(f"the broker at {own} cannot be used ({' '.join(str(failure).split())}); start it or mend CANTATA_BROKER_URL")
+    cause = " ".join(str(failure).split())
+    return UnavailableError(f"the broker at {own} cannot be used ({cause}); start it or correct CANTATA_BROKER_URL")
 
 
 def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
-    """Send in one round trip, where the transport can; False if the connection broke: what went out twice then does no harm."""
+    """Send in one round trip, where the transport can; return False if the connection broke. Messages sent twice then do no harm."""
     try:
         with producer.batch():
             for kind, args, options in messages:
@@ -261,7 +264,7 @@ class Carried:
         return {"chain": self._request.chain, "chord": self._request.chord, "group_id": self._request.group}
 
     def keep_only(self, ready: Collection[str], done: Collection[str]) -> frozenset[str]:
-        """Let Celery send the next link that is ready, past those already done here; answers the ready steps it will not send."""
+        """Let Celery send the next link that is ready, past those already done here; return the ready steps that it will not send."""
         chain_links = self._request.chain or []
         while chain_links and set(chain_links[-1]["args"][1]) <= set(done):
             chain_links.pop()
@@ -272,7 +275,7 @@ class Carried:
         return frozenset(ready) - following - self.join
 
     def send(self, app: App, answer: str | None) -> None:
-        """Send the next link, or the join, of a task that raises, as Celery does of one that succeeds; `answer` is what it would return."""
+        """Send the next link, or the join, of a task that raises, as Celery does for one that succeeds and returns `answer`."""
         chain_links, self._request.chain = self._request.chain, None
         if chain_links:
             app.signature(chain_links[-1]).apply_async(chain=chain_links[:-1])
@@ -280,7 +283,7 @@ class Carried:
 
 
 def __getattr__(name: str) -> App:
-    """`app`, for Celery's own commands: `celery -A cantata.dispatch.celery_app`."""
+    """Return `app`, for Celery's own commands: `celery -A cantata.dispatch.celery_app`."""
     if name != "app":
         raise AttributeError(name)
     return make_app(os.environ.get("REDIS_URL", "redis://localhost:6379/0"), os.environ.get("CANTATA_BROKER_URL"))

@@ -1,4 +1,4 @@
-"""What waits in the broker's queues."""
+"""Contents of the broker's queues."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cantata.state.fleet.load import Waiting
 from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisRefusal
 
-UNKNOWN_TIME = -inf  # as old as any
-WAITING_S = 3  # to reach the broker, for those who only ask what waits there
+UNKNOWN_TIME = -inf  # older than any other
+CONNECT_TIMEOUT_S = 3  # to reach the broker, for callers that only count what waits there
 
 
 def heads_sent_at(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], float | None]:
-    """When the message to be consumed next of each queue and priority was sent; None if there is none.
+    """Return when the next message of each queue and priority was sent; None if there is none.
 
-    Of one that does not tell, as it is foreign or was sent before all others, it is `UNKNOWN_TIME`. Raises UnavailableError.
+    It is UNKNOWN_TIME for a message without a time: a foreign one, or one put at the head of its queue. Raises UnavailableError.
     """
     wanted = {(queue, priority): app.broker_queue(queue) for queue, priority in queues}
     with app.connection_for_read() as connection:
@@ -47,7 +47,7 @@ def _heads_in_redis(channel: Any, wanted: Mapping[tuple[str, int], str]) -> dict
 
 
 def _head(connection: Connection, queue: str) -> float | None:
-    """When the first message of a queue was sent: it is received, and put back to where it was."""
+    """Return when the first message of a queue was sent. The message is received and requeued in its place."""
     with connection.channel() as channel:
         try:
             raw = channel.basic_get(queue)  # type: ignore[attr-defined]  # of every channel
@@ -60,11 +60,11 @@ def _head(connection: Connection, queue: str) -> float | None:
 
 
 def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
-    """What waits in queues. Raises UnavailableError soon if the broker is away."""
+    """Return what waits in queues. Raises UnavailableError after a few seconds if the broker is unavailable."""
     with app.connection_for_read() as connection:
         lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # RabbitMQ refuses a password with these
         try:
-            connection.ensure_connection(max_retries=1, timeout=WAITING_S)
+            connection.ensure_connection(max_retries=1, timeout=CONNECT_TIMEOUT_S)
             if connection.transport.driver_type != "redis":
                 return {queue: Waiting(_waiting(connection, app.broker_queue(queue))) for queue in queues}
             found = _waiting_in_redis(connection.default_channel, [app.broker_queue(queue) for queue in queues])
@@ -74,7 +74,7 @@ def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
 
 
 def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]:
-    """What waits in the lists of queues, one for each priority."""
+    """Return what waits in queues in Redis, which are a list for each priority."""
     lists = [(queue, channel._q_for_pri(queue, priority)) for queue in queues for priority in channel.priority_steps]
     with channel.client.pipeline(transaction=False) as pipe:
         for _, name in lists:
@@ -86,7 +86,7 @@ def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]
     counts, oldest = dict.fromkeys(queues, 0), dict[str, float]()
     for (queue, _), count, head in zip(lists, answers[::2], answers[1::2], strict=True):
         if isinstance(count, Exception):
-            continue  # it is no list, or not ours to see: anybody may ask for any name
+            continue  # it is not a list, or access is denied: callers may name any queue
         counts[queue] += count
         if (age_s := _age_s(head)) is not None:
             oldest[queue] = max(age_s, oldest.get(queue, 0.0))
@@ -108,7 +108,7 @@ def _age_s(raw: bytes | None) -> float | None:
 
 
 def _sent_at(raw: object) -> float:
-    """When a message in a Redis list was sent, or what is there in place of one."""
+    """Return when a message in a Redis list was sent; UNKNOWN_TIME for an item that is no message."""
     try:
         return _number(json.loads(cast(bytes, raw))["headers"]["sent_at"])
     except (ValueError, TypeError, KeyError, RecursionError):

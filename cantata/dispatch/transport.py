@@ -1,4 +1,4 @@
-"""kombu's Redis transport, with one client and one connection for all that a channel sends.
+"""kombu's Redis transport, with one client and one connection for everything that a channel sends.
 
 kombu 5.7 makes a new client object for every command and takes a connection from a pool for it: two thirds of the time of an LPUSH.
 """
@@ -20,37 +20,37 @@ from cantata.state.redis.address import Address
 from cantata.state.redis.broker_connection import reconnecting
 from cantata.state.redis.connection import master_connection, sentinel_pool
 
-FIRST = "first"  # header of a message that goes before all that waits in its queue with its priority
+FIRST = "first"  # header of a message that is put at the head of its queue, among those of its priority
 
 DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading an item of a queue raises, as kombu makes objects of what is there, where it is no message."""
+"""Raised when an item of a queue is not a message: kombu makes objects of whatever is there."""
 
 log = structlog.get_logger(__name__)
 
 
 class UnackedMessages(virtual.QoS):
-    """The messages that were received and are not done yet. Those that cannot be put back the ledger's sweep sends again."""
+    """Received messages that are not acknowledged. The sweep sends again those that cannot be put back."""
 
     def restore_unacked(self) -> list[Any]:  # type: ignore[override]  # the stubs have no errors there
-        """Put them back; kombu would write the others to a file that nobody reads."""
+        """Put them back. kombu would write those that cannot be put back to a file that nobody reads."""
         super().restore_unacked()
         return []
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Put one back, if it came on the connection that is there now."""
+        """Put a message back, if it came on the current connection."""
         if delivery_tag in (self._delivered or ()):
             super().reject(delivery_tag, requeue)
 
 
 def envelope(item: bytes, queue: str, channel: Any) -> Any:
-    """Return the message in an item of a queue; around what is none, one whose content type nobody accepts."""
+    """Return the message in an item of a queue; an item that is not one is wrapped in a message whose content type nobody accepts."""
     try:
         found = loads(bytes_to_str(item))
         if _has_required_fields(channel.Message(found, channel=channel)):
             if found.get("redelivered"):  # kombu writes it here, and Celery looks for it there
                 found["properties"]["delivery_info"]["redelivered"] = True
             return found
-    except DECODING_ERRORS:  # not passed on: with kombu it ends the worker
+    except DECODING_ERRORS:  # not raised: with kombu it ends the worker
         pass
     log.warning("message_undecodable", queue=queue, bytes=len(item))
     properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
@@ -59,7 +59,7 @@ def envelope(item: bytes, queue: str, channel: Any) -> Any:
 
 
 def _has_required_fields(message: Any) -> bool:
-    """Whether a message has what kombu and Celery look at before they look for its task."""
+    """Return whether a message has the fields that kombu and Celery read before they look up its task."""
     headers = message.headers
     names = [
         message.delivery_tag,
@@ -104,7 +104,7 @@ class Channel(redis.Channel):
             self._kept_client.rpush(key, dumps(message))
 
     def _brpop_read(self, **options: Any) -> bool:
-        """As kombu's, but what is no message at all arrives as one that cannot be decoded; with kombu it ends the worker."""
+        """Read as kombu does, but deliver an item that is not a message as one that cannot be decoded; with kombu it ends the worker."""
         try:
             try:
                 found = self.client.parse_response(self.client.connection, "BRPOP", **options)
@@ -127,26 +127,26 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """The transport that Cantata's own processes speak to a Redis broker with; what is on the wire is kombu's."""
+    """The transport of Cantata's own processes to a Redis broker; the wire format is kombu's."""
 
     Channel = Channel
 
 
 class SocketTransport(Transport):
-    """The same over a Unix socket, whose URL the channel reads itself."""
+    """The same over a Unix socket, whose URL the channel parses itself."""
 
     can_parse_url = True
 
 
 class SentinelChannel(Channel):
-    """A channel to the master that Sentinels know. With kombu's own, the next Sentinel of its URL would have the transport of kombu."""
+    """A channel to the master that Sentinels report. With kombu's own, the next Sentinel of the URL would get kombu's transport."""
 
     from_transport_options = (*Channel.from_transport_options, "address")
     address: Address
 
     @property
     def connection_class(self) -> Any:  # type: ignore[override]  # kombu's is the same for all channels
-        """How it connects, with TLS or without."""
+        """The class of its connections, with TLS or without."""
         return master_connection(self.address)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
@@ -161,7 +161,7 @@ class SentinelChannel(Channel):
 
 
 class SentinelTransport(Transport):
-    """The same where Sentinels say which Redis is the master."""
+    """The same to the master that Sentinels report."""
 
     Channel = SentinelChannel
     default_port = 26379

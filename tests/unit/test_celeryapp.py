@@ -38,15 +38,18 @@ def test_flower_is_told_the_settings_of_a_worker_without_passwords(url: str) -> 
 @pytest.mark.parametrize(
     ("broker", "said"),
     [
-        (None, "the broker: Redis cannot be reached (Error 111 connecting to 127.0.0.1:1. Connection refused); start it or mend REDIS_URL"),
+        (
+            None,
+            "the broker: Redis cannot be reached (Error 111 connecting to 127.0.0.1:1. Connection refused); start it or correct REDIS_URL",
+        ),
         (
             "redis://:geheim@127.0.0.1:1/3",
             "the broker: Redis at redis://:***@127.0.0.1:1/3 cannot be reached (Error 111 connecting to 127.0.0.1:1. Connection refused); "
-            "start it or mend CANTATA_BROKER_URL",
+            "start it or correct CANTATA_BROKER_URL",
         ),
         (
             "amqp://u:geheim@127.0.0.1:1//",
-            "the broker at amqp://u:***@127.0.0.1:1// cannot be used ([Errno 111] Connection refused); start it or mend CANTATA_BROKER_URL",
+            "the broker at amqp://u:***@127.0.0.1:1// cannot be used ([Errno 111] Connection refused); start it or correct CANTATA_BROKER_URL",
         ),
     ],
 )

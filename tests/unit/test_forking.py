@@ -52,11 +52,11 @@ def test_the_input_of_a_turn_is_its_text() -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("chain", {"x": 1}, "'x' cannot be changed; what can is 'input'"),
+        ("chain", {"x": 1}, "'x' cannot be changed; change 'input'"),
         ("chain", {"input.": 1}, "'input.' cannot be changed"),
         ("chain", {"input.x.y": 1}, "'input.x.y' leads into 1, which is no object"),
         ("chain", {"input": "text"}, "the input of a chain is an object, not 'text'"),
-        ("turn", {"input.x": 1}, "of a turn what can is 'input', its text"),
+        ("turn", {"input.x": 1}, "of a turn only 'input', its text, can"),
         ("turn", {"input": 1}, "the input of a turn is a text, not 1"),
         ("turn", {"input": ""}, "the text is empty"),
     ],

@@ -1,8 +1,8 @@
-"""Skips time in a test stack: `lua/skip.lua` brings nearer what the ledger keeps for later, and the sweepers look at once.
+"""Skipping of time in a test stack: `lua/skip.lua` moves timers and expiries forward, and the sweepers sweep at once.
 
-The clock itself is not moved: it is one for all processes, and those that live go by it with their leases.
+The clock itself is not moved: all processes share it, and live ones keep their leases by it.
 
-skips  stream, of the namespace: a word to the sweepers of a stack with virtual time; keeps one
+skips  stream of the namespace: wakes the sweepers of a stack with virtual time; keeps one entry
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cantata.state.redis.redis_errors import reason
 
 SKIPS_KEY = "skips"
 MAX_S = 100 * 365 * 86_400.0
-PATIENCE_S = 60.0  # a worker that is killed comes back within this time, on a busy machine too
-LOOK_S = 0.005
+PATIENCE_S = 60.0  # a killed worker is replaced within this time, on a busy machine too
+POLL_S = 0.005
 
 
 def bring_nearer(redis: Redis, seconds: float) -> int:
-    """Let so many seconds pass for what the ledger keeps for later; answers now (ms), by which it is told what is due.
+    """Move timers and expiries forward by so many seconds; return the time (ms) by which entries are due.
 
     Raises ConfigError unless `seconds` is a number from 0.001.
     """
@@ -37,7 +37,7 @@ def bring_nearer(redis: Redis, seconds: float) -> int:
 
 
 def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> None:
-    """Bring nearer, and return when all that became due has happened in the ledger.
+    """Skip time, and return when the ledger has handled all that became due.
 
     Raises ConfigError unless `seconds` is a number from 0.001, UnavailableError if no worker sweeps, or Redis is away.
     """
@@ -46,14 +46,16 @@ def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> Non
         due_by = bring_nearer(redis, seconds)
         while _count_due(redis, due_by):
             if time.monotonic() > give_up:
-                raise UnavailableError(f"what became due did not happen within {patience_s:g} s: no worker of this stack sweeps")
-            time.sleep(LOOK_S)
+                raise UnavailableError(
+                    f"the steps and timers that became due were not handled within {patience_s:g} s: no worker of this stack sweeps"
+                )
+            time.sleep(POLL_S)
     except RedisError as error:
         raise UnavailableError(reason(error)) from error
 
 
 def _count_due(redis: Redis, due_by: int) -> int:
-    """Wake the sweepers, and count what they have still to see."""
+    """Wake the sweepers, and count the entries that they still have to handle."""
     with redis.pipeline(transaction=False) as pipe:
         for shard in range(SHARDS):
             for part in ("due", "finished"):
@@ -74,9 +76,9 @@ class SkipListener:
     def wait(self, timeout_s: float) -> None:
         """Return after so many seconds, or when time was skipped since the last call."""
         give_up = time.monotonic() + timeout_s
-        with suppress(RedisError):  # the sweep tells of it
-            told = self._read({self._key: self._seen}, block=max(1, int(timeout_s * 1000)))
-            if told:
-                self._seen = cast("list[tuple[str, list[tuple[str, object]]]]", told)[0][1][-1][0]
+        with suppress(RedisError):  # the sweep logs it
+            entries = self._read({self._key: self._seen}, block=max(1, int(timeout_s * 1000)))
+            if entries:
+                self._seen = cast("list[tuple[str, list[tuple[str, object]]]]", entries)[0][1][-1][0]
                 return
         time.sleep(max(0.0, give_up - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Dead letters: messages in our queues that are no steps of ours, kept for somebody to look at.
+"""Dead letters: messages in our queues that are not steps, kept for inspection.
 
 `<namespace>:dead_letters` is a list of JSON, newest first. It keeps the last MAX_LETTERS and expires KEEP_S after the last one.
 """
@@ -22,7 +22,7 @@ KEEP_S = 30 * 86_400
 
 
 def add(redis: Redis, reason: str, *, queue: str, headers: object, content_type: object, body: bytes | str) -> None:
-    """Keep a message."""
+    """Store a message, with the reason."""
     raw = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     letter = {
         "at": clock.now(), "reason": reason, "queue": queue, "headers": headers, "content_type": content_type, "bytes": len(raw),
@@ -37,7 +37,7 @@ def add(redis: Redis, reason: str, *, queue: str, headers: object, content_type:
 
 
 def letters(redis: Redis, most: int = MAX_LETTERS) -> list[dict[str, JsonValue]]:
-    """Return what is kept, newest first."""
+    """Return the stored messages, newest first."""
     return [json.loads(text) for text in cast("list[str]", redis.lrange(key_of(redis, LETTERS_KEY), 0, most - 1))]
 
 

@@ -1,7 +1,7 @@
-"""How much there is to do, and how it stands: for those who watch the fleet, and those who scale it.
+"""The load of the fleet, for monitoring and scaling.
 
-A few hundred commands in one round trip, whatever the number of runs; nothing is searched for. What waits in the broker is told by
-`queues.waiting`.
+It takes a few hundred commands in one round trip, whatever the number of runs; nothing is searched for. `dispatch.queues.waiting` returns
+what waits in the broker.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cantata.state.redis import clock
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
 
-SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; lives for ever: its age shall not be forgotten
+SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 USUAL_QUEUES = ("coordinator", "agents", "tools")
-MAX_LOOKUPS = 1000  # leases whose step is asked for its queue; past that they count for the first queue of their worker
+MAX_LOOKUPS = 1000  # leases whose step is read for its queue; further ones count for the first queue of their worker
 PARTS = ("runs", "finished", "ready")
-RECENT_RUNS = 100  # runs that ended: enough to see that many fail, few enough that what was mended is soon green
+RECENT_RUNS = 100  # runs that ended: enough to see that many fail, few enough to recover soon after a fix
 
 
 class QueueLoad(Value):
-    """What waits in a queue and who works on it."""
+    """The load of a queue, and its workers."""
 
     ready: int = Field(description="messages that wait: a step each, or a batch of cheap ones")
     leased: int = Field(description="steps that workers are doing")
@@ -43,16 +43,16 @@ class QueueLoad(Value):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The messages of a queue that nobody has taken."""
+    """The messages of a queue that no worker has received."""
 
     count: int
     oldest_s: float | None = None
-    """How long the oldest has waited; None if there is none, or it cannot be seen."""
+    """How long the oldest has waited; None if there is none, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """How the fleet stands, but for what waits in the broker."""
+    """The load of the fleet, without what waits in the broker."""
 
     workers: Sequence[registry.Worker]
     leased: Mapping[str, int]
@@ -61,22 +61,22 @@ class FleetLoad:
     steps_ready: int
     """Steps sent and not begun, in all queues: the ledger counts steps, the broker messages."""
     totals: Mapping[str, int]
-    """What happened since the ledger began: accepted, closed:<status>, lost (leases), recovered (steps)."""
+    """Events since the ledger began → how often: accepted, closed:<status>, lost (leases), recovered (steps)."""
     sweep_age_s: float | None
     """Since a sweep last ended; None if none ever did."""
     memory_bytes: int
     memory_limit_bytes: int
     dead_letters: int = 0
-    """Messages in our queues that were no steps, and are kept."""
+    """Messages in our queues that were not steps, and are kept."""
 
 
 def record_sweep(redis: Redis) -> None:
-    """Note that a sweep of all shards has ended."""
+    """Record that a sweep of all shards has ended."""
     redis.set(key_of(redis, SWEPT_KEY), f"{clock.now():.3f}")
 
 
 def measure(redis: Redis) -> FleetLoad:
-    """How the fleet stands now."""
+    """Return the load of the fleet now."""
     workers = registry.workers(redis)
     with redis.pipeline(transaction=False) as pipe:
         for key in (shard_key(redis, shard) for shard in range(SHARDS)):
@@ -104,7 +104,7 @@ def measure(redis: Redis) -> FleetLoad:
 
 
 def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
-    """How the runs that ended last did: status → how many of at most `most`.
+    """Return the outcomes of the runs that ended last: status → how many of at most `most`.
 
     They are known by when they expire, which is the order of their ends where all are kept equally long.
     """
@@ -118,7 +118,7 @@ def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
 
 
 def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
-    """The load of each queue that somebody serves, that something was leased of, or that `waiting` names."""
+    """Return the load of each queue that is served, has leased steps, or is in `waiting`."""
     served = [queue for worker in fleet.workers for queue in worker.queues]
     return {
         queue: _load(queue, fleet, waiting.get(queue, Waiting(0)))
@@ -127,7 +127,7 @@ def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueL
 
 
 def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
-    """The queues of the steps that have waited longest in each shard: also those that nobody serves, and no configuration here names."""
+    """Return the queues of the steps that have waited longest in each shard, also those that nobody serves and no configuration names."""
     with redis.pipeline(transaction=False) as pipe:
         for key in (shard_key(redis, shard) for shard in range(SHARDS)):
             pipe.zrange(f"{key}:ready", 0, each - 1)
@@ -145,7 +145,7 @@ def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
 
 
 def _memory(redis: Redis) -> list[dict[str, Any]]:
-    """What each Redis that takes writes says of its memory."""
+    """Return the memory section of INFO, for each Redis that takes writes."""
     if isinstance(redis, Cluster):
         return list(redis.each_node("INFO", "memory").values())
     return [redis.info("memory")]
@@ -160,7 +160,7 @@ def _sums(counts: Iterable[Mapping[str, str]]) -> dict[str, int]:
 
 
 def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Worker]) -> dict[str, int]:
-    """How many steps are leased of each queue: of that which their worker serves, if it is one; else the step is asked."""
+    """Count the leased steps of each queue: the queue that their worker serves, if it is one; else that in the step's spec."""
     served = {worker.name: worker.queues for worker in workers}
     counts: dict[str, int] = {}
     unclear: list[str] = []
@@ -176,7 +176,7 @@ def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Wo
 
 
 def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
-    """The queues of steps, each told with its run, as their specs say; a step that has just ended with its run is left out."""
+    """Return the queues in the specs of steps (run, step); a step that was just deleted with its run is left out."""
     places = [(f"{run_key(redis, run_id)}:steps", step_id) for run_id, step_id in steps]
     specs = _fields(redis, places)
     shared = [(key, spec[1:]) for (key, _), spec in zip(places, specs, strict=True) if spec and spec.startswith("=")]
@@ -204,5 +204,5 @@ def _leased(lease: str) -> tuple[str, str]:
 
 
 def _worker_of(lease: str) -> str:
-    """The name that the worker with this lease announced: an owner is that, `#pid`, `~life`, `~call`."""
+    """Return the announced name of the worker with this lease: an owner is that, `#pid`, `~start`, `~call`."""
     return owner_of(lease.split("|", 3)[2]).rpartition("#")[0]

@@ -1,4 +1,4 @@
-"""Steps that workers handed back lately, since they could not do them: for `submit status`."""
+"""Steps that workers refused lately, since they could not execute them, for `submit status`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of
 
 KEY = "refused_steps"  # sorted set: "run step: why" by Redis's clock; older ones go, and it expires
-FRESH_S = 60  # a step that is handed back comes again sooner
+FRESH_S = 60  # a refused step is sent again sooner
 MAX_KEPT = 100
 
 
 def too_old(unknown: str) -> str:
-    """Return why a worker hands back a step of which it does not know something."""
+    """Return the reason for refusing a step with unknown fields."""
     return f"this worker does not know {unknown}, so it is older than the run: upgrade it"
 
 
 def record(redis: Redis, run_id: str, step_id: str, why: str) -> None:
-    """Keep why a step was handed back, for a minute."""
+    """Record why a step was refused, for a minute."""
     key = key_of(redis, KEY)
     with redis.pipeline(transaction=False) as pipe:
         pipe.zadd(key, {f"step {step_id!r} of run {run_id}: {why}": clock.now()})
@@ -30,5 +30,5 @@ def record(redis: Redis, run_id: str, step_id: str, why: str) -> None:
 
 
 def recent(redis: Redis) -> list[str]:
-    """Return what was handed back in the last minute, the newest first."""
+    """Return the steps refused in the last minute, newest first, as text."""
     return cast("list[str]", redis.zrangebyscore(key_of(redis, KEY), clock.synchronize(redis) - FRESH_S, "+inf"))[::-1]

@@ -1,4 +1,4 @@
-"""Who works: each worker process says so every second, with the queues it serves."""
+"""The registry of workers: each worker process announces itself every second, with the queues it serves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cantata.state.redis.keys import key_of
 
 WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
 STALE_S = 5.0
-SETTLED_S = 5  # after a restart of Redis, or when another takes its place, clients need a moment to come
-MAX_CODE = 50  # modules of user code that a worker tells of
-CLOCK_OFF_S = 5.0  # a clock that is further off than this is worth a word; nothing of ours depends on it
+SETTLED_S = 5  # after a restart or a failover of Redis, clients need a moment to reconnect
+MAX_CODE = 50  # modules of user code that a worker announces
+CLOCK_OFF_S = 5.0  # a clock that is further off causes a warning; nothing here depends on it
 
 
 class Worker(Value):
-    """A worker process that is serving queues."""
+    """A worker process that serves queues."""
 
     name: str
     queues: tuple[str, ...]
@@ -41,7 +41,7 @@ class Worker(Value):
 
 
 def announce(redis: Redis, worker: Worker) -> str:
-    """Say that a worker is alive; answers who said so under the same name a moment ago, if that was another process."""
+    """Record that a worker is alive; return the other live process of the same name, or ""."""
     now = clock.synchronize(redis)
     seen = {"seen_at": now, "clock_off_s": round(clock.off_s(), 3)}
     before = cast("str | None", redis.hget(key_of(redis, WORKERS_KEY), worker.name))
@@ -54,24 +54,24 @@ def announce(redis: Redis, worker: Worker) -> str:
 
 
 def retire(redis: Redis, name: str) -> None:
-    """Say that a worker has gone."""
+    """Remove a worker that ends."""
     redis.hdel(key_of(redis, WORKERS_KEY), name)
 
 
 def workers(redis: Redis) -> list[Worker]:
-    """The workers that were alive within the last seconds."""
+    """Return the workers that were alive within the last STALE_S."""
     now = clock.synchronize(redis)
     entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
-    known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may tell more
+    known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may have more fields
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
-        with suppress(ResponseError):  # a Redis that takes no writes now still tells who works
+        with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
             redis.hdel(key_of(redis, WORKERS_KEY), *stale)
     return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
 
 
 def slots(redis: Redis) -> dict[str, int]:
-    """How many steps of each queue the fleet can do at once."""
+    """Return how many steps of each queue the fleet can execute at once."""
     counts: dict[str, int] = {}
     for worker in workers(redis):
         for queue in worker.queues:
@@ -80,38 +80,40 @@ def slots(redis: Redis) -> dict[str, int]:
 
 
 def warnings_for(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
-    """What is to be said of the fleet to someone who submits a run: these queues, if nobody serves them, odd clocks, older workers."""
+    """Return warnings for someone who submits a run: queues without workers, clocks that are off, older workers."""
     fleet = workers(redis)
     served = {queue for worker in fleet for queue in worker.queues}
-    told = [unserved(queue) for queue in queues if queue not in served]
-    return told + fleet_warnings(fleet, version)
+    found = [unserved(queue) for queue in queues if queue not in served]
+
+
+X
 
 
 def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
-    """Odd clocks, and workers older than this version: what is to be said of those who work."""
-    told = []
+    """Return warnings about clocks that are off, and about workers older than this version."""
+    found = []
     for worker in fleet:
         if abs(worker.clock_off_s) > CLOCK_OFF_S:
-            told.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
+            found.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
         if release(worker.version) < release(version):
-            told.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
-    return told
+            found.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
+    return found
 
 
 def unserved(queue: str) -> str:
-    """What to say of a queue that has no worker."""
+    """Return the message about a queue without workers."""
     return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A version as numbers, to be compared."""
+    """Return a version as numbers, for comparison."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def connected(redis: Redis, key: str) -> set[str] | None:
-    """The names that the processes of the fleet gave their connections to the node of a key; None if that proves nothing now.
+    """Return the names of the fleet's connections to the node of a key; None if they prove nothing now.
 
-    Where all connections are young, Redis has just started, or become the master: not all who live may have come yet.
+    Where all connections are young, Redis has just started, or become the master, and live processes may not have reconnected yet.
     """
     try:
         clients = redis.ask_node_of(key, "CLIENT LIST") if isinstance(redis, Cluster) else redis.client_list()

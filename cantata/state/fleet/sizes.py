@@ -1,4 +1,4 @@
-"""Estimates how much of Redis's memory is ours, by measuring a run and a session of each shard.
+"""Estimates of our share of Redis's memory, from the size of one run and one session of each shard.
 
 One round trip, whatever the number of runs; Redis works 2 to 4 ms for it, in 64 short calls.
 """
@@ -16,14 +16,14 @@ from redis import Redis
 from cantata.state.redis.keys import SHARDS, shard_key
 from cantata.state.redis.lua_scripts import Scripts
 
-EVERY_S = 15.0  # as often as Prometheus usually asks; in between the last estimate is told again
-ROUNDS = 8  # that the mean is made of, the newest: sizes differ by far
+EVERY_S = 15.0  # the usual scrape interval of Prometheus; in between the last estimate is returned
+ROUNDS = 8  # measurements in the mean: sizes differ by far
 
 _scripts = Scripts("reading")
 
 
 class Sizes:
-    """Remembers what was measured of late. Used by one thread at a time."""
+    """The latest measurements. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._runs, self._sessions = _Family(), _Family()
@@ -31,7 +31,7 @@ class Sizes:
         self._measured_at = -math.inf
 
     def estimate(self, redis: Redis) -> float | None:
-        """The bytes that all runs and sessions take, some seconds old at most. None if Redis does not permit to measure any."""
+        """Return the bytes of all runs and sessions, at most EVERY_S old; None if Redis denies measuring."""
         now = time.monotonic()
         if now - self._measured_at >= EVERY_S:
             self._known = self._measure(redis)
@@ -47,13 +47,13 @@ class Sizes:
 
 
 class _Family:
-    """The newest rounds: of each how many there are, and about how much they take together."""
+    """The latest measurements of runs, or of sessions: their number, and about how many bytes they take together."""
 
     def __init__(self) -> None:
         self._rounds = deque[tuple[int, int]](maxlen=ROUNDS)
 
     def bytes(self, shards: Sequence[Sequence[int]]) -> float:
-        """What all of them take, told of each shard how many there are and what one takes."""
+        """Return the bytes of all, from the number and the size of one in each shard."""
         count = sum(count for count, _ in shards)
         self._rounds.append((count, sum(count * size for count, size in shards)))
         counted = sum(each for each, _ in self._rounds)

@@ -1,4 +1,4 @@
-"""What a REDIS_URL says: one server, a master that Sentinels know, or a cluster."""
+"""Parsing of REDIS_URL: a single server, a master that Sentinels report, or a cluster."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ HostPort = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where runs are kept, and how to reach it."""
+    """The address of a Redis, and the options of connections to it."""
 
     kind: Literal["server", "sentinel", "cluster"]
     places: tuple[HostPort, ...] = ()
-    """The Sentinels, or nodes of the cluster; none of a single server."""
+    """The Sentinels, or nodes of the cluster; none for a single server."""
     master: str = ""
-    """What the Sentinels call the master."""
+    """The master's name at the Sentinels."""
     tls: bool = False
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What connections to Redis are to be given, in redis-py's words."""
+    """redis-py's options of connections to Redis."""
     sentinel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The same for those to the Sentinels."""
+    """redis-py's options of connections to the Sentinels."""
 
 
 def parse(url: str) -> Address:
-    """What this URL says. Raises ConfigError if it is none, or was copied with the password of an example."""
+    """Parse a URL. Raises ConfigError if it is invalid, or was copied with the password of an example."""
     try:
         address = _read(url)
     except ValueError as error:
-        raise ConfigError(f"REDIS_URL {without_password(url)!r} is no address of a Redis: {error}") from error
+        raise ConfigError(f"REDIS_URL {without_password(url)!r} is not the address of a Redis: {error}") from error
     if address.options.get("password") in PLACEHOLDERS:
-        raise ConfigError(f"the password in REDIS_URL {without_password(url)!r} is the word of the example; put your own there")
+        raise ConfigError(f"the password in REDIS_URL {without_password(url)!r} is that of the example; set your own")
     return address
 
 
@@ -59,7 +59,7 @@ def _read(url: str) -> Address:
 
 
 def redis_url(url: str) -> str:
-    """The URL in redis-py's words: Celery writes a socket as `redis+socket:///path?virtual_host=0`, redis-py as `unix:///path?db=0`."""
+    """Return the URL as redis-py writes it: Celery has `redis+socket:///path?virtual_host=0` for a socket, redis-py `unix:///path?db=0`."""
     if not url.startswith("redis+socket://"):
         return url
     parts = urlsplit(url)
@@ -70,9 +70,9 @@ def redis_url(url: str) -> str:
 
 
 def celery_url(url: str) -> str:
-    """The URL in Celery's words, which wants to be told for TLS what redis-py does anyway: to check the certificate.
+    """Return the URL as Celery writes it, which for TLS must require the check of the certificate; redis-py does that by default.
 
-    Of Sentinels it names the first: the others, and the master, Celery is told beside.
+    Of Sentinels it names the first; the others, and the master, are options.
     """
     if url.startswith("rediss://") and "ssl_cert_reqs" not in url:
         return f"{url}{'&' if urlsplit(url).query else '?'}ssl_cert_reqs=required"
@@ -86,7 +86,7 @@ def celery_url(url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """Return the URL with passwords masked."""
     before, mark, query = url.partition("?")
     head, at, places = before.rpartition("@")
     scheme, separator, login = head.partition("://")
@@ -97,7 +97,7 @@ def without_password(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Where it leads, as sentences name it: without the password, and without what is asked of connections."""
+    """Return the URL for messages: without passwords and connection options."""
     return without_password(url).partition("?")[0]
 
 
@@ -105,7 +105,7 @@ def _sentinels(url: str) -> Address:
     scheme, login, hosts, path, query = _parts(url)
     master, _, database = path.partition("/")
     if not master:
-        raise ValueError("behind the Sentinels it names their master, as in redis+sentinel://one:26379,two:26379/mymaster")
+        raise ValueError("name the master behind the Sentinels, as in redis+sentinel://one:26379,two:26379/mymaster")
     options = _options(f"{scheme}://{login}localhost/{_number(database)}{query}", "sentinel_username", "sentinel_password")
     own = {name.removeprefix("sentinel_"): options.pop(name) for name in ("sentinel_username", "sentinel_password") if name in options}
     own |= {name: value for name, value in options.items() if name.startswith("ssl_")}
@@ -116,12 +116,12 @@ def _cluster(url: str) -> Address:
     scheme, login, hosts, path, query = _parts(url)
     options = _options(f"{scheme}://{login}localhost/{_number(path)}{query}")
     if options.pop("db", 0):
-        raise ValueError("a cluster has no database but 0")
+        raise ValueError("a cluster has only database 0")
     return Address("cluster", _places(hosts, REDIS_PORT), tls=scheme == "rediss", options=options)
 
 
 def _parts(url: str) -> tuple[str, str, str, str, str]:
-    """The scheme of one of its servers, the login with its `@`, the hosts, the path, the query with its `?`."""
+    """Return the scheme of one of its servers, the login with its `@`, the hosts, the path, the query with its `?`."""
     scheme, _, rest = url.partition("://")
     before, mark, query = rest.partition("?")
     netloc, _, path = before.partition("/")
@@ -130,7 +130,7 @@ def _parts(url: str) -> tuple[str, str, str, str, str]:
 
 
 def _options(url: str, *besides: str) -> dict[str, Any]:
-    """What a URL of one server says to its connections, without host and port. Raises ValueError for what they do not know."""
+    """Return the connection options in a URL of one server, without host and port. Raises ValueError for unknown options."""
     options = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
     kind = SSLConnection if url.startswith("rediss://") else Connection
     for name in ("host", "port"):

@@ -1,4 +1,4 @@
-"""Opens Redis for coroutines."""
+"""Connections to Redis for coroutines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cantata.state.redis.connection import sentinel_options
 
 __all__ = ["Redis", "connect_async"]
 
-CONNECTIONS = 2  # one reads events, one asks for the pace of tenants
+CONNECTIONS = 2  # one reads events, one checks request rates
 
 
 class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):
-    """Connections to the master that Sentinels know; who finds none free waits for one."""
+    """Connections to the master that Sentinels report; callers wait for a free one."""
 
 
 def connect_async(url: str, *, namespace: str | None = None) -> Redis:
-    """A client for coroutines, with what `connect` took; it does not retry on its own either. A few connections serve any number."""
+    """Return a client for coroutines, with the arguments of `connect` and without retries. A few connections serve all coroutines."""
     client = _connect(url)
     client.namespace = namespace_named(namespace)  # type: ignore[attr-defined]  # read by `keys`
     return client
@@ -38,7 +38,7 @@ def _connect(url: str) -> Redis:
         "socket_timeout": 30, "retry": Retry(NoBackoff(), 0),
     }  # fmt: skip
     if address.kind == "cluster":
-        # One more try, with which it asks for the nodes anew.
+        # One retry, for which it looks up the nodes again.
         options |= {"max_connections": 1000, "retry": Retry(NoBackoff(), 1), **address.options}
         nodes = [ClusterNode(host, port) for host, port in address.places]
         return cast(Redis, AsyncCluster(startup_nodes=nodes, require_full_coverage=False, ssl=address.tls, **options))

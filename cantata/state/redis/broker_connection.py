@@ -1,4 +1,4 @@
-"""Connections for kombu, which lives with lost ones and with nothing else."""
+"""Connections for kombu, which reconnects after a lost connection and fails on any other error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cantata.state.redis.redis_errors import is_transient
 
 
 class _TransientAsLost:
-    """Counts as lost when it is refused something for a while: the disk or the memory of Redis is full, another is to be the master.
+    """A connection that counts as lost on transient errors, such as a full disk, a full memory or a failover.
 
-    A consumer of Celery's comes again when its connection is lost, and ends its whole process for any other error.
+    A Celery consumer reconnects when its connection is lost, and ends its whole process on any other error.
     """
 
     def read_response(self, *args: Any, **options: Any) -> Any:
@@ -26,5 +26,5 @@ class _TransientAsLost:
 
 
 def reconnecting(connection: type[Any]) -> type[Any]:
-    """Connections like these, which count as lost when they are refused something for a while."""
+    """Return a subclass of a connection class that counts as lost on transient errors."""
     return type(f"Reconnecting{connection.__name__}", (_TransientAsLost, connection), {})

@@ -1,4 +1,4 @@
-"""Redis's clock, as this process reckons it: the one clock that all machines share."""
+"""Redis's clock, estimated by this process: the one clock that all machines share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ahead_s = 0.0  # how far Redis's clock is ahead of this machine's
 
 
 def synchronize(redis: Redis) -> float:
-    """Ask Redis for the time; answers it in seconds, and reckons by it from now on."""
+    """Read the time of Redis, base later estimates on it, and return it in seconds."""
     global _ahead_s
     since = time.time()
     seconds, micros = redis.time()
@@ -20,10 +20,10 @@ def synchronize(redis: Redis) -> float:
 
 
 def now() -> float:
-    """The time in seconds by Redis's clock, as last learned."""
+    """Return the time in seconds by Redis's clock, as last synchronized."""
     return time.time() + _ahead_s
 
 
 def off_s() -> float:
-    """How far this machine's clock is ahead of Redis's, in seconds."""
+    """Return how far this machine's clock is ahead of Redis's, in seconds."""
     return -_ahead_s

@@ -1,4 +1,4 @@
-"""Clients of a Redis Cluster that fail with the errors of a single Redis, so that who is patient with the one is so with the other."""
+"""Clients of a Redis Cluster that raise the errors of a single Redis, so that callers retry both in the same way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from redis.exceptions import RedisClusterException, RedisError, SlotNotCoveredEr
 from cantata.state.redis.keys import key_of, namespace_of
 
 TIME = "local time = redis.call('TIME') return {tonumber(time[1]), tonumber(time[2])}"
-CLOCK_KEY = "clock"  # who asks for the time asks the node of this key: the clocks of two nodes may differ
+CLOCK_KEY = "clock"  # the time is read from the node of this key: the clocks of two nodes may differ
 
 
 class Cluster(RedisCluster):
-    """Calls the node that has the key. What a script or a transaction touches lies in one slot; other pipelines may span several."""
+    """Calls the node that has the key. The keys of a script or a transaction lie in one slot; other pipelines may span several."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Call a node, or several."""
@@ -27,7 +27,7 @@ class Cluster(RedisCluster):
             raise redis_error(error) from None
 
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> ClusterPipeline:
-        """Several calls in one round trip to each node."""
+        """Return a pipeline: several calls in one round trip to each node."""
         callbacks = dict(self.cluster_response_callbacks)
         if transaction:  # redis-py leaves their replies as they are
             node = self.get_default_node()  # type: ignore[no-untyped-call]  # as above
@@ -42,38 +42,38 @@ class Cluster(RedisCluster):
         return pipe
 
     def time(self, **options: Any) -> Any:
-        """The time of one node, the same for all who ask."""
+        """Return the time of one node, the same for all callers."""
         node = self.get_node_from_key(key_of(self, CLOCK_KEY))  # type: ignore[no-untyped-call]  # as above
         return super().time(target_nodes=node, **options)
 
     def node_of(self, key: str) -> str:
-        """The place of the node that has a key; "" if none is known to."""
+        """Return the address of the node that has a key; "" if it is unknown."""
         try:
             return str(self.get_node_from_key(key).name)  # type: ignore[no-untyped-call]  # as above
         except RedisClusterException:
             return ""
 
     def ask_node_of(self, key: str, *command: str) -> Any:
-        """What the node that has a key answers to a command without keys."""
+        """Execute a command without keys on the node that has a key."""
         return self.execute_command(*command, target_nodes=self.get_node_from_key(key))  # type: ignore[no-untyped-call]  # as above
 
     def each_node(self, *command: str) -> dict[str, Any]:
-        """What each node that takes writes answers to a command without keys, by its place."""
+        """Execute a command without keys on each node that takes writes; return the replies by address."""
         nodes = self.get_primaries()  # type: ignore[no-untyped-call]  # as above
         return {node.name: self.execute_command(*command, target_nodes=node) for node in nodes}
 
 
 class _Pipeline(ClusterPipeline):
-    """Takes two commands more than redis-py's, which go by a key."""
+    """A pipeline with two commands that redis-py's cannot route by key."""
 
     namespace: str
 
     def evalsha(self, sha: Any, numkeys: int, *keys_and_args: Any) -> Any:
-        node = self.get_node_from_key(keys_and_args[0])  # type: ignore[no-untyped-call]  # as above; else the default node, maybe away, is asked
+        node = self.get_node_from_key(keys_and_args[0])  # type: ignore[no-untyped-call]  # as above; else the default node, which may be unavailable, is called
         return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args, target_nodes=node)  # type: ignore[no-untyped-call]  # as above
 
     def time(self, **_: Any) -> Any:
-        """The time of the node that the first call before this goes to."""
+        """Read the time of the node of the first call of this pipeline."""
         before = self._execution_strategy.command_queue
         return self.execute_command("EVAL", TIME, 1, before[0].args[1] if before else key_of(self, CLOCK_KEY))  # type: ignore[no-untyped-call]  # as above
 
@@ -95,8 +95,8 @@ class AsyncCluster(AsyncRedisCluster):
             raise redis_error(error) from None
 
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> AsyncClusterPipeline:
-        """Several calls in one round trip to each node."""
-        return _AsyncPipeline(self, transaction)  # type: ignore[abstract]  # what it takes for that is set when it is made
+        """Return a pipeline: several calls in one round trip to each node."""
+        return _AsyncPipeline(self, transaction)  # type: ignore[abstract]  # it is concrete once it is made
 
 
 class _AsyncPipeline(AsyncClusterPipeline):
@@ -108,7 +108,7 @@ class _AsyncPipeline(AsyncClusterPipeline):
 
 
 def redis_error(error: RedisClusterException) -> Exception:
-    """The error of a node that made the cluster's client give up, or that none is reached; the error itself if we called it wrongly."""
+    """Return the node's error behind one of the cluster's client, a connection error if no node is reached, else the error itself."""
     behind = error.__cause__ or error.__context__
     if isinstance(behind, RedisClusterException):
         return redis_error(behind)

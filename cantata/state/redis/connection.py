@@ -1,4 +1,4 @@
-"""Opens Redis and says whether it can be trusted with runs."""
+"""Connections to Redis, and a check that it is fit to store runs."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from cantata.state.redis.cluster import Cluster, redis_error
 from cantata.state.redis.redis_errors import reason
 
 __all__ = [
-    "Redis", "RedisFailure", "RedisRefusal", "CheckResult", "check", "connect", "master_connection", "reason", "redis_url", "sentinel_options",
-    "sentinel_pool", "shown", "without_password",
+    "CheckResult", "Redis", "RedisFailure", "RedisRefusal", "check", "connect", "master_connection", "reason", "redis_url",
+    "sentinel_options", "sentinel_pool", "shown", "without_password",
 ]  # fmt: skip
 
-UnixDomainSocketConnection.port = 0  # type: ignore[attr-defined]  # redis-py 8.1 asks one that breaks for it, and fails since there is none
+UnixDomainSocketConnection.port = 0  # type: ignore[attr-defined]  # redis-py 8.1 reads it from a broken connection, and fails if there is none
 
 RedisFailure = RedisError
-"""Whatever Redis may raise, for those who only log it."""
+"""The base of all errors of Redis, for callers that only log them."""
 
 RedisRefusal = ResponseError
-"""What Redis answers to a command that it does not do."""
+"""The error reply of Redis to a command."""
 
 OLDEST_REDIS = 7  # XADD with `0-*` ids
-CHILD_PATIENCE_S = 30.0  # a worker's child that begins while a cluster is away waits for it
+CHILD_PATIENCE_S = 30.0  # a worker's child that starts while a cluster is unavailable waits for it
 AGAIN_S = 0.5
 SENTINEL_TIMES: Mapping[str, Any] = {"socket_connect_timeout": 0.5, "socket_timeout": 1.0}
-"""A Sentinel that lies on a lost host must not keep us from asking the next."""
+"""Short timeouts: a Sentinel on a lost host must not delay the call of the next."""
 
 
 def connect(url: str, *, owner: str = "", single: bool = False, namespace: str | None = None) -> Redis:
-    """A client for this URL; it does not retry on its own, since what may be told twice is the ledger's to know.
+    """Return a client for this URL. It does not retry, since only the ledger knows which calls may be repeated.
 
     It reads and writes the keys of `namespace`, or of CANTATA_NAMESPACE. The connections of an `owner` of leases are named after it.
 
     With `single` it keeps one connection instead of a pool, for a process that does one thing at a time: 15 % less work a call (py-spy);
-    it has a pool all the same if it begins while Redis is away. A cluster is asked for its nodes at once, by such a process with patience.
-    Raises ConfigError if the URL or the namespace is none, UnavailableError if no node of a cluster answers.
+    it has a pool all the same if it starts while Redis is unavailable. The nodes of a cluster are looked up at once; with `single`, for up
+    to CHILD_PATIENCE_S. Raises ConfigError if the URL or the namespace is invalid, UnavailableError if no node of a cluster answers.
     """
     space = namespace_named(namespace)
     client = _connect(url, name=f"{space}:{owner}" if owner else "cantata", single=single)
@@ -77,7 +77,7 @@ def _connect(url: str, *, name: str, single: bool) -> Redis:
 
 
 class _AsksSentinels:
-    """Asks Sentinels for the master whenever it connects anew; redis-py's own does so only where a pool hands it out."""
+    """Looks up the master at the Sentinels whenever it reconnects; redis-py's own does so only when a pool hands it out."""
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if not self._sock:  # type: ignore[attr-defined]  # of a connection
@@ -94,18 +94,18 @@ class _MasterConnectionTls(_AsksSentinels, SentinelManagedSSLConnection):
 
 
 def sentinel_pool(address: Address, options: Mapping[str, Any]) -> SentinelConnectionPool:
-    """Connections to the master that these Sentinels know; they are asked anew for each that is made."""
+    """Return a pool of connections to the master, which is looked up at the Sentinels for each new connection."""
     asked = Sentinel(list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": _never_again()})  # type: ignore[no-untyped-call]  # redis-py says nothing of it
     return SentinelConnectionPool(address.master, asked, **options)  # type: ignore[no-untyped-call]  # as above
 
 
 def sentinel_options(address: Address) -> dict[str, Any]:
-    """What connections to the Sentinels are given."""
+    """Return the options of connections to the Sentinels."""
     return {**SENTINEL_TIMES, **address.sentinel_options} | ({"ssl": True} if address.tls else {})
 
 
 def master_connection(address: Address) -> type[SentinelManagedConnection]:
-    """How the master is connected to."""
+    """Return the class of connections to the master."""
     return _MasterConnectionTls if address.tls else _MasterConnection
 
 
@@ -113,7 +113,7 @@ def _connect_cluster(address: Address, options: Mapping[str, Any], url: str, *, 
     nodes = [ClusterNode(*place) for place in address.places]  # type: ignore[no-untyped-call]  # redis-py says nothing of it
     give_up = time.monotonic() + patience_s
     while True:
-        try:  # what is not covered the nodes say themselves, and are waited for
+        try:  # without full coverage the nodes themselves report uncovered slots, and calls are retried
             return cast(Redis, Cluster(startup_nodes=nodes, require_full_coverage=False, ssl=address.tls, **options))
         except (RedisError, RedisClusterException) as error:
             failure = redis_error(error) if isinstance(error, RedisClusterException) else error
@@ -128,29 +128,29 @@ def _never_again() -> Retry:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What is known of a Redis before runs are given to it."""
+    """The result of a check of Redis."""
 
     warnings: tuple[str, ...] = ()
 
 
 def check(client: Redis, *, url: str = "") -> CheckResult:
-    """Ask a Redis, or each node of a cluster that takes writes, whether it keeps what it is told.
+    """Check the settings of a Redis, or of each node of a cluster that takes writes.
 
-    Raises UnavailableError if it cannot be reached, is a replica, is too old, or may evict keys of runs under way.
+    Raises UnavailableError if it cannot be reached, is a replica, is too old, or may evict keys of open runs.
     """
     place = shown(url)
     try:
-        told = client.each_node("INFO") if isinstance(client, Cluster) else {place: client.info()}
+        infos = client.each_node("INFO") if isinstance(client, Cluster) else {place: client.info()}
     except RedisError as error:
         raise UnavailableError(reason(error, place)) from error
     warnings: list[str] = []
-    for node, info in told.items():
+    for node, info in infos.items():
         warnings += _server_warnings(info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster))
     return CheckResult(tuple(warnings))
 
 
 def _server_warnings(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str]:
-    """What is to be said of a server that can be used. Raises UnavailableError of one that cannot."""
+    """Return warnings about a server that can be used. Raises UnavailableError for one that cannot."""
     if int(str(info["redis_version"]).split(".")[0]) < OLDEST_REDIS:
         raise UnavailableError(f"{redis} is version {info['redis_version']}; {OLDEST_REDIS}.0 or newer is needed")
     if is_alone and info.get("cluster_enabled"):

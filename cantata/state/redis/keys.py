@@ -1,6 +1,6 @@
-"""Names the keys of a namespace; `lua/lib.lua` lists those of runs.
+"""Names of the keys of a namespace; `lua/lib.lua` lists those of runs.
 
-A client of Redis belongs to one namespace, which `connect` gives it. So several installations can share one Redis.
+A client of Redis belongs to one namespace, which `connect` sets, so several installations can share one Redis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cantata.settings import DEFAULT_NAMESPACE
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
 
 RUN_PARTS = ("", ":steps", ":state", ":edges", ":out", ":info", ":given", ":names", ":expansions", ":blobs", ":log", ":closed")
-"""The keys that a run may have when it ends, but for its logs, to which lines may come later."""
+"""The keys that a run may have when it ends, except its logs, which may still get lines."""
 
 
 def namespace_of(redis: object) -> str:
@@ -27,17 +27,17 @@ def key_of(redis: object, name: str) -> str:
 
 
 def shard_of(run_id: str) -> int:
-    """The shard a run lives in."""
+    """Return the shard of a run."""
     return crc32(run_id.encode()) % SHARDS
 
 
 def shard_key(redis: object, shard: int) -> str:
-    """The prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
+    """Return the prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
     return key_of(redis, f"{{{shard}}}")
 
 
 def run_key(redis: object, run_id: str) -> str:
-    """The prefix of a run's keys."""
+    """Return the prefix of a run's keys."""
     return f"{shard_key(redis, shard_of(run_id))}:run:{run_id}"
 
 
@@ -47,5 +47,5 @@ def definitions_digest(text: str) -> str:
 
 
 def definitions_key(redis: object, shard: int, digest: str) -> str:
-    """Where a shard keeps definitions by content, for as long as a run needs them."""
+    """Return the key of definitions in a shard, which are stored by content for as long as a run needs them."""
     return f"{shard_key(redis, shard)}:definitions:{digest}"

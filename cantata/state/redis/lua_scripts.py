@@ -1,4 +1,4 @@
-"""The Lua scripts. All are read when this module is imported: a long-lived process must not meet those of a version installed over it."""
+"""The Lua scripts, read on import: a long-lived process must not load those of a version installed over its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 TEXTS = {file.name.removesuffix(".lua"): file.read_text() for file in (files("cantata.state") / "lua").iterdir()}
 """Each file of `lua/` by its name."""
 PRELUDES = {"commit": ("lib", "expand")}
-"""Of a script without a family, if it is not `lib` alone."""
+"""Preludes of the ledger's scripts, where it is not `lib` alone."""
 
 
 def sha_of(text: str) -> str:
@@ -52,7 +52,7 @@ class Scripts:
     def call_each(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]], *, at_once: int = 1000) -> list[Any]:
         """Call a script with each key and its arguments.
 
-        So many calls go `at_once`, in one round trip; meanwhile a server turns to nobody else.
+        `at_once` calls go in one round trip, during which a server serves no other client.
         """
         parts = [calls[start : start + at_once] for start in range(0, len(calls), at_once)]
         return [reply for part in parts for reply in self._call_all(redis, name, part)]

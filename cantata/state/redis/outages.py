@@ -1,4 +1,4 @@
-"""Tells of a Redis that cannot be used: at once, then every few seconds, however often it is tried meanwhile."""
+"""Warnings about a Redis that cannot be used: at once, then every few seconds, however often a call fails meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _warned_at: dict[tuple[str, str], float] = {}
 
 
 def warn(log: Any, event: str, failure: Exception, **fields: object) -> None:
-    """Warn, unless this process said the same a moment ago."""
+    """Log a warning, unless this process logged the same one less than EVERY_S ago."""
     error = reason(failure) if isinstance(failure, RedisError) else str(failure)
     now = time.monotonic()
     if now - _warned_at.get((event, error), -EVERY_S) < EVERY_S:

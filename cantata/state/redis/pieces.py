@@ -1,6 +1,6 @@
-"""Reads large hashes and streams in pieces: each keeps Redis from other clients for a fraction of a millisecond.
+"""Reads of large hashes and streams in pieces, each of which occupies Redis for a fraction of a millisecond.
 
-Between two pieces others may write. A field that is there all the time is read; one that comes or goes meanwhile may be.
+Others may write between two pieces. A field that exists all the time is read; one that is added or deleted meanwhile may be.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WithRetries = Callable[[Callable[[], Any]], Any]
 
 
 def scan(redis: Redis, with_retries: WithRetries, key: str, *, match: str | None = None, limit: int | None = None) -> dict[str, str]:
-    """All fields of a hash, or those that match a pattern. With `limit` it stops once it has so many, with up to a piece more."""
+    """Return all fields of a hash, or those that match a pattern. With `limit`, stop after so many, with up to a piece more."""
     found: dict[str, str] = {}
     cursor = 0
     while True:
@@ -31,7 +31,7 @@ def scan(redis: Redis, with_retries: WithRetries, key: str, *, match: str | None
 
 
 def fields(redis: Redis, with_retries: WithRetries, key: str, names: Sequence[str], piece: int) -> list[str | None]:
-    """Fields of a hash, in order."""
+    """Return fields of a hash, in order."""
     found: list[str | None] = []
     for start in range(0, len(names), piece):
         found += cast("list[str | None]", with_retries(partial(redis.hmget, key, list(names[start : start + piece]))))
@@ -39,7 +39,7 @@ def fields(redis: Redis, with_retries: WithRetries, key: str, names: Sequence[st
 
 
 def events(redis: Redis, with_retries: WithRetries, key: str) -> Iterator[dict[str, str]]:
-    """The entries of a stream, oldest first."""
+    """Yield the entries of a stream, oldest first."""
     after = "-"
     while True:
         part = cast("list[tuple[str, dict[str, str]]]", with_retries(partial(redis.xrange, key, min=after, count=EVENTS_PIECE)))

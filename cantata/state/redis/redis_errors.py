@@ -1,4 +1,4 @@
-"""Says in one sentence why a Redis cannot be used, and what to do about it."""
+"""Errors of Redis: which are transient, and a sentence for each that says what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterError, TryAgainError, AskError)
-"""Raised while Redis is not there or takes no writes, a refused password among them: it may be right again in a moment."""
+"""Raised while Redis is unavailable or takes no writes, or refuses a password, which may be corrected meanwhile."""
 TRANSIENT_PREFIXES = ("OOM", "LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED")
 
 WRONG_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
@@ -34,15 +34,15 @@ FULL = "Redis is full (maxmemory): raise its maxmemory or shorten the retention 
 
 
 class Unconfirmed(RedisConnectionError):
-    """Redis took something, but too few replicas have it yet."""
+    """Redis made a change, but too few replicas have it yet."""
 
 
 MESSAGES_BY_CLASS: dict[type[Exception], str] = {
-    MasterNotFoundError: "{redis} has no master that a Sentinel that answers knows to be up ({text}); look at what they say",
-    Unconfirmed: "{redis} took it, but {text} (CANTATA_WAIT_REPLICAS); start replicas, or ask again with the same idempotency key",
+    MasterNotFoundError: "{redis} has no master that its Sentinels report as up ({text}); check the Sentinels",
+    Unconfirmed: "{redis} made the change, but {text} (CANTATA_WAIT_REPLICAS); start replicas, or repeat with the same idempotency key",
     AuthenticationError: "{redis} refuses the user or the password; set them in REDIS_URL",
-    NoPermissionError: "{redis} does not permit what is needed ({text}); deploy/redis/users.acl says what is",
-    InvalidResponse: "what answers at {place} is no Redis ({text}); mend REDIS_URL",
+    NoPermissionError: "{redis} denies a command that is needed ({text}); deploy/redis/users.acl lists them",
+    InvalidResponse: "the server at {place} is not a Redis ({text}); correct REDIS_URL",
     MovedError: "{redis} is a node of a Redis Cluster; name it with redis+cluster:// in REDIS_URL",
     ClusterDownError: "{redis} is a cluster in which nodes are missing ({text}); start them",
     OutOfMemoryError: FULL,
@@ -54,20 +54,20 @@ MESSAGES_BY_CODE = {
     "MISCONF": "Redis cannot write to its disk and refuses writes; free the disk it writes to",
     "NOREPLICAS": "{redis} has fewer replicas than its min-replicas-to-write asks for, and refuses writes; start them",
 }
-CODE = re.compile(r"(?:^|: ?-?)([A-Z]{2,}) ")  # before its words; Redis says before it in which script, redis-py in which command of many
+CODE = re.compile(r"(?:^|: ?-?)([A-Z]{2,}) ")  # Redis puts the script before it, redis-py the command of a pipeline
 MESSAGES_BY_TEXT = {
     "DB index is out of range": "{redis} has no database of this number; name another in REDIS_URL, or raise its setting 'databases'",
-    "cluster support disabled": "{redis} is no Redis Cluster; name it with redis:// in REDIS_URL",
+    "cluster support disabled": "{redis} is not a Redis Cluster; name it with redis:// in REDIS_URL",
 }
 
 
 def is_transient(error: RedisError) -> bool:
-    """Whether what Redis refused now it may do soon."""
+    """Return whether the call may succeed if it is repeated soon."""
     return isinstance(error, UNAVAILABLE) or str(error).startswith(TRANSIENT_PREFIXES)
 
 
 def reason(failure: BaseException, place: str = "") -> str:
-    """What is wrong with the Redis at this place, which is shown as it is given."""
+    """Return a sentence for what is wrong with the Redis at this address, and what to do."""
     redis = f"Redis at {place}" if place else "Redis"
     for error in _chain(failure):
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # those break off
@@ -78,13 +78,15 @@ def reason(failure: BaseException, place: str = "") -> str:
         if (found := _of_text(str(error))) is not None:
             return found.format(redis=redis)
     if place.startswith("rediss") and any(isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)):
-        return f"{redis} cannot be asked, since a file for TLS cannot be read; mend ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
+        return (
+            f"{redis} cannot be reached, since a TLS file cannot be read; correct ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
+        )
     hint = CLIENT_CERTIFICATE_HINT if place.startswith("rediss") and "closed" in str(failure) else ""
-    return f"{redis} cannot be reached ({_short(failure)}); start it or mend REDIS_URL{hint}"
+    return f"{redis} cannot be reached ({_short(failure)}); start it or correct REDIS_URL{hint}"
 
 
 def _chain(failure: BaseException | None) -> Iterator[BaseException]:
-    """The error and those behind it."""
+    """Yield an error and its causes."""
     seen: list[BaseException] = []
     while failure is not None and failure not in seen:
         yield failure
@@ -93,25 +95,27 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
 
 
 def _of_text(text: str) -> str | None:
-    """The sentence for what Redis said; None if it is nothing we know."""
+    """Return the sentence for an error message of Redis; None if it is unknown."""
     codes = (MESSAGES_BY_CODE[code] for code in CODE.findall(text) if code in MESSAGES_BY_CODE)
     return next(codes, None) or next((sentence for part, sentence in MESSAGES_BY_TEXT.items() if part in text), None)
 
 
 def _short(error: BaseException) -> str:
-    """What an error says, on one line and without the errors that it lists."""
+    """Return an error's message on one line, without the errors that it lists."""
     return " ".join(str(error).partition(" : ")[0].split()).rstrip(".")
 
 
 def _of_tls(error: ssl.SSLError, redis: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        told = error.verify_message.rstrip(".")
+        detail = error.verify_message.rstrip(".")
         if error.verify_code in WRONG_NAME:
-            return f"the certificate of {redis} is not for this name ({told}); use a name in REDIS_URL that it is for"
+            return f"the certificate of {redis} is not for this name ({detail}); use a name in REDIS_URL that it is for"
         if error.verify_code == EXPIRED:
             return f"the certificate of {redis} has expired; renew it"
-        return f"the certificate of {redis} is signed by nobody trusted here ({told}); name its authority with ?ssl_ca_certs= in REDIS_URL"
-    told = (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
-    if "alert" in told or "certificate required" in told:
-        return f"{redis} refuses this client's certificate ({told}); name one with ?ssl_certfile= and &ssl_keyfile= in REDIS_URL"
-    return f"{redis} does not answer in TLS ({told}); name it with redis:// in REDIS_URL if it speaks none"
+        return (
+            f"the certificate of {redis} is signed by nobody trusted here ({detail}); name its authority with ?ssl_ca_certs= in REDIS_URL"
+        )
+    detail = (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
+    if "alert" in detail or "certificate required" in detail:
+        return f"{redis} refuses this client's certificate ({detail}); name one with ?ssl_certfile= and &ssl_keyfile= in REDIS_URL"
+    return f"{redis} does not answer in TLS ({detail}); name it with redis:// in REDIS_URL if it speaks none"

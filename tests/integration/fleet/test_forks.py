@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_told_before_anything_runs(client: EmbeddedClient, 
 
     for from_step, changes, message in (
         ("anne", {}, "has no step 'anne'; did you mean 'ann'"),
-        ("ann", {"input.x": 1}, "of a turn what can is 'input', its text"),
+        ("ann", {"input.x": 1}, "of a turn only 'input', its text, can"),
         ("ann", {"input": 1}, "the input of a turn is a text, not 1"),
         ("ann", {"input": " "}, "the text is empty"),
     ):

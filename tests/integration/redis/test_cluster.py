@@ -78,5 +78,5 @@ def test_a_cluster_needs_a_broker_and_has_no_replicas_to_wait_for(workers: Fleet
     said = workers.submit("worker", "tools", CANTATA_BROKER_URL="")
     assert said.returncode == 2
     assert said.stderr.strip() == (
-        "a Redis Cluster carries no messages of Celery: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
+        "Celery cannot use a Redis Cluster as its broker: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
     )

@@ -55,7 +55,7 @@ def web() -> Iterator[str]:
         (":wrong@", 0, "refuses the user or the password; set them in REDIS_URL"),
         ("bob:secret@", 0, "refuses the user or the password; set them in REDIS_URL"),
         (":secret@", 9, "has no database of this number; name another in REDIS_URL, or raise its setting 'databases'"),
-        ("eve:x@", 0, "has no permissions to run the 'info' command); deploy/redis/users.acl says what is"),
+        ("eve:x@", 0, "has no permissions to run the 'info' command); deploy/redis/users.acl lists them"),
     ],
 )
 def test_a_redis_that_refuses_a_client_is_told_why(server: Server, login: str, database: int, said: str) -> None:
@@ -68,21 +68,21 @@ def test_a_redis_that_refuses_a_client_is_told_why(server: Server, login: str, d
 
 
 def test_what_is_no_redis_is_told(web: str) -> None:
-    assert f"what answers at redis://{web}/0 is no Redis (Protocol error" in fault_of(f"redis://{web}/0")
+    assert f"the server at redis://{web}/0 is not a Redis (Protocol error" in fault_of(f"redis://{web}/0")
 
 
 def test_a_cluster_and_a_single_redis_are_told_from_each_other(server: Server, clustered: Clustered) -> None:
     node = clustered.nodes[1].place
 
     assert f"Redis at redis://{node}/0 is a node of a Redis Cluster; name it with redis+cluster://" in fault_of(f"redis://{node}/0")
-    assert "is no Redis Cluster; name it with redis:// in REDIS_URL" in fault_of(f"redis+cluster://:secret@{server.place}")
+    assert "is not a Redis Cluster; name it with redis:// in REDIS_URL" in fault_of(f"redis+cluster://:secret@{server.place}")
     assert "refuses the user or the password" in fault_of(f"redis+cluster://{server.place}")
 
 
 def test_sentinels_without_a_master_and_those_that_are_none_are_told(sentinel: Server, server: Server) -> None:
     away = f"{HERE}:{free_port()}"
 
-    assert "has no master that a Sentinel that answers knows to be up (No master found for 'main')" in fault_of(
+    assert "has no master that its Sentinels report as up (No master found for 'main')" in fault_of(
         f"redis+sentinel://{sentinel.place}/main"
     )
     assert "(No master found for 'other')" in fault_of(f"redis+sentinel://{sentinel.place}/other")

@@ -42,7 +42,7 @@ def test_a_run_is_accepted_when_replicas_have_it_if_they_are_waited_for(watched:
         assert replica.redis.hget(run_key(None, "waited-for"), "status") == "accepted"
 
         impatient = Ledger(redis, replicas=2, patience_s=3.0)
-        with pytest.raises(UnavailableError, match=r"Redis took it, but 1 of 2 replicas have it \(CANTATA_WAIT_REPLICAS\)"):
+        with pytest.raises(UnavailableError, match=r"Redis made the change, but 1 of 2 replicas have it \(CANTATA_WAIT_REPLICAS\)"):
             accept(impatient, "not-confirmed")
     watched.master.redis.flushdb()
 

@@ -48,7 +48,7 @@ def test_a_cluster_is_several_places() -> None:
         ("redis+sentinel://one:1", "it names their master"),
         ("redis+sentinel://one:1/main/x", "a database is a number, not 'x'"),
         ("redis+sentinel:///main", "it names no host"),
-        ("redis+cluster://one/3", "a cluster has no database but 0"),
+        ("redis+cluster://one/3", "a cluster has only database 0"),
         ("redis+cluster://one:port", "Port could not be cast"),
         ("rediss://host/0?ssl_ca_cert=/typo.pem", "unexpected keyword argument 'ssl_ca_cert'"),
         ("redis://host/0?ssl_ca_certs=/no-tls.pem", "unexpected keyword argument 'ssl_ca_certs'"),
@@ -96,5 +96,5 @@ def test_a_cluster_needs_a_broker_beside_it() -> None:
 
 @pytest.mark.parametrize("url", ["redis://:CHANGE-ME@redis:6379/0", "redis+sentinel://cantata:PASSWORD@one:26379/main"])
 def test_the_password_of_an_example_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="is the word of the example; put your own there"):
+    with pytest.raises(ConfigError, match="is that of the example; set your own"):
         parse(url)

@@ -31,7 +31,7 @@ def test_a_password_is_never_shown() -> None:
 
 
 def test_what_is_no_address_is_told_in_a_sentence_without_the_password() -> None:
-    with pytest.raises(ConfigError, match="is no address of a Redis") as caught:
+    with pytest.raises(ConfigError, match="is not the address of a Redis") as caught:
         connect("http://u:secret@host")
 
     assert "secret" not in str(caught.value)
