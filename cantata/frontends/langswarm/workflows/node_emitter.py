@@ -65,8 +65,8 @@ class NodeEmitter:
             self._emit(step)
         entry = self._entry()
         if not self._answers:
-            for step, held in self._last():
-                self._answer(step.id, step.value, held)
+            for step, conditions in self._last():
+                self._answer(step.id, step.value, conditions)
         answers = {name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})" for name, given in self._answers.items()}
         nodes = [ChainNode.model_validate(fields) for fields in (*self._nodes.values(), *self.bodies)]
         return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, timeout_s=timeout_s)
@@ -84,8 +84,8 @@ class NodeEmitter:
         leading = {needed for needs in self.order.waits_for.values() for needed in needs}
         for step in self.steps.values():
             if not (self.order.after[step.id] or self.order.passed.get(step.id) or step.id in leading):
-                text_value = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
-                yield from ((each, held) for held in _ends(step.routes, ()) for each in text_value)
+                sources = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
+                yield from ((each, conditions) for conditions in _ends(step.routes, ()) for each in sources)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -147,30 +147,30 @@ class NodeEmitter:
 
     # --- where its output goes ------------------------------------------------------------------------------------------
 
-    def _targets(self, step: StepNode, routes: Sequence[Route], held: tuple[str, ...]) -> list[str]:
+    def _targets(self, step: StepNode, routes: Sequence[Route], conditions: tuple[str, ...]) -> list[str]:
         """Return the nodes that routes lead to, and create missing ones; `held` are the conditions on the way to them."""
         found: list[str] = []
         for route in routes:
             match route:
                 case ToUser():
-                    self._answer(step.id, step.value, held)
+                    self._answer(step.id, step.value, conditions)
                 case ToStep(target):
                     found.append(self._enter(target))
                 case Invoke():
                     found.append(self._invoked(step, route))
                 case ChoiceRoute():
-                    found += self._choice(step, route, held)
+                    found += self._choice(step, route, conditions)
         return list(dict.fromkeys(found))
 
-    def _choice(self, step: StepNode, choice: ChoiceRoute, held: tuple[str, ...]) -> list[str]:
+    def _choice(self, step: StepNode, choice: ChoiceRoute, conditions: tuple[str, ...]) -> list[str]:
         """Return the first of the branches that test one case after the other."""
         made: list[tuple[str, list[str]]] = []
-        for held_too, routes in choice.ways[:-1]:
+        for condition, routes in choice.ways[:-1]:
             node = self._free(f"{step.node}.if")
             self._nodes[node] = {}  # it comes before the nodes of inner choices
-            made.append((node, self._targets(step, routes, (*held, held_too))))
-        held_too, routes = choice.ways[-1]
-        entry = self._targets(step, routes, (*held, held_too))
+            made.append((node, self._targets(step, routes, (*conditions, condition))))
+        condition, routes = choice.ways[-1]
+        entry = self._targets(step, routes, (*conditions, condition))
         for (node, then), (test, _) in zip(reversed(made), reversed(choice.cases), strict=True):
             if then or entry:
                 sides: Fields = {"true_node": _one(then), "false_node": _one(entry)}
@@ -190,9 +190,9 @@ class NodeEmitter:
             self._nodes[node]["on_error"] = "skip"
         return node
 
-    def _answer(self, name: str, value: str, held: tuple[str, ...]) -> None:
+    def _answer(self, name: str, value: str, conditions: tuple[str, ...]) -> None:
         """Add a value to the answers, on the conditions of the way to it."""
-        self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(held)}] | [0])" if held else value)
+        self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(conditions)}] | [0])" if conditions else value)
 
     def _all_of(self, name: str, targets: Sequence[str]) -> str:
         """Return a node that leads to all of these: the only one, or a new branch."""
@@ -211,14 +211,14 @@ class NodeEmitter:
         return free
 
 
-def _ends(routes: Sequence[Route], held: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _ends(routes: Sequence[Route], conditions: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the conditions under which routes lead nowhere."""
     match routes:
         case ():
-            yield held
+            yield conditions
         case (ChoiceRoute() as choice,):
             for test, inner in choice.ways:
-                yield from _ends(inner, (*held, test))
+                yield from _ends(inner, (*conditions, test))
 
 
 def _one(nodes: Sequence[str]) -> JsonValue:
