@@ -86,8 +86,8 @@ def equals(left: str, constant: JsonValue) -> str:
     if isinstance(constant, int | float):
         return f"to_number({left}) == {literal(constant)}"
     same = f"{left} == {literal(constant)}"
-    text_value = _parsed_constant(constant)
-    return same if text_value is None else f"({same} || {left} == {literal(text_value)})"
+    constant = _parsed_constant(constant)
+    return same if constant is None else f"({same} || {left} == {literal(constant)})"
 
 
 def contains(whole: str, part: str) -> str:
@@ -291,8 +291,8 @@ def _same(left: _Value, right: _Value) -> str:
     if left.is_constant:
         return equals(right.expression, left.constant)
     one, other = left.expression, right.expression
-    text_value = f"contains({literal(['number', 'boolean'])}, type({one})) || contains({literal(['number', 'boolean'])}, type({other}))"
-    return f"({one} == {other} || (({text_value}) && to_string({one}) == to_string({other})))"
+    constant = f"contains({literal(['number', 'boolean'])}, type({one})) || contains({literal(['number', 'boolean'])}, type({other}))"
+    return f"({one} == {other} || (({constant}) && to_string({one}) == to_string({other})))"
 
 
 def _as_text(value: _Value, other: _Value) -> _Value:
@@ -304,8 +304,8 @@ def _as_text(value: _Value, other: _Value) -> _Value:
 def _ordered(value: _Value, other: _Value) -> str:
     """Return an operand of `<` and the like: a number, unless the other operand is a text without a numeral."""
     if value.is_constant:
-        text_value = _parsed_constant(value.constant)
-        return value.expression if text_value is None or isinstance(text_value, bool) else literal(text_value)
+        constant = _parsed_constant(value.constant)
+        return value.expression if constant is None or isinstance(constant, bool) else literal(constant)
     is_text = other.is_constant and isinstance(other.constant, str) and _NUMBER.fullmatch(other.constant) is None
     return value.expression if is_text else f"to_number({value.expression})"
 
