@@ -116,9 +116,9 @@ class AgentReader:
         settings = part.at("settings")
         if settings.value is not None and not isinstance(settings.value, dict):
             settings.fault("expected a mapping")
-        places = (part, settings, part.at("metadata"))
-        function, command = _in(places, "function"), _in(places, "command")
-        url = _in(places, "url", "mcp_url")
+        locations = (part, settings, part.at("metadata"))
+        function, command = _in(locations, "function"), _in(locations, "command")
+        url = _in(locations, "url", "mcp_url")
         if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
             part.at("pattern").fault("expected 'direct' or 'hybrid'; tools have no workflows of their own and are called by their methods")
         if part.has("local_mode") and part.at("local_mode").boolean() != (url is None):
@@ -132,7 +132,7 @@ class AgentReader:
             self._function(name, function, part)
         elif command or url:
             part.check_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which describes its own tools")
-            self._server(name, command, url, places, part)
+            self._server(name, command, url, locations, part)
         else:
             part.check_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
             self._methods(name, part)
@@ -164,15 +164,15 @@ class AgentReader:
         self._symbols.methods[name] = found
 
     def _server(
-        self, name: str, command: ConfigPart | None, url: ConfigPart | None, places: Sequence[ConfigPart], part: ConfigPart
+        self, name: str, command: ConfigPart | None, url: ConfigPart | None, locations: Sequence[ConfigPart], part: ConfigPart
     ) -> None:
         known: dict[str, object] = {}
         if url:
             known["url"] = self._resolved(url)
         if command:
-            arguments = _in(places, "args")
+            arguments = _in(locations, "args")
             known["command"] = [self._resolved(item) for item in [*command.items(), *(arguments.items() if arguments else [])]]
-        env, headers, timeout = (_in(places, key) for key in ("env", "headers", "timeout"))
+        env, headers, timeout = (_in(locations, key) for key in ("env", "headers", "timeout"))
         if env:
             known["env"] = [self._variable(key, item) for key, item in _named(env)]
         if headers:
@@ -269,8 +269,8 @@ def _refuse_variables(part: ConfigPart) -> None:
         _refuse_variables(part.at(key))
 
 
-def _in(places: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
-    return next((found for location in places if (found := location.first(*keys))), None)
+def _in(locations: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
+    return next((found for location in locations if (found := location.first(*keys))), None)
 
 
 def read_memory_flag(part: ConfigPart, symbols: SymbolTable) -> bool:

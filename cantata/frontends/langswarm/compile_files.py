@@ -71,17 +71,17 @@ def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment
     workflows = list(_workflows(sources))
     symbols.workflows |= {name: read_inputs(part) for name, part in workflows}
     chains: dict[str, Chain] = {}
-    places: dict[str, Mapping[str, ConfigPart]] = {}
+    locations: dict[str, Mapping[str, ConfigPart]] = {}
     for name, part in workflows:
         unfolded = _unfolded(part, symbols)
-        chain, places[name] = compile_workflow(name, unfolded, symbols) if unfolded else (None, {})
+        chain, locations[name] = compile_workflow(name, unfolded, symbols) if unfolded else (None, {})
         if chain is not None:
             chains[name] = chain
     _check_names(symbols, workflows)
     if sources.faults:
         raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
     definitions = Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools, chains=chains)
-    return CompiledFiles(definitions, tuple(dict.fromkeys([*sources.ignored_blocks, *symbols.ignored_blocks])), places)
+    return CompiledFiles(definitions, tuple(dict.fromkeys([*sources.ignored_blocks, *symbols.ignored_blocks])), locations)
 
 
 def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:

@@ -37,7 +37,7 @@ def compile_workflow(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple
     compiler = _Compiler(name, part, symbols)
     before = len(part.faults)
     chain = compiler.compile()
-    return (chain if len(part.faults) == before else None), compiler.places
+    return (chain if len(part.faults) == before else None), compiler.locations
 
 
 class _Compiler:
@@ -63,7 +63,7 @@ class _Compiler:
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             symbols.ignored_blocks.append("settings")
-        self.places = {step.node: step.part for step in self._steps.values()}
+        self.locations = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:
         """Return the chain; None, or not valid, if there are faults."""
