@@ -117,8 +117,8 @@ class AgentReader:
         if settings.value is not None and not isinstance(settings.value, dict):
             settings.fault("expected a mapping")
         locations = (part, settings, part.at("metadata"))
-        function, command = _in(locations, "function"), _in(locations, "command")
-        url = _in(locations, "url", "mcp_url")
+        function, command = _first_in(locations, "function"), _first_in(locations, "command")
+        url = _first_in(locations, "url", "mcp_url")
         if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
             part.at("pattern").fault("expected 'direct' or 'hybrid'; tools have no workflows of their own and are called by their methods")
         if part.has("local_mode") and part.at("local_mode").boolean() != (url is None):
@@ -139,8 +139,8 @@ class AgentReader:
 
     def _function(self, name: str, function: ConfigPart, part: ConfigPart) -> None:
         found, known = self._symbols.resolved(function), self._common(part)
-        description = _in((part, part.at("metadata")), "description")
-        parameters = _in((part, part.at("metadata")), "parameters")
+        description = _first_in((part, part.at("metadata")), "description")
+        parameters = _first_in((part, part.at("metadata")), "parameters")
         known |= {"function": found, "description": description.text() if description else ""}
         known |= {"parameters": _schema(parameters.value)} if parameters else {}
         self._symbols.tools[name] = (self._made(Tool, known, part) if found else None) or _PLACEHOLDER
@@ -170,9 +170,9 @@ class AgentReader:
         if url:
             known["url"] = self._resolved(url)
         if command:
-            arguments = _in(locations, "args")
+            arguments = _first_in(locations, "args")
             known["command"] = [self._resolved(item) for item in [*command.items(), *(arguments.items() if arguments else [])]]
-        env, headers, timeout = (_in(locations, key) for key in ("env", "headers", "timeout"))
+        env, headers, timeout = (_first_in(locations, key) for key in ("env", "headers", "timeout"))
         if env:
             known["env"] = [self._variable(key, item) for key, item in _named(env)]
         if headers:
@@ -269,7 +269,7 @@ def _refuse_variables(part: ConfigPart) -> None:
         _refuse_variables(part.at(key))
 
 
-def _in(locations: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
+def _first_in(locations: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
     return next((found for location in locations if (found := location.first(*keys))), None)
 
 
