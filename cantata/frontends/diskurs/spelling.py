@@ -24,7 +24,7 @@ def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
     faults: list[Fault] = []
     data = _renamed(document.data, (), document, faults)
     marks = document.marks
-    return dataclasses.replace(document, data=data, marks=(lambda: _renamed_marks(marks())) if marks else None), faults
+    return dataclasses.replace(document, data=data, marks=(lambda: _renamed_node(marks())) if marks else None), faults
 
 
 def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
@@ -70,11 +70,11 @@ def _renamed(value: JsonValue, path: KeyPath, document: Document, faults: list[F
     return renamed
 
 
-def _renamed_marks(mark: SourceNode) -> SourceNode:
-    if not isinstance(mark.value, dict):
-        return dataclasses.replace(mark, inside={key: _renamed_marks(each) for key, each in mark.inside.items()})
-    lines: dict[str | int, int] = {to_camel(str(key)): line for key, line in mark.lines.items()}
+def _renamed_node(node: SourceNode) -> SourceNode:
+    if not isinstance(node.value, dict):
+        return dataclasses.replace(node, inside={key: _renamed_node(each) for key, each in node.inside.items()})
+    lines: dict[str | int, int] = {to_camel(str(key)): line for key, line in node.lines.items()}
     inside: dict[str | int, SourceNode] = {
-        to_camel(str(key)): each if to_camel(str(key)) in FREE_FORM_SECTIONS else _renamed_marks(each) for key, each in mark.inside.items()
+        to_camel(str(key)): each if to_camel(str(key)) in FREE_FORM_SECTIONS else _renamed_node(each) for key, each in node.inside.items()
     }
-    return dataclasses.replace(mark, lines=lines, inside=inside)
+    return dataclasses.replace(node, lines=lines, inside=inside)
