@@ -43,11 +43,11 @@ def diskurs_open(context: StepContext) -> Outcome:
         Prompter(context, name).check_names()
     conductors = [name for name, agent in config.agents.items() if agent.kind == "conductor"]
     known = [config.memory_of(name) for name in conductors] or [config.memory]
-    kept, renewed = session_state.load_memories(context), _per_turn(context)
+    stored, reset = session_state.load_memories(context), _per_turn(context)
     memories = {}
     for found in known:
         begun = fields.blank(memory_class(context, found))
-        before = {name: value for name, value in kept.get(memory_key(found), {}).items() if name in begun and name not in renewed}
+        before = {name: value for name, value in stored.get(memory_key(found), {}).items() if name in begun and name not in reset}
         query = {"user_query": text} if "user_query" in begun else {}
         memories[memory_key(found)] = {**begun, **before, **query}
     utterances = [*session_state.earlier_utterances(context), Utterance(role="user", text=text)]
@@ -134,13 +134,13 @@ def truncate(messages: Sequence[Message], most: int | None) -> list[Message]:
         return list(messages)
     *middle, last = others
     left = most - _tokens(first) - _tokens(last)
-    kept: list[Message] = []
+    stored: list[Message] = []
     for message in reversed(middle):
         left -= _tokens(message)
         if left < 0:
             break
-        kept.append(message)
-    return [first, *kept[::-1], last]
+        stored.append(message)
+    return [first, *stored[::-1], last]
 
 
 def _tokens(message: Message) -> int:
