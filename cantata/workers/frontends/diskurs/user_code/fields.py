@@ -17,7 +17,7 @@ from cantata.models.values import JsonValue
 Access = Literal["plain", "input", "output", "locked", "per_turn"]
 Made = TypeVar("Made")
 
-_MARKS: tuple[tuple[str, Access], ...] = (
+_MARKERS: tuple[tuple[str, Access], ...] = (
     ("is_locked", "locked"), ("is_input", "input"), ("is_per_turn", "per_turn"), ("is_output", "output"),
 )  # fmt: skip
 NOT_FILLED: frozenset[Access] = frozenset({"input", "locked"})
@@ -162,9 +162,9 @@ def options(hint: Any) -> list[Any]:
 def _access(hint: Any) -> Access:
     if get_origin(hint) is not Annotated:
         return "plain"
-    for mark in get_args(hint)[1:]:
-        for question, access in _MARKS:
-            if callable(asked := getattr(mark, question, None)) and asked():
+    for marker in get_args(hint)[1:]:
+        for question, access in _MARKERS:
+            if callable(is_set := getattr(marker, question, None)) and is_set():
                 return access
     return "plain"
 
