@@ -65,9 +65,11 @@ class BuilderState:
         found = {chain_id: progress_in(run, chain_id) for chain_id in chain_ids}
         over = {chain_id: progress for chain_id, progress in found.items() if not progress.is_open}
 
-        def change(kept: Fields) -> Mapping[str, str]:
+        def change(stored: Fields) -> Mapping[str, str]:
             still = {
-                chain_id: progress for chain_id, progress in over.items() if _progress(kept[_progress_field(chain_id)]).run_id == run.run_id
+                chain_id: progress
+                for chain_id, progress in over.items()
+                if _progress(stored[_progress_field(chain_id)]).run_id == run.run_id
             }
             return {_progress_field(chain_id): _text(progress) for chain_id, progress in still.items()}
 
@@ -79,8 +81,8 @@ class BuilderState:
         """Store that chains are executed in a run; return their progress before."""
         before: dict[str, ChainProgress] = {}
 
-        def change(kept: Fields) -> Mapping[str, str]:
-            before.update({chain_id: _progress(kept[_progress_field(chain_id)]) for chain_id in chain_ids})
+        def change(stored: Fields) -> Mapping[str, str]:
+            before.update({chain_id: _progress(stored[_progress_field(chain_id)]) for chain_id in chain_ids})
             return {_progress_field(chain_id): _text(ChainProgress(status="running", run_id=run_id)) for chain_id in chain_ids}
 
         self._stored.update([_progress_field(chain_id) for chain_id in chain_ids], change)
