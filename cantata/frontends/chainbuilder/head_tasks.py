@@ -28,9 +28,9 @@ def _json_tasks(text: str) -> list[str]:
 def _marked_tasks(text: str) -> list[str]:
     tasks: list[str] = []
     for line in text.splitlines():
-        mark = _LIST_MARKER.match(line)
-        if mark:
-            tasks.append(line[mark.end() :].strip())
+        marker = _LIST_MARKER.match(line)
+        if marker:
+            tasks.append(line[marker.end() :].strip())
         elif tasks and line.strip() and line[0].isspace():
             tasks[-1] = f"{tasks[-1]} {line.strip()}"
     return [task for task in tasks if task]
