@@ -79,8 +79,8 @@ class ToolOffer:
         """Return the question which tool the text asks for."""
         labels = self.labels()
         examples = [(function.description or label, label) for label, function in labels.items()]
-        talk = () if self.must else tuple((each, SMALL_TALK) for each in CHAT)
-        return LabelQuestion((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *talk))
+        small_talk = () if self.must else tuple((each, SMALL_TALK) for each in CHAT)
+        return LabelQuestion((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *small_talk))
 
     def labels(self) -> dict[str, ToolFunction]:
         """Return the functions by their names as words, or by their exact names if the words are not unique."""
