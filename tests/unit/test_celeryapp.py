@@ -49,7 +49,8 @@ def test_flower_is_told_the_settings_of_a_worker_without_passwords(url: str) -> 
         ),
         (
             "amqp://u:geheim@127.0.0.1:1//",
-            "the broker at amqp://u:***@127.0.0.1:1// cannot be used ([Errno 111] Connection refused); start it or correct CANTATA_BROKER_URL",
+            "the broker at amqp://u:***@127.0.0.1:1// cannot be used ([Errno 111] Connection refused); "
+            "start it or correct CANTATA_BROKER_URL",
         ),
     ],
 )

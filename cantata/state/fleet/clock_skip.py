@@ -47,7 +47,7 @@ def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> Non
         while _count_due(redis, due_by):
             if time.monotonic() > give_up:
                 raise UnavailableError(
-                    f"the steps and timers that became due were not handled within {patience_s:g} s: no worker of this stack sweeps"
+                    f"the timers that became due were not handled within {patience_s:g} s: no worker of this stack sweeps"
                 )
             time.sleep(POLL_S)
     except RedisError as error:

@@ -83,10 +83,7 @@ def warnings_for(redis: Redis, queues: Iterable[str], version: str) -> list[str]
     """Return warnings for someone who submits a run: queues without workers, clocks that are off, older workers."""
     fleet = workers(redis)
     served = {queue for worker in fleet for queue in worker.queues}
-    found = [unserved(queue) for queue in queues if queue not in served]
-
-
-X
+    return [*(unserved(queue) for queue in queues if queue not in served), *fleet_warnings(fleet, version)]
 
 
 def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:

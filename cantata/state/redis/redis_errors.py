@@ -78,9 +78,7 @@ def reason(failure: BaseException, place: str = "") -> str:
         if (found := _of_text(str(error))) is not None:
             return found.format(redis=redis)
     if place.startswith("rediss") and any(isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)):
-        return (
-            f"{redis} cannot be reached, since a TLS file cannot be read; correct ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
-        )
+        return f"{redis} cannot be reached, as a TLS file cannot be read; correct ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
     hint = CLIENT_CERTIFICATE_HINT if place.startswith("rediss") and "closed" in str(failure) else ""
     return f"{redis} cannot be reached ({_short(failure)}); start it or correct REDIS_URL{hint}"
 
@@ -112,9 +110,7 @@ def _of_tls(error: ssl.SSLError, redis: str) -> str:
             return f"the certificate of {redis} is not for this name ({detail}); use a name in REDIS_URL that it is for"
         if error.verify_code == EXPIRED:
             return f"the certificate of {redis} has expired; renew it"
-        return (
-            f"the certificate of {redis} is signed by nobody trusted here ({detail}); name its authority with ?ssl_ca_certs= in REDIS_URL"
-        )
+        return f"the certificate of {redis} is signed by no trusted authority ({detail}); name it with ?ssl_ca_certs= in REDIS_URL"
     detail = (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
     if "alert" in detail or "certificate required" in detail:
         return f"{redis} refuses this client's certificate ({detail}); name one with ?ssl_certfile= and &ssl_keyfile= in REDIS_URL"

@@ -47,7 +47,7 @@ def test_a_certificate_for_another_name_is_told_in_one_sentence(server: Server, 
 @pytest.mark.parametrize(
     ("certificate", "days", "query", "said"),
     [
-        ("localhost", 1, "", "is signed by nobody trusted here (unable to get local issuer certificate)"),
+        ("localhost", 1, "", "is signed by no trusted authority (unable to get local issuer certificate)"),
         ("localhost", -1, "ssl_ca_certs={ca}", "has expired; renew it"),
         ("127.0.0.2", 1, "ssl_ca_certs={ca}", "is not for this name"),
     ],

@@ -12,7 +12,7 @@ from redis import Redis
 from cantata.errors import UnknownRunError
 from cantata.models.graph import Graph, ItemSteps, Outcome
 from cantata.state.forks import fork_store
-from cantata.state.ledger import ledger as ledgers
+from cantata.state.ledger import run_reader
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import pieces
 from cantata.state.redis.keys import run_key, shard_key
@@ -203,7 +203,7 @@ def test_a_run_that_ends_while_it_is_read_is_told_as_it_ended(ledger: Ledger, mo
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=row("a", "b"))
     play.do("a", 1)
-    between(monkeypatch, ledgers, lambda: play.do("b", 2))
+    between(monkeypatch, run_reader, lambda: play.do("b", 2))
 
     read = ledger.reader.read("run")
 
@@ -223,7 +223,7 @@ def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: L
 def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), work("c"), terminals=("b",))
-    between(monkeypatch, ledgers, lambda: (play.do("a", 1), play.do("b", 2)))
+    between(monkeypatch, run_reader, lambda: (play.do("a", 1), play.do("b", 2)))
 
     read = ledger.reader.read("run")
 
@@ -234,7 +234,7 @@ def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeyp
 def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("c"))
-    between(monkeypatch, ledgers, lambda: play.do("a", 1, fragment=Graph(steps=(work("x"),), exit="x")))
+    between(monkeypatch, run_reader, lambda: play.do("a", 1, fragment=Graph(steps=(work("x"),), exit="x")))
 
     read = ledger.reader.read("run")
 
