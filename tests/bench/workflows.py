@@ -17,8 +17,8 @@ from cantata import ChainBuilder
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
 from cantata.config import loading
-from cantata.frontends.chainbuilder import compiling, plan
-from cantata.frontends.chainbuilder.reading import read_base, read_parts
+from cantata.frontends.chainbuilder import plan, run_request
+from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.values import JsonValue
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
@@ -203,8 +203,8 @@ def _group(client: Client) -> Flow:
     for name, text, mode, needs in (*((name, "Look at {input}", "parallel", []) for name in members), ("all", told, "serial", members)):
         builder.create_chain(name, [text], mode, dependencies=needs)  # type: ignore[arg-type]  # the words of its modes
         made = plan.create(made, name, read_parts([text], "normal"), mode=mode, group="default", dependencies=needs)  # type: ignore[arg-type]
-    request = compiling.request_of(made, [*members, "all"], TEXT, {}, timeout_s=None)
-    own = client.with_definitions(compiling.definitions_of(made, [*members, "all"], str(HERE)))
+    request = run_request.request_of(made, [*members, "all"], TEXT, {}, timeout_s=None)
+    own = client.with_definitions(run_request.definitions_of(made, [*members, "all"], str(HERE)))
     name = f"a builder's group of {MEMBERS + 1} chains"
     return Flow(name, (MEMBERS, 1), lambda: own.submit_chain(request), lambda: builder.execute_group("default", TEXT))
 

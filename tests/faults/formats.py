@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from cantata.config import loading
-from cantata.frontends.chainbuilder import compiling, plan
-from cantata.frontends.chainbuilder.reading import read_base, read_parts
+from cantata.frontends.chainbuilder import plan, run_request
+from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.models.definitions import Definitions
 from cantata.models.wire import ChainRequest
 
@@ -127,7 +127,7 @@ def group(model: str, text: str) -> tuple[ChainRequest, Definitions]:
         made = _with(made, name, f"{name} <{{input}}>", "parallel")
     made = _with(made, SINK, f"{SINK} <{{input}}> {{{'} {'.join(SOURCES)}}}", "serial", *SOURCES)
     ids = made.group("group")
-    return compiling.request_of(made, ids, text, {}, timeout_s=None), compiling.definitions_of(made, ids, str(HERE))
+    return run_request.request_of(made, ids, text, {}, timeout_s=None), run_request.definitions_of(made, ids, str(HERE))
 
 
 def _with(old: plan.BuilderPlan, name: str, instruction: str, mode: plan.Mode, *needs: str) -> plan.BuilderPlan:

@@ -13,13 +13,13 @@ from typing import Any, Self
 from cantata.client.client import run_id_of
 from cantata.client.runs import ChainRun
 from cantata.errors import ConfigError, RunError
-from cantata.frontends.chainbuilder import compiling, executors, plan
+from cantata.frontends.chainbuilder import executors, plan, run_request
+from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.frontends.chainbuilder.builder_state import BuilderState
 from cantata.frontends.chainbuilder.executors import Executor
 from cantata.frontends.chainbuilder.head_tasks import tasks_in
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, Mode
 from cantata.frontends.chainbuilder.progress import ChainProgress, Status
-from cantata.frontends.chainbuilder.reading import read_base, read_parts
 from cantata.frontends.promptchain.instruction_lists import script_folder
 from cantata.frontends.promptchain.run_calls import MAX_CONCURRENT_RUNS, shared_client
 from cantata.models.values import JsonValue
@@ -164,7 +164,7 @@ class ChainBuilder:
             return self._result(self._start(members, input_data), members)
         outputs: dict[str, JsonValue] = {}
         failures: list[RunError] = []
-        sources = compiling.sources_of(chains, chains.ordered(members))
+        sources = run_request.sources_of(chains, chains.ordered(members))
         for wave in executors.waves(chains, members):
             others, parallel = ([each for each in part if outputs.keys() >= set(sources[each])] for part in wave)
             if others:
@@ -204,8 +204,8 @@ class ChainBuilder:
             raise ValueError(f"the input of a chain is a text, not {text!r}")
         chains = self._state.plan()
         done = self._done(chains, chain_ids)
-        request = compiling.request_of(chains, chain_ids, text, done, timeout_s=self._timeout_s)
-        client = shared_client().with_definitions(compiling.definitions_of(chains, chain_ids, str(script_folder())))
+        request = run_request.request_of(chains, chain_ids, text, done, timeout_s=self._timeout_s)
+        client = shared_client().with_definitions(run_request.definitions_of(chains, chain_ids, str(script_folder())))
         key = uuid.uuid4().hex
         before = self._state.record_started(chain_ids, run_id_of(key))
         try:

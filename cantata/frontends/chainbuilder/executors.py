@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cantata.frontends.chainbuilder.compiling import sources_of
 from cantata.frontends.chainbuilder.plan import BuilderPlan
+from cantata.frontends.chainbuilder.run_request import sources_of
 
 Executor = Callable[[list[tuple[str, str]]], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 """Receives (chain, input) of each parallel chain that can start, and returns the output of each."""

@@ -12,7 +12,7 @@ from cantata.config.faults import faults_of, in_order
 from cantata.config.source_map import value_at
 from cantata.errors import ConfigError
 from cantata.frontends.diskurs import components, schema
-from cantata.frontends.diskurs.agents import agents_of
+from cantata.frontends.diskurs.agent_entries import agents_of
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.files import FolderFiles
 from cantata.frontends.diskurs.spelling import in_camel_case, with_variables

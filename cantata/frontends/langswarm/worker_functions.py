@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.frontends.langswarm.workflows.inputs import Schema, faults_in
-from cantata.frontends.langswarm.workflows.references import USER_INPUT
+from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT
 from cantata.models.values import JsonValue
 
 

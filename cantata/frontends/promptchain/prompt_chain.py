@@ -10,8 +10,8 @@ from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError
 from cantata.frontends.promptchain.argument_values import validated
 from cantata.frontends.promptchain.instruction_lists import models_for, script_folder, text_of
+from cantata.frontends.promptchain.mcp_helper import McpHelper
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log_event
-from cantata.frontends.promptchain.servers import McpHelper
 from cantata.frontends.promptchain.toolbox import Toolbox
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from cantata.config import chain_requests, documents, native
 from cantata.errors import ConfigError
-from cantata.frontends.langswarm.workflows import conditions, references
-from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError
+from cantata.frontends.langswarm.workflows import conditions, reference_expressions
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.planning import expressions
@@ -53,7 +53,7 @@ def _condition(text: str) -> None:
 
 
 def _reference(text: str) -> None:
-    expressions.parse(references.render(text, SCOPE).text).evaluate({"a": [1], "b": {"c": "x"}})
+    expressions.parse(reference_expressions.render(text, SCOPE).text).evaluate({"a": [1], "b": {"c": "x"}})
 
 
 def examples() -> Iterator[tuple[Read, str]]:

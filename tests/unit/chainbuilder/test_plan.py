@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cantata.frontends.chainbuilder import executors, plan
-from cantata.frontends.chainbuilder.compiling import FAILED, START, definitions_of, request_of, sources_of
+from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
-from cantata.frontends.chainbuilder.reading import read_base, read_parts
+from cantata.frontends.chainbuilder.run_request import FAILED, START, definitions_of, request_of, sources_of
 from cantata.frontends.promptchain import PromptChain
 from cantata.models.instructions import FunctionStep, NestedStep
 from cantata.planning import templates

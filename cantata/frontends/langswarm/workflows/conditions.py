@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, parts_of, render
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of, render
 from cantata.models.values import JsonValue
 
 _TOKEN = re.compile(

@@ -8,7 +8,7 @@ from typing import cast
 
 from cantata.config.faults import did_you_mean, shown
 from cantata.frontends.langswarm.config_part import ConfigPart
-from cantata.frontends.langswarm.workflows.references import USER_INPUT
+from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT
 from cantata.models.values import JsonValue
 
 Schema = dict[str, JsonValue]

@@ -10,7 +10,7 @@ from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
-from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, parts_of
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import Agent, OutputSchema
 from cantata.models.values import JsonValue

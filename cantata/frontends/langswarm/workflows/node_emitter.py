@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cantata.frontends.langswarm.workflows.order import Order
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
-from cantata.frontends.langswarm.workflows.references import USER_INPUT, literal, step_value
+from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT, literal, step_value
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import any_of, condition, equals, is_empty, negated
-from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, literal, render
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, render
 
 USER = "user"
 

@@ -14,7 +14,7 @@ from cantata.frontends.langswarm.workflows.conditions import condition
 from cantata.frontends.langswarm.workflows.inputs import Schema
 from cantata.frontends.langswarm.workflows.navigation import Navigation
 from cantata.frontends.langswarm.workflows.node_emitter import Fields
-from cantata.frontends.langswarm.workflows.references import (
+from cantata.frontends.langswarm.workflows.reference_expressions import (
     USER_INPUT,
     Rendered,
     Scope,

@@ -14,7 +14,7 @@ from cantata.frontends.langswarm.workflows.navigation import read_navigation
 from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode
 from cantata.frontends.langswarm.workflows.order import Order, order
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToStep, ToUser
-from cantata.frontends.langswarm.workflows.references import Scope, reads, step_value
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, reads, step_value
 from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_condition
 from cantata.frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
 from cantata.models.definitions import Chain

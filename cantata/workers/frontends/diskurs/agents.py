@@ -16,7 +16,7 @@ from cantata.planning.turns import handovers
 from cantata.planning.turns.agent_steps import next_round
 from cantata.planning.turns.handovers import AgentTurn
 from cantata.planning.turns.history import estimate_tokens
-from cantata.workers.frontends.diskurs import endings, plans, session_state, tool_calling
+from cantata.workers.frontends.diskurs import plans, session_state, tool_calling, turn_end
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance, utterances_in
 from cantata.workers.frontends.diskurs.replies import ReplyError
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
@@ -161,7 +161,7 @@ def _record_reply(
     asked: tuple[ParsedCall, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
     asked = tuple(resolve(call, names) for call in asked)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason}
-    note = followup_prompts.rounds_over(MAX_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MAX_TOOL_ROUNDS else ""
+    note = followup_prompts.rounds_exhausted(MAX_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MAX_TOOL_ROUNDS else ""
     done = ModelRound(reply=reply.text, calls=asked, usage=reply.usage, note=note)
     if not asked:
         return Outcome(output=done.to_json(), usage=reply.usage, detail=detail)
@@ -191,7 +191,7 @@ def diskurs_read(context: StepContext) -> Outcome:
         return _request_correction(context, turn, state, reply, str(error), counted)
     state = state.model_copy(update={"arguments": arguments})
     if prompter.is_final(arguments):
-        return endings.finish(context, turn, state.with_(context.begun.step_id, reply), verdict="final", **counted)
+        return turn_end.finish(context, turn, state.with_(context.begun.step_id, reply), verdict="final", **counted)
     if prompter.agent.kind == "llm_compiler" and plans.is_open(arguments):
         state = state.with_(context.begun.step_id, reply)
         steps = plans.steps_of(arguments)
@@ -208,7 +208,7 @@ def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, utter
     fragment = handovers.ask_again(turn, prompter.config, before=this, is_valid=True)
     if fragment is None:
         reason = f"agent {turn.agent!r} was not final after {turn.step} reasoning steps"
-        return endings.give_up(context, turn, state.with_(this, *utterances), reason)
+        return turn_end.give_up(context, turn, state.with_(this, *utterances), reason)
     prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
     return Outcome(output=state.with_(this, *utterances, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail})
 
@@ -222,7 +222,7 @@ def _request_correction(
     message = fault if fragment else NO_ANSWER.format(most=config.agents[turn.agent].max_trials)
     state = state.with_(this, reply, Utterance(role="user", text=message, by=turn.agent, is_inner=reply.is_inner))
     if fragment is None:
-        return endings.give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
+        return turn_end.give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
     return Outcome(output=state.to_json(), fragment=fragment, detail={"verdict": "correction", "fault": fault, **counted})
 
 

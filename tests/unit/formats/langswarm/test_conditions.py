@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.frontends.langswarm.workflows.conditions import condition
-from cantata.frontends.langswarm.workflows.references import Scope, UnreadableError, step_value
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, step_value
 from cantata.models.values import JsonValue
 from cantata.planning.expressions import parse
 
