@@ -49,14 +49,14 @@ class CompiledFiles:
         return "", None
 
 
-_BESIDE = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
+_AUXILIARY_SUFFIX = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
 """The suffixes of auxiliary nodes of a step."""
 
 
 def _of_steps(message: str) -> str:
     """Return a message of planning about nodes, in terms of steps."""
-    text_value = _BESIDE.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
-    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", text_value))
+    settings = _AUXILIARY_SUFFIX.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
+    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", settings))
 
 
 def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment: Mapping[str, str]) -> CompiledFiles:
@@ -95,8 +95,8 @@ def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
 
 def _memory(sources: ConfigSources, symbols: SymbolTable) -> bool | None:
     """Return the default of whether agents see their conversations."""
-    text_value = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
-    return text_value[0] if text_value else None
+    settings = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
+    return settings[0] if settings else None
 
 
 def _check_names(symbols: SymbolTable, workflows: Sequence[tuple[str, ConfigPart]]) -> None:
