@@ -38,8 +38,8 @@ class WorkflowInputs:
                 location.fault(f"the workflow needs the input {name!r}")
         properties = self.schema.get("properties")
         for name, schema in properties.items() if isinstance(properties, dict) else ():
-            if name in known and (text_value := faults_in(known[name], schema)):
-                given[name].fault(text_value[0])
+            if name in known and (faults := faults_in(known[name], schema)):
+                given[name].fault(faults[0])
 
 
 def read_inputs(part: ConfigPart) -> WorkflowInputs:
