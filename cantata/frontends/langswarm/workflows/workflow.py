@@ -107,13 +107,13 @@ class _Compiler:
 
     def _continues_on_error(self) -> bool:
         """Return whether a failed step does not fail the workflow."""
-        text_value = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
+        continues = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
         if not self._part.has("error_strategy"):
-            return text_value
+            return continues
         part = self._part.at("error_strategy")
         if part.text() not in ("continue", "stop"):
             part.fault("expected 'continue' or 'stop'")
-        elif self._part.has("continue_on_error") and text_value != (part.text() == "continue"):
+        elif self._part.has("continue_on_error") and continues != (part.text() == "continue"):
             part.fault("'error_strategy' and 'continue_on_error' contradict each other; write one of them")
         return part.text() == "continue"
 
