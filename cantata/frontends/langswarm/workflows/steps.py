@@ -83,15 +83,15 @@ def read_steps(part: ConfigPart) -> list[WorkflowStep]:
 
 def _kind(part: ConfigPart) -> str | None:
     """Return the kind of a step; None with a fault."""
-    text_value = part.at("type").value
-    if text_value is not None and str(text_value) not in TYPES:
-        part.at("type").fault(f"there is no type {text_value!r}{did_you_mean(str(text_value), TYPES)}")
+    declared = part.at("type").value
+    if declared is not None and str(declared) not in TYPES:
+        part.at("type").fault(f"there is no type {declared!r}{did_you_mean(str(declared), TYPES)}")
         return None
     kinds = [kind for kind in KINDS if any(map(part.has, ALIASES.get(kind, (kind,))))]
     is_choice = any(map(part.has, (*ALIASES["true_step"], *ALIASES["false_step"])))
-    if text_value is not None:
-        kinds = [kind for kind in kinds if kind != "function"] if TYPES[str(text_value)] == "transform" else kinds
-        kinds = list(dict.fromkeys([TYPES[str(text_value)], *kinds]))
+    if declared is not None:
+        kinds = [kind for kind in kinds if kind != "function"] if TYPES[str(declared)] == "transform" else kinds
+        kinds = list(dict.fromkeys([TYPES[str(declared)], *kinds]))
     if is_choice:
         kinds = list(dict.fromkeys(["condition", *kinds]))
     if "transform" in kinds and "function" in kinds:
