@@ -105,6 +105,6 @@ def _choice(step_id: str, stage: _Stage) -> JsonValue:
     target: JsonValue = stage.ids[-1]
     for name, chosen in sorted(zip(stage.names, stage.ids, strict=True), key=lambda pair: len(pair[0])):
         spellings = dict.fromkeys((name, name.lower(), name.capitalize(), name.upper()))
-        text_value = " or ".join(f"${{{step_id}}} contains '{spelling}'" for spelling in spellings)
-        target = {"condition": {"if": text_value, "then": chosen, "else": target}}
+        condition = " or ".join(f"${{{step_id}}} contains '{spelling}'" for spelling in spellings)
+        target = {"condition": {"if": condition, "then": chosen, "else": target}}
     return target
