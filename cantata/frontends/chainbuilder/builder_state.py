@@ -66,12 +66,12 @@ class BuilderState:
         over = {chain_id: progress for chain_id, progress in found.items() if not progress.is_open}
 
         def change(stored: Fields) -> Mapping[str, str]:
-            still = {
+            current = {
                 chain_id: progress
                 for chain_id, progress in over.items()
                 if _progress(stored[_progress_field(chain_id)]).run_id == run.run_id
             }
-            return {_progress_field(chain_id): _text(progress) for chain_id, progress in still.items()}
+            return {_progress_field(chain_id): _text(progress) for chain_id, progress in current.items()}
 
         if over:
             self._stored.update([_progress_field(chain_id) for chain_id in over], change)

@@ -4,7 +4,7 @@ files         the files of a configuration, and their sections
 agent_reader  agents and tools              → the symbol table
 workflow      one workflow                  → a chain, by means of:
   steps         what each step does, and its effective keys
-  references    `${...}`                    → expressions
+  reference_expressions  `${...}`           → expressions
   conditions    `... == 'high' && ...`      → expressions
   output_routes `output.to`                 → routes
   order         list order, depends_on, fans

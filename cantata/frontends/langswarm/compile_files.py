@@ -55,8 +55,8 @@ _AUXILIARY_SUFFIX = re.compile(r"\.(when|if|rollback|skip)(-\d+)?(?=')")
 
 def _of_steps(message: str) -> str:
     """Return a message of planning about nodes, in terms of steps."""
-    settings = _AUXILIARY_SUFFIX.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
-    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", settings))
+    message = _AUXILIARY_SUFFIX.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
+    return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", message))
 
 
 def load(paths: Sequence[Path], *, folder: Path, read: ReadDocument, environment: Mapping[str, str]) -> CompiledFiles:

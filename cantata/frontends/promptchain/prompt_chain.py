@@ -99,7 +99,7 @@ class PromptChain:
         """Return the output of a step of the last run. Raises ValueError if it is not known."""
         outputs = self.step_outputs
         if not self._store_steps:
-            raise ValueError("steps are not kept; make the chain with store_steps=True")
+            raise ValueError("outputs of steps are not stored; create the chain with store_steps=True")
         if f"step_{step_number}" not in outputs:
             raise ValueError(f"there is no step_{step_number}: {', '.join(outputs) or 'no run has ended with an answer'}")
         return outputs[f"step_{step_number}"]

@@ -148,7 +148,7 @@ class NodeEmitter:
     # --- where its output goes ------------------------------------------------------------------------------------------
 
     def _targets(self, step: StepNode, routes: Sequence[Route], conditions: tuple[str, ...]) -> list[str]:
-        """Return the nodes that routes lead to, and create missing ones; `held` are the conditions on the way to them."""
+        """Return the nodes that routes lead to, and create missing ones; `conditions` are those on the way to them."""
         found: list[str] = []
         for route in routes:
             match route:

@@ -97,7 +97,7 @@ def _model_chooses(context: StepContext, turn: AgentTurn, state: ConversationSta
         return agents.begin_turn(context, replace(turn, trial=1, step=1, asked=1), state, prompter.arguments(state), detail=detail)
     reason = f"no rule of conductor {turn.agent!r} holds, and it has no model to choose"
     failing = handovers.fail(turn, turn.agent, before=context.begun.step_id, code="no_agent", reason=reason)
-    return Outcome(output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "nobody"})
+    return Outcome(output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "no_agent"})
 
 
 def diskurs_finalize(context: StepContext) -> Outcome:
