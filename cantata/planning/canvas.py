@@ -138,8 +138,8 @@ class Followers:
     def join(self, step_id: str) -> str | None:
         """Return the step that joins this one with others.
 
-        It may be a decision, which the last of them executes in place. If one of them expands, the ledger sends the join after the expansion.
-        """
+        It may be a decision, which the last of them executes in place. If one of them expands, the ledger sends the join after the
+        expansion."""
         following = self._only_one(step_id)
         return following if following is not None and self.sources(following) > 1 else None
 

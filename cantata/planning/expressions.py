@@ -93,9 +93,9 @@ class Expression:
     _tree: _Node = field(repr=False, compare=False)
 
     def evaluate(self, root: Mapping[str, JsonValue], budget: EvaluationBudget | None = None) -> JsonValue:
-        """The value; null for whatever is missing. What it looks at and makes is taken from `budget`; without one, the usual bounds hold.
+        """Return the value; null for whatever is missing. The evaluation is charged to `budget`, or to one with the default limits.
 
-        Raises ExpressionError where a function gets a type it cannot use, and ExpressionLimitError past the bounds.
+        Raises ExpressionError if a function gets an argument of a wrong type, and ExpressionLimitError past the limits.
         """
         return self._visit(self._tree, root, budget)
 

@@ -9,8 +9,8 @@ from cantata.models.values import JsonValue
 def adopt(fragment: Graph, parent: str, spec: Spec) -> Graph:
     """Return the fragment with the scope, window and error handling of its steps set.
 
-    The exit replaces the parent: it fails as the parent would, in the parent's scope and window. The other steps form a scope of the parent's
-    own, so that one of them that aborts fails the exit. Without an exit, or unscoped, they are in the scope that the parent is in.
+    The exit replaces the parent: it fails as the parent would, in the parent's scope and window. The other steps form a scope of the
+    parent's own, so that one of them that aborts fails the exit. Without an exit, or unscoped, they are in the scope that the parent is in.
     """
     scope = parent if fragment.exit is not None and fragment.scoped else spec.scope
     inherited: dict[str, JsonValue] = {"failure": spec.params["failure"]} if "failure" in spec.params else {}

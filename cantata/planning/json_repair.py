@@ -38,10 +38,9 @@ def only_object(text: str) -> dict[str, JsonValue] | None:
 def objects_in(text: str) -> Iterator[FoundObject]:
     """Yield the outermost objects in the text, in order. Raises nothing, whatever the text.
 
-    Repaired are fences, surrounding words, trailing or missing commas, raw newlines, other quotes, unescaped quotes and a missing last brace.
-    A truncated object is skipped with all that is in it: half of a request must not be executed. The search ends after MAX_OBJECT_STARTS
-    possible starts of objects.
-    """
+    Repaired are fences, surrounding words, trailing or missing commas, raw newlines, other quotes, unescaped quotes and a missing last
+    brace. A truncated object is skipped with all that is in it: half of a request must not be executed. The search ends after
+    MAX_OBJECT_STARTS possible starts of objects."""
     if _is_other_json(text):
         return
     position = 0

@@ -42,9 +42,8 @@ def names(template: str) -> list[str]:
 def instruct(instruction: str, text: str, values: Mapping[str, str] | None = None) -> tuple[str, bool]:
     """Return the prompt of an instruction for an input, and whether the instruction uses the input.
 
-    An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; without `{input}` it is
-    the whole prompt. `values` fill its other placeholders. Source: PromptChain.
-    """
+    An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; without `{input}` it
+    is the whole prompt. `values` fill its other placeholders. Source: PromptChain."""
     gaps = {**(values or {}), "input": text}
     head, placeholder, tail = instruction.rstrip().rpartition(_INPUT)
     if placeholder and not tail:

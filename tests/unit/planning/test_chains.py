@@ -113,7 +113,7 @@ def counter(given: dict[str, JsonValue]) -> JsonValue:
         ([tool("")], "nodes[0] ''.node_id: the id is empty"),
         ([tool("a" * 129)], "the id has 129 characters; 128 are allowed"),
         ([tool("a/b")], "nodes[0] 'a/b'.node_id: the id contains '/', which is not allowed"),
-        ([tool("a\nb")], r"nodes[0] 'a\nb'.node_id: the id contains '\\n', which is not allowed"),
+        ([tool("a\nb")], r"nodes[0] 'a\nb'.node_id: the id contains '\n', which is not allowed"),
         ([tool("a", name="tt")], "nodes[0] 'a'.name: 'tt' is not under 'tools'; did you mean 't'?"),
         ([tool("a", name="zzz")], "'zzz' is not under 'tools'; known are 't', 'slow', 'files.<tool>'"),
         ([tool("a", name="files")], "'files' is an MCP server; name one of its tools, as 'files.<tool>'"),
