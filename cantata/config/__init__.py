@@ -1,1 +1,1 @@
-"""Documents people write, read into requests and definitions."""
+"""Readers of configuration files and chain requests."""

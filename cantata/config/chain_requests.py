@@ -1,4 +1,4 @@
-"""Reads chain requests, in their wire form (`type: chain/req`) or plain: `{nodes, entry_node, initial_input}`."""
+"""Reader of chain requests, in their wire form (`type: chain/req`) or plain: `{nodes, entry_node, initial_input}`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import ChainRequest, fault_of_kind
 
 CONFIGURES = frozenset({*Definitions.model_fields, "workflows", "firstContact", "first_contact"}) - {"folder"}
-"""What files begin with that configure, whoever's they are."""
+"""Top-level keys of configuration files, of any format."""
 
 
 def is_request(document: Document) -> bool:
-    """Whether it means to be a chain request, and not a configuration."""
+    """Return whether a document is meant as a chain request, not as a configuration."""
     return isinstance(document.data, dict) and ("nodes" in document.data or str(document.data.get("type")).startswith("chain/"))
 
 
 def load_request(document: Document) -> ChainRequest:
-    """The request; a ConfigError lists all that is wrong with the form of it. What its nodes name is checked when it is planned."""
+    """Return the request. Raises ConfigError with all faults of its form; the names in its nodes are checked when it is planned."""
     if not is_request(document) and isinstance(document.data, dict) and not CONFIGURES.isdisjoint(document.data):
         fault = Fault(_configuration_message(document), line=document.line(("chains",)))
         raise ConfigError([fault], source=document.source, asked=document.data)
@@ -42,31 +42,31 @@ def load_request(document: Document) -> ChainRequest:
 
 def _configuration_message(document: Document) -> str:
     chains = value_at(document.data, "chains")
-    run = "`submit turn TEXT --config FILE` asks those it names"
+    run = "`submit turn TEXT --config FILE` asks its agents"
     if isinstance(chains, dict) and chains:
         run = f"name it with --config, and one of its chains in place of this file: {', '.join(map(repr, chains))}"
     return f"this is a configuration, not a chain request, which has 'nodes'; {run}"
 
 
 def kind_faults(document: Document, pattern: str) -> Iterator[Fault]:
-    """A fault for each kind of node that there is not; where the form of a document is sound, its check tells of them with all else."""
+    """Yield a fault for each unknown kind of node. If the form of a document is valid, the check of the chain reports them instead."""
     for path, kind in find(document.data, pattern):
         if isinstance(kind, str) and (message := fault_of_kind(kind)):
             yield document.fault(path, message)
 
 
 def request_from(data: JsonValue) -> ChainRequest:
-    """The request in plain data, such as a Python program has."""
+    """Return the request in plain data, such as that of a Python program."""
     return load_request(Document(data, source="chain request"))
 
 
 def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
-    """Return the faults that planning found, which knows no lines, with the lines of the document."""
+    """Return faults of planning, which have no lines, with the lines of the document."""
     return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
 
 
 def _path(where: str, data: JsonValue) -> KeyPath:
-    """The keys that lead to a place, such as `nodes[3] 'fetch'.input_map.url` or `chains.report.nodes[3] 'fetch'.name`."""
+    """Return the key path of a location such as `nodes[3] 'fetch'.input_map.url` or `chains.report.nodes[3] 'fetch'.name`."""
     start: KeyPath = ()
     chains = value_at(data, "chains")
     for name in chains if isinstance(chains, dict) else ():

@@ -1,8 +1,8 @@
-"""Reads YAML or JSON text with the line of every value.
+"""Reader of YAML and JSON texts with the line of every value.
 
-JSON is read by the json library, and its lines are looked up only when a fault is told. YAML is read as its version 1.2 means it, less its
-surprises: only null, true, false and numbers written as in JSON are not text, so `on`, `yes`, `2026-01-01`, `1:30` and `010` are texts.
-Keys are texts, each stands once; tags other than `!!str` are refused; anchors, aliases and `<<` work, up to a size.
+JSON is read by the json library, and its lines are computed only when a fault is reported. YAML is read as YAML 1.2 without its surprises:
+only null, true, false and numbers written as in JSON are not texts, so `on`, `yes`, `2026-01-01`, `1:30` and `010` are texts. Keys are texts
+and unique; tags other than `!!str` are rejected; anchors, aliases and `<<` work, up to a size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOO_DEEP = f"it is nested more than {MAX_LEVELS} levels deep"
 
 @dataclass(frozen=True)
 class Document:
-    """What a text says. A document made of `data` alone, such as a request from Python, has no lines."""
+    """The data of a text. A document made of `data` alone, such as a request from Python, has no lines."""
 
     data: JsonValue
     source: str = ""
@@ -42,7 +42,7 @@ class Document:
         return self.marks() if self.marks else None
 
     def line(self, path: KeyPath) -> int | None:
-        """The line of the key or list item at `path`, or of the nearest thing round it that is there."""
+        """Return the line of the key or list item at `path`, or of the innermost container that exists."""
         mark = self._root
         if mark is None:
             return None
@@ -55,12 +55,12 @@ class Document:
         return line
 
     def fault(self, path: KeyPath, message: str) -> Fault:
-        """A fault of the value at `path`."""
+        """Return a fault of the value at `path`."""
         return Fault(message, where=path_text(path, self.data), line=self.line(path))
 
 
 def parse(text: str, *, source: str = "") -> Document:
-    """Read the text; a ConfigError lists what makes it no document."""
+    """Parse a text. Raises ConfigError with the faults of its syntax."""
     text = text.removeprefix("\ufeff")
     if not _JSON_START.match(text):
         return _parse_yaml(text, source)
@@ -71,7 +71,7 @@ def parse(text: str, *, source: str = "") -> Document:
 
 
 def parse_json(text: str, *, source: str = "") -> Document:
-    """Read text that is JSON, and not YAML, as bodies of requests are; a ConfigError has the code `no_json` if it is none."""
+    """Parse a text that must be JSON, such as the body of a request. Raises ConfigError, with the code `no_json` if it is not JSON."""
     try:
         return _parse_json(text.removeprefix("\ufeff"), source)
     except json.JSONDecodeError as error:
@@ -82,12 +82,12 @@ def parse_json(text: str, *, source: str = "") -> Document:
 
 
 def _json_fault(error: json.JSONDecodeError) -> Fault:
-    return Fault(f"this is no JSON: {error.msg} (column {error.colno})", line=error.lineno)
+    return Fault(f"this is not JSON: {error.msg} (column {error.colno})", line=error.lineno)
 
 
 def _parse_json(text: str, source: str) -> Document:
     _check_size(text, source)
-    odd = []  # what the json library takes and we do not; the slow reading says where it is
+    odd = []  # values that the json library accepts and we reject; the slow reader finds their lines
 
     def pairs(entries: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
         mapping = dict(entries)
@@ -112,18 +112,18 @@ def _parse_json(text: str, source: str) -> Document:
 
 
 def _check_size(text: str, source: str) -> None:
-    """Refuse JSON with very many values before any is made: `[[],[],...]` takes fifty times its size in memory. Raises ConfigError."""
+    """Reject JSON with too many values before any is built: `[[],[],...]` takes fifty times its size in memory. Raises ConfigError."""
     if _values_in(text) > MAX_VALUES and _values_in(_STRING.sub('""', text)) > MAX_VALUES:
         raise ConfigError(f"it has more than {MAX_VALUES:,} values", source=source)
 
 
 def _values_in(text: str) -> int:
-    """At least how many values there are, if there are no texts with commas or brackets in it."""
+    """Return a lower bound of the number of values, provided that no text contains commas or brackets."""
     return text.count(",") + text.count("[") + text.count("{")
 
 
 def _mark_json(text: str, source: str) -> SourceNode:
-    """The slow reading of a text that the json library has read, so that its grammar is sound."""
+    """Read again, slowly and with lines, a text that the json library has accepted."""
     marker = SourceMapBuilder(source)
     line, last = 1, 0
     for match in _JSON_TOKEN.finditer(text):
@@ -139,7 +139,7 @@ def _mark_json(text: str, source: str) -> SourceNode:
             case ":" | ",":
                 pass
             case "NaN" | "Infinity" | "-Infinity" as word:
-                marker.fault(f"{word} is no JSON value; write null or a number", line)
+                marker.fault(f"{word} is not a JSON value; write null or a number", line)
                 marker.plain("null", line)
             case token if token.startswith('"'):
                 marker.text(json.loads(token), line)
@@ -152,7 +152,7 @@ def _mark_json(text: str, source: str) -> SourceNode:
 
 
 def _parse_as_yaml_after_all(text: str, source: str, error: json.JSONDecodeError) -> Document:
-    """YAML may begin with a brace or quote too. If it is neither, the reading that came further has the fault to tell."""
+    """Parse a text that is not JSON as YAML, which may begin with a brace or quote too. Of the two errors, raise the one further on."""
     try:
         return _parse_yaml(text, source)
     except ConfigError as yaml_error:
@@ -167,7 +167,7 @@ def _parse_yaml(text: str, source: str) -> Document:
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_fault(error, text)], source=source) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise ConfigError("there is a character in the text that YAML does not know, such as a control character", source=source) from error
+        raise ConfigError("the text has a character that YAML does not allow, such as a control character", source=source) from error
     if _is_deep(root.value):
         raise ConfigError(_TOO_DEEP, source=source)
     return Document(root.value, source, lambda: root)
@@ -201,19 +201,19 @@ def _mark_yaml(text: str, source: str) -> SourceNode:
 
 def _check_tag(tag: str | None, marker: SourceMapBuilder, line: int) -> None:
     if tag is not None and tag not in _TEXT_TAGS:
-        marker.fault(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not known here; leave it out", line)
+        marker.fault(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not supported; leave it out", line)
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:
     problem, mark = error.problem or error.context, error.problem_mark or error.context_mark
     if mark is None:
-        return Fault(f"this is no YAML: {problem}")
+        return Fault(f"this is not YAML: {problem}")
     details = f"column {mark.column + 1}"
     if error.context and error.context_mark and error.context != problem:
         details += f", {error.context} that begins on line {error.context_mark.line + 1}"
     line = "".join(text.split("\n")[mark.line : mark.line + 1])
     hint = "; indent with spaces, not tabs" if "\t" in line[: mark.column + 1] else ""
-    return Fault(f"this is no YAML: {problem} ({details}){hint}", line=mark.line + 1)
+    return Fault(f"this is not YAML: {problem} ({details}){hint}", line=mark.line + 1)
 
 
 def _is_deep(data: JsonValue) -> bool:

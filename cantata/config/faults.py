@@ -1,4 +1,4 @@
-"""Says what a model finds wrong with a document in the words of its writer."""
+"""Faults of documents from validation errors of pydantic models, with paths and lines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
-_MAX_GUESSED = 200  # characters of a word that is compared with those that are known
-_MAX_ERRORS = 1000  # that are told apart; a request of 16 MB may have a million, each of which takes 1 kB as Python has it
-_SAMPLE = 50  # keys of a mapping, and items of a list, that are looked at where there are more errors
+_MAX_GUESSED = 200  # characters of a word that is compared with the known words
+_MAX_ERRORS = 1000  # that are reported; a request of 16 MB may have a million, each of which takes 1 kB in Python
+_SAMPLE = 50  # keys of a mapping, and items of a list, that are validated if there are more errors
 _MAX_SHOWN = 60  # characters of a value in a message
 
 _EXPECTED: Mapping[str, str] = {
@@ -46,9 +46,9 @@ _EXPECTED: Mapping[str, str] = {
 
 
 def faults_of(error: ValidationError, document: Document, model: type[BaseModel], *, hidden: Collection[str] = ()) -> list[Fault]:
-    """One fault for each thing that `model` finds wrong with the document, in the order of its lines.
+    """Return a fault for each error of `model` in the document, in the order of lines.
 
-    Fields of the model that are `hidden` are not named to people, since no document may set them.
+    Fields of the model that are `hidden` are not suggested, since no document may set them.
     """
     if error.error_count() > _MAX_ERRORS:
         return _of_sample(error.error_count(), document, model, hidden)
@@ -71,43 +71,43 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
 
 
 def _of_sample(count: int, document: Document, model: type[BaseModel], hidden: Collection[str]) -> list[Fault]:
-    """The faults of a document's beginning, where there are too many for all to be told."""
+    """Return the faults of a document's beginning, if there are too many to report all."""
     sample = Document(_beginning(document.data), document.source)
     found: list[Fault] = []
     try:
         model.model_validate(sample.data)
     except ValidationError as error:
         found = [fault for fault in faults_of(error, sample, model, hidden=hidden) if not fault.message.endswith("is missing")]
-    return [Fault(f"there are {count:,} faults; those at its beginning are told"), *found]
+    return [Fault(f"there are {count:,} faults; the first of them follow"), *found]
 
 
-def _beginning(value: JsonValue, most: int = _SAMPLE) -> JsonValue:
-    """A value without what comes late in it; what is nested is cut shorter, so that it stays small."""
+def _beginning(value: JsonValue, limit: int = _SAMPLE) -> JsonValue:
+    """Return the first items of a value, fewer at each level, so that it stays small."""
     if isinstance(value, list):
-        return [_beginning(each, most // 2) for each in value[:most]]
+        return [_beginning(each, limit // 2) for each in value[:limit]]
     if isinstance(value, dict):
-        return {key: _beginning(each, most // 2) for key, each in islice(value.items(), most)}
+        return {key: _beginning(each, limit // 2) for key, each in islice(value.items(), limit)}
     return value
 
 
 def in_order(faults: Iterable[Fault]) -> list[Fault]:
-    """By line; those without a line first, as they came."""
+    """Return faults sorted by line; those without a line come first, in their order."""
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one, if one is like it at all."""
+    """Return the known word most similar to this one; None if none is similar enough."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), None) if len(word) <= _MAX_GUESSED else None
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """What follows on an unknown word: the question whether the nearest known one is meant, else all that are known."""
+    """Return the end of a message about an unknown word: the nearest known word, else all known words."""
     near = nearest(word, known)
     return f"; did you mean {near!r}?" if near else f"; known are {', '.join(map(repr, known))}" if known else ""
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut where it is long; of what has parts, only what it is."""
+    """Return a value for a message, truncated if it is long; for containers, only their type."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, (str, int, float)):
@@ -120,12 +120,12 @@ def shown(value: object) -> str:
 
 def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    if kind == "value_error":  # from a validator of ours, whose words are the message
+    if kind == "value_error":  # from one of our validators, whose text is the message
         return str(context["error"])
     if kind == "string_pattern_mismatch" and field and field.description:
         return f"expected {field.description}; found {shown(value)}"
     if not detail["loc"] and value is None:
-        return "there is nothing in it"
+        return "it is empty"
     if kind not in _EXPECTED:
         return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, found {shown(value)}"
     return f"expected {_EXPECTED[kind].format(**context)}, found {shown(value)}{_hint(detail)}"
@@ -144,7 +144,7 @@ def _hint(detail: ErrorDetails) -> str:
 
 
 def _path(detail: ErrorDetails, data: JsonValue) -> KeyPath:
-    """Where in the document it is: pydantic's own path also names the types it tried."""
+    """Return the path of an error in the document; pydantic's path also contains the types that it tried."""
     path: list[str | int] = []
     for part in detail["loc"]:
         if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
@@ -154,7 +154,7 @@ def _path(detail: ErrorDetails, data: JsonValue) -> KeyPath:
 
 
 def _keys_at(model: type[BaseModel], path: KeyPath, hidden: Collection[str]) -> list[str]:
-    """The keys that the model at this path knows."""
+    """Return the keys of the model at this path."""
     keys = [field.alias or name for inner in _models(_annotation_at(model, path)) for name, field in inner.model_fields.items()]
     return keys if path else [key for key in keys if key not in hidden]
 
@@ -181,7 +181,7 @@ def _models(annotation: object) -> list[type[BaseModel]]:
 
 
 def _options(annotation: object) -> tuple[object, ...]:
-    """What an annotation allows, without what only marks it."""
+    """Return the types that an annotation allows, without Annotated."""
     if get_origin(annotation) is Annotated:
         return _options(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

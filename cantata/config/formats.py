@@ -1,4 +1,4 @@
-"""Formats of configurations beside our own: each is registered by an entry point of the group `cantata.formats`."""
+"""Further formats of configurations, registered by entry points of the group `cantata.formats`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cantata.models.definitions import Definitions
 
 @dataclass(frozen=True)
 class Configuration:
-    """Definitions, and where they stand in the files that they were read from."""
+    """Definitions, and their locations in the files that they were read from."""
 
     definitions: Definitions
     locate: Callable[[Sequence[Fault]], Iterable[Fault]] = list
-    """Faults that planning found in chains → the same with their places in the files."""
+    """Faults of planning in chains → the same faults with their locations in the files."""
     description: str = ""
-    """The format, and what of the files is ignored, for people."""
+    """The format, and the parts of the files that are ignored, for people."""
 
 
 class Format(Protocol):

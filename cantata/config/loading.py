@@ -1,4 +1,4 @@
-"""Finds, loads and checks configuration."""
+"""Search, loading and check of configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ BUILT_IN = Definitions(
 
 
 def find(explicit: str | None = None) -> Path | None:
-    """The configuration file: the one named, else that of CANTATA_CONFIG, else configs/default.yaml here; None for the built-in one."""
+    """Return the configuration file: the named one, else CANTATA_CONFIG, else configs/default.yaml; None for the built-in configuration.
+
+    Raises ConfigError if CANTATA_CONFIG names a file that does not exist.
+    """
     if explicit:
         return Path(explicit)
     named = settings().config
@@ -33,13 +36,13 @@ def find(explicit: str | None = None) -> Path | None:
 
 
 def load(path: Path | None) -> Definitions:
-    """Return the definitions in this file, or the built-in ones; a ConfigError lists every fault."""
+    """Return the definitions in this file, or the built-in ones. Raises ConfigError with every fault."""
     return configuration_in(path).definitions
 
 
 def load_sound(path: Path | None) -> Definitions:
-    """Return the same, sound in all that their chains name too."""
-    from cantata.planning.chain_checks import checks  # noqa: PLC0415  # who only loads, such as a supervisor, needs no jmespath
+    """Return the definitions in this file after a check of their chains too. Raises ConfigError with every fault."""
+    from cantata.planning.chain_checks import checks  # noqa: PLC0415  # loads jmespath
 
     found = configuration_in(path)
     faults = checks.check_chains(found.definitions)
@@ -49,7 +52,7 @@ def load_sound(path: Path | None) -> Definitions:
 
 
 def configuration_in(path: Path | None) -> Configuration:
-    """Return what a file or folder declares, or what is built in. Raises ConfigError with every fault, and for a chain request."""
+    """Return the configuration in a file or folder, or the built-in one. Raises ConfigError with every fault, and for a chain request."""
     if path is None:
         return Configuration(BUILT_IN)
     found = opened(path)
@@ -61,13 +64,13 @@ def configuration_in(path: Path | None) -> Configuration:
 
 
 def native(document: Document, path: Path) -> Configuration:
-    """Return what a document of our own format declares. Raises ConfigError with every fault."""
+    """Return the configuration in a document of the native format. Raises ConfigError with every fault."""
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     return Configuration(load_definitions(document, folder=folder), lambda faults: with_lines(faults, document))
 
 
 def opened(path: Path) -> Configuration | Document:
-    """Return the configuration, if another format detects it, else the document. Raises ConfigError with every fault."""
+    """Return the configuration if a further format detects it, else the document. Raises ConfigError with every fault."""
     document = None if path.is_dir() and not any((path / name).is_file() for name in FOLDERS_FILES) else read(path)
     for each in formats():
         if each.detects(path, document):
@@ -76,25 +79,25 @@ def opened(path: Path) -> Configuration | Document:
 
 
 def read(path: Path) -> Document:
-    """The document in this file, or in the config.yml of this folder; a ConfigError if it cannot be read, or is no YAML or JSON."""
+    """Return the document in this file, or in the config.yml of this folder. Raises ConfigError if it cannot be read or parsed."""
     if path.is_dir():
         path = next((file for name in FOLDERS_FILES if (file := path / name).is_file()), path)
         if path.is_dir():
             names = ", ".join([*FOLDERS_FILES, *(name for each in formats() for name in each.files)])
-            raise ConfigError(f"this folder has none of the files that are looked for: {names}", source=str(path))
+            raise ConfigError(f"this folder has no configuration file; expected one of {names}", source=str(path))
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise ConfigError("this file does not exist", source=str(path)) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"this file is no text in UTF-8: byte {error.start} is wrong", source=str(path)) from error
+        raise ConfigError(f"this file is not UTF-8 text: byte {error.start} is invalid", source=str(path)) from error
     except OSError as error:
         raise ConfigError(f"this file cannot be read: {error.strerror}", source=str(path)) from error
     return parse(text, source=str(path))
 
 
 def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Document]:
-    """The chain request in the file of this name, or the chain of the configuration that is called so, and the document it stands in.
+    """Return the chain request in the file of this name, or else the chain of the configuration with this name, and its document.
 
     Raises ConfigError.
     """
@@ -111,12 +114,12 @@ def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Do
 def _is_file(name: str) -> bool:
     try:
         return Path(name).exists()
-    except (OSError, ValueError):  # too long, or what no path can hold: a text that is no name of a file
+    except (OSError, ValueError):  # too long, or with characters that no path can have: not the name of a file
         return False
 
 
 def check_file(path: Path) -> list[Fault]:
-    """Return all that is wrong with a configuration, or with the form of a chain request, whichever the file is."""
+    """Return the faults of a configuration, or of the form of a chain request, whichever the file is."""
     try:
         document = opened(path)
         if isinstance(document, Configuration):

@@ -1,4 +1,4 @@
-"""Reads our own configuration files into definitions."""
+"""Reader of the native configuration format, with all its checks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _Name = tuple[str, str]
 """A section and a name in it."""
 
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
-_SKILLS = ("skills", "agents", "teams", "chains")  # what a node of kind `skill` may name
-_STEPS = ("agents", "chains")  # what steps are called after
-_MARKS = ("@", "=")  # what the ids of our own steps, and references past growth, begin with
+_SKILLS = ("skills", "agents", "teams", "chains")  # sections that a node of kind `skill` may refer to
+_STEPS = ("agents", "chains")  # sections whose names become ids of steps
+_RESERVED_STARTS = ("@", "=")  # first characters of the ids of internal steps and of references to raw outputs
 _REFERENCES: Mapping[str, str] = {
     "teams.*.agents.*": "agents",
     "agents.*.history.exclude_sources.*": "agents",
@@ -61,7 +61,7 @@ _TEXTS = ("agents.*.system", "agents.*.instructions.*", "teams.*.synthesizer.pro
 
 
 def load_definitions(document: Document, *, folder: Path | None = None) -> Definitions:
-    """The definitions of a configuration, whose functions and text files lie in `folder`; a ConfigError lists all its faults."""
+    """Return the definitions of a configuration whose functions and text files are in `folder`. Raises ConfigError with all faults."""
     document, unread = read_texts(document, _TEXTS, folder=folder)
     document, misread = read_decorators(document, folder=folder)
     unread += misread
@@ -82,12 +82,12 @@ def _model_faults(document: Document) -> list[Fault]:
     return []
 
 
-# The checks read the data as they stand, not the model: so each finds its faults though the model finds others.
+# The checks read the data, not the model, so each finds its faults even if the model finds others.
 
 
 def _check_folder(document: Document, folder: Path | None) -> Iterator[Fault]:
     if isinstance(document.data, dict) and "folder" in document.data:
-        yield document.fault(("folder",), "unknown key 'folder'; functions are imported from the folder that the file lies in")
+        yield document.fault(("folder",), "unknown key 'folder'; functions are imported from the folder of the file")
     if isinstance(document.data, dict) and "diskurs" in document.data:
         yield document.fault(("diskurs",), "unknown key 'diskurs'; a Diskurs folder has a config.yml of its own, with 'firstContact'")
 
@@ -103,10 +103,8 @@ def _check_names(document: Document, folder: Path | None) -> Iterator[Fault]:
         for name in _names(document, section):
             if not name.strip():
                 yield document.fault((section, name), "the name is empty")
-            elif section in _STEPS and name.startswith(_MARKS):
-                yield document.fault(
-                    (section, name), f"the name begins with {name[0]!r}, as no agent's or chain's may; steps of runs have it"
-                )
+            elif section in _STEPS and name.startswith(_RESERVED_STARTS):
+                yield document.fault((section, name), f"the name begins with {name[0]!r}, which is reserved for internal steps; rename it")
 
 
 def _check_skill_names(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -142,7 +140,7 @@ def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fau
 
 
 def _check_nesting(document: Document, folder: Path | None) -> Iterator[Fault]:
-    """Agents that lead back to themselves; cycles of chains alone are found where chains are checked."""
+    """Yield faults of agents that would run themselves; cycles of chains only are found by the checks of chains."""
     asks: dict[_Name, list[tuple[KeyPath, _Name]]] = {}
     for path, asked in _asks(document):
         asks.setdefault((str(path[0]), str(path[1])), []).append((path, asked))
@@ -158,11 +156,11 @@ def _check_nesting(document: Document, folder: Path | None) -> Iterator[Fault]:
     for asker, places in asks.items():
         for path, asked in places:
             if asker[0] == "agents" and asker in reached(asked):
-                yield document.fault(path, f"agent {asker[1]!r} would ask itself by way of {asked[1]!r}, for ever")
+                yield document.fault(path, f"agent {asker[1]!r} would call itself through {asked[1]!r} without end")
 
 
 def _asks(document: Document) -> Iterator[tuple[KeyPath, _Name]]:
-    """Where agents, teams and chains ask others, and whom: a section and a name in it."""
+    """Yield the path of each reference of an agent, team or chain to another, and its target: a section and a name in it."""
     for pattern, section in _ASKS.items():
         yield from ((path, (section, name)) for path, name in _texts(document, pattern))
     for path, node in find(document.data, "chains.*.nodes.*"):
@@ -173,14 +171,14 @@ def _asks(document: Document) -> Iterator[tuple[KeyPath, _Name]]:
 def _check_synthesizers(document: Document, folder: Path | None) -> Iterator[Fault]:
     for path, prompt in _texts(document, "teams.*.synthesizer.prompt"):
         if "{agent_responses}" not in prompt:
-            yield document.fault(path, "the prompt has no '{agent_responses}', so it would not tell what the agents said")
+            yield document.fault(path, "the prompt has no '{agent_responses}', so it would not contain the agents' answers")
 
 
 def _check_routers(document: Document, folder: Path | None) -> Iterator[Fault]:
     for pattern in _DECISIONS:
         for path, template in _texts(document, pattern):
             if not any(gap in template for gap in _ASKED):
-                yield document.fault(path, "the template has no '{user_input}', so it would not tell what is asked")
+                yield document.fault(path, "the template has no '{user_input}', so it would not contain the request")
     asking = {path[1] for path, team in find(document.data, "teams.*") if _asks_a_model(team)}
     for path, name in _texts(document, "teams.*.agents.*"):
         agent = value_at(value_at(document.data, "agents"), name)
@@ -189,7 +187,7 @@ def _check_routers(document: Document, folder: Path | None) -> Iterator[Fault]:
 
 
 def _asks_a_model(team: JsonValue) -> bool:
-    """Whether a team's agents are chosen by a model, which knows them by their descriptions."""
+    """Return whether a model chooses among a team's agents, by their descriptions."""
     router = value_at(team, "router")
     return (
         value_at(team, "mode") == "router"
@@ -208,7 +206,7 @@ def _check_models(document: Document, folder: Path | None) -> Iterator[Fault]:
 
 
 def _provider_fault(document: Document, path: KeyPath, name: str) -> str | None:
-    """Why LiteLLM will find no provider for a model, as far as its name tells."""
+    """Return why LiteLLM cannot find a provider for a model, judging by its name; None if it can."""
     provider, slash, _ = name.partition("/")
     if not slash or provider in PROVIDERS or (path[0] != "models" and name in _names(document, "models")):
         return None
@@ -224,7 +222,7 @@ def _provider_fault(document: Document, path: KeyPath, name: str) -> str | None:
 
 
 def functions_in(document: Document) -> Iterator[tuple[KeyPath, str]]:
-    """Where a configuration names functions and classes, and which."""
+    """Yield the path and name of each function or class that a configuration refers to."""
     for pattern in _FUNCTIONS:
         yield from ((path, name) for path, name in _texts(document, pattern) if re.fullmatch(r"[\w.]+:\w+", name))
 

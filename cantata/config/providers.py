@@ -1,6 +1,6 @@
-"""The providers that LiteLLM knows: what a model's name begins with, before the first '/'.
+"""The providers of LiteLLM: the part of a model's name before the first '/'.
 
-Written by `python -m tests.acceptance.write_providers`; a test holds it against the LiteLLM that is installed.
+Written by `python -m tests.acceptance.write_providers`; a test compares it with the installed LiteLLM.
 """
 
 PROVIDERS = frozenset(

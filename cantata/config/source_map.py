@@ -1,4 +1,4 @@
-"""Puts the values of a text together as they are read, and marks each with its line."""
+"""Source maps: values of a text with the line of each, built while the text is read; and paths to values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
 
 MAX_LEVELS = 100  # levels; pydantic gives up at 255
-TEXT_VALUE = 64  # characters of a text that count as one value
-MAX_VALUES = 1_000_000  # aliases counted as what they stand for; a request of 10,000 nodes has about 150,000
+TEXT_VALUE = 64  # characters of a text that count as one more value
+MAX_VALUES = 1_000_000  # an alias counts as the values that it refers to; a request of 10,000 nodes has about 150,000
 
 _CONSTANTS: dict[str, JsonValue] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -35,9 +35,9 @@ class SourceNode:
     line: int
     lines: dict[str | int, int] = field(default_factory=dict)
     inside: dict[str | int, SourceNode] = field(default_factory=dict)
-    """Of those entries that are mappings and lists themselves."""
+    """The nodes of the entries that are mappings and lists."""
     size: int = 1
-    """How many values it is made of."""
+    """The number of values in it."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _OpenNode:
 
 @dataclass(slots=True)
 class SourceMapBuilder:
-    """What a text's reader tells of what it meets, in order; `finish` gives the whole, or a ConfigError with every fault met."""
+    """Builder of a source map: the parser of a text calls it in order; `finish` returns the root, or raises ConfigError with every fault."""
 
     source: str
     faults: list[Fault] = field(default_factory=list)
@@ -63,13 +63,13 @@ class SourceMapBuilder:
     _anchors: dict[str, tuple[JsonValue, SourceNode | None]] = field(default_factory=dict)
 
     def open(self, empty: dict[str, JsonValue] | list[JsonValue], line: int, *, anchor: str | None = None) -> None:
-        """A mapping or list begins."""
+        """Begin a mapping or list."""
         if len(self._stack) == MAX_LEVELS:
             self.stop(f"it is nested more than {MAX_LEVELS} levels deep", line)
         self._stack.append(_OpenNode(SourceNode(empty, line), anchor))
 
     def close(self) -> None:
-        """The mapping or list begun last ends."""
+        """End the innermost mapping or list."""
         done = self._stack.pop()
         for merged in done.merged:
             for key, line in merged.lines.items():
@@ -78,7 +78,7 @@ class SourceMapBuilder:
         self._add(done.mark.value, done.mark, done.mark.line, done.anchor)
 
     def plain(self, text: str, line: int, *, anchor: str | None = None) -> None:
-        """A text without quotes: null, true, false, a number, or a text after all."""
+        """Add an unquoted value: null, true, false, a number or a text."""
         value: JsonValue = text
         if text in _CONSTANTS:
             value = _CONSTANTS[text]
@@ -92,30 +92,30 @@ class SourceMapBuilder:
         self._add(value, None, line, anchor)
 
     def text(self, value: str, line: int, *, anchor: str | None = None) -> None:
-        """A text in quotes."""
+        """Add a quoted text."""
         if not is_text(value):
-            self.fault("the text has half of a surrogate pair, which is no character", line)
+            self.fault("the text has half of a surrogate pair, which is not a character", line)
         self._add(value, None, line, anchor)
 
     def alias(self, name: str, line: int) -> None:
-        """A value that stands elsewhere."""
+        """Add the value of an alias."""
         if name not in self._anchors:
             self.fault(f"the alias *{name} has no anchor &{name} that ends before it", line)
         value, mark = self._anchors.get(name, (None, None))
         self._add(value, mark, line, None)
 
     def fault(self, message: str, line: int) -> None:
-        """Something is wrong with what comes next."""
+        """Record a fault of the next value."""
         parts = (len(top.mark.value) if isinstance(top.mark.value, list) else top.key for top in self._stack)
         self.faults.append(Fault(message, where=path_text(tuple(part for part in parts if part is not None)), line=line))
 
     def stop(self, message: str, line: int) -> NoReturn:
-        """Something is wrong with what comes next, and the rest is not worth reading."""
+        """Record a fault of the next value, and stop reading. Raises ConfigError."""
         self.fault(message, line)
         raise ConfigError(self.faults, source=self.source)
 
     def finish(self) -> SourceNode:
-        """The value of the whole text; null if it is empty."""
+        """Return the root; null if the text is empty. Raises ConfigError with every fault."""
         if self.faults:
             raise ConfigError(self.faults, source=self.source)
         return self._root or SourceNode(None, 1)
@@ -124,7 +124,7 @@ class SourceMapBuilder:
         return bool(self._stack) and isinstance(self._stack[-1].mark.value, dict) and self._stack[-1].key is None
 
     def _add(self, value: JsonValue, mark: SourceNode | None, line: int, anchor: str | None) -> None:
-        """A value is whole: it is the document, a list's next item, a mapping's next key, or the value of the key before."""
+        """Add a complete value: the document, the next item of a list, the next key of a mapping, or the value of its last key."""
         if anchor is not None:
             self._anchors[anchor] = (value, mark)
         if not self._stack:
@@ -136,7 +136,7 @@ class SourceMapBuilder:
         elif top.key is None:
             top.key, top.key_line = self._key(value, line), line
             if top.key in top.mark.lines:
-                self.fault(f"the key {top.key!r} is here twice; it is on line {top.mark.lines[top.key]} too", line)
+                self.fault(f"the key {top.key!r} occurs twice; it is also on line {top.mark.lines[top.key]}", line)
         else:
             if top.key_merges:
                 top.merged += self._mergeable(value, mark, line)
@@ -155,7 +155,7 @@ class SourceMapBuilder:
             into.inside[key] = mark
             into.size += mark.size
         if into.size > MAX_VALUES:
-            self.stop(f"it has more than {MAX_VALUES:,} values, aliases counted as what they stand for", line)
+            self.stop(f"it has more than {MAX_VALUES:,} values; an alias counts as the values that it refers to", line)
 
     def _key(self, key: JsonValue, line: int) -> str:
         if isinstance(key, str):
@@ -175,7 +175,7 @@ class SourceMapBuilder:
 
 
 def path_text(path: KeyPath, data: JsonValue = None) -> str:
-    """Where a path leads, for people: `agents.analyst.instructions[0]`; what has an id in a list has it too: `nodes[3] 'fetch'.kind`."""
+    """Return a path as text: `agents.analyst.instructions[0]`; list items with an id show it: `nodes[3] 'fetch'.kind`."""
     words = ""
     for part in path:
         data = value_at(data, part)
@@ -190,7 +190,7 @@ def path_text(path: KeyPath, data: JsonValue = None) -> str:
 
 
 def value_at(data: JsonValue, part: str | int) -> JsonValue:
-    """What is under this key or index; null if nothing is."""
+    """Return the value at a key or index; None if there is none."""
     if isinstance(data, dict) and isinstance(part, str):
         return data.get(part)
     if isinstance(data, list) and isinstance(part, int) and part < len(data):
@@ -199,7 +199,7 @@ def value_at(data: JsonValue, part: str | int) -> JsonValue:
 
 
 def find(data: JsonValue, pattern: str) -> Iterator[tuple[KeyPath, JsonValue]]:
-    """The values whose path fits a pattern such as `agents.*.instructions.*`, each with its path."""
+    """Return the paths and values that match a pattern such as `agents.*.instructions.*`."""
     found: list[tuple[KeyPath, JsonValue]] = [((), data)]
     for part in pattern.split("."):
         found = [((*path, key), value) for path, data in found for key, value in _entries(data) if part in ("*", key)]
@@ -213,10 +213,10 @@ def _entries(data: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:
 
 
 def number(digits: str) -> int | float:
-    """The number written so in JSON; a ValueError if none is as large."""
+    """Parse a JSON number. Raises ValueError if it is too large."""
     try:
         value = int(digits) if digits.lstrip("-").isdecimal() else float(digits)
-    except ValueError:  # Python reads no whole number of more than 4,300 digits
+    except ValueError:  # Python parses no integer of more than 4,300 digits
         value = float("inf")
     if abs(value) == float("inf"):
         raise ValueError(f"the number {digits[:20]}{'...' * (len(digits) > 20)} is too large")
@@ -224,7 +224,7 @@ def number(digits: str) -> int | float:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8; half of a surrogate pair cannot."""
+    """Return whether a text can be encoded as UTF-8; half of a surrogate pair cannot."""
     if text.isascii():
         return True
     try:

@@ -1,4 +1,4 @@
-"""Reads in the text files that a configuration names."""
+"""Text files that a configuration refers to."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TEXT_FILE = re.compile(r".+\.(md|txt|jinja2)")
 
 
 def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | None) -> tuple[Document, list[Fault]]:
-    """The document with what text files say in place of their names, and a fault for each file that cannot be read.
+    """Return the document with the contents of text files in place of their names, and a fault for each file that cannot be read.
 
-    A text is the name of a file only if it is written `file: path`, or ends in .md, .txt or .jinja2 and is there in `folder`.
+    A text is the name of a file only if it is written `file: path`, or if it ends in .md, .txt or .jinja2 and exists in `folder`.
     """
     data, faults = document.data, []
     for pattern in patterns:
@@ -35,7 +35,7 @@ def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | No
 
 
 def file_of(value: JsonValue, folder: Path | None) -> Path | None:
-    """The file that a text stands for; None of a text that is one itself. That of `file: path` need not be there."""
+    """Return the file that a text names; None for any other text. The file of `file: path` need not exist."""
     beside = folder or Path()
     if isinstance(value, dict):  # YAML makes one of `file: path` without quotes
         name = value.get("file") if len(value) == 1 else None
@@ -49,7 +49,7 @@ def file_of(value: JsonValue, folder: Path | None) -> Path | None:
 
 
 def lies_in(folder: Path, path: Path) -> bool:
-    """Whether a path stays in a folder, wherever its `..` and its links lead."""
+    """Return whether a path is inside a folder, after its `..` and symbolic links are resolved."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
@@ -64,12 +64,12 @@ def _why(error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return "does not exist"
     if isinstance(error, UnicodeDecodeError):
-        return "is no text in UTF-8"
+        return "is not UTF-8 text"
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _put(data: JsonValue, path: KeyPath, text: str) -> JsonValue:
-    """A copy of the data with the text at this path."""
+    """Return a copy of the data with the text at this path."""
     if not path:
         return text
     key, *rest = path
