@@ -1,10 +1,10 @@
-"""Dynamic chains in Python: chains that are made, joined and run one by one or in groups, and a state that any process can open.
+"""Dynamic chains in Python: chains are created, combined, and executed alone or in groups; any process can open a builder.
 
-    ChainBuilder ──edits──▶ Plan: the chains and what they depend on; a new value with each change
-       │                      └── compiling ──▶ Definitions and a ChainRequest: one run for all chains that are executed together
-       └── state.builders keeps the plan, and of each chain its run or its output
+    ChainBuilder ──edits──▶ BuilderPlan: the chains and their dependencies; a new value with each change
+       │                      └── run_request ──▶ Definitions and a ChainRequest: one run for all chains that are executed together
+       └── builder_state stores the plan, and for each chain its run or its output
 
-What a chain's status is, the ledger says.
+The status of a chain comes from the ledger while its run is open.
 """
 
 from cantata.frontends.chainbuilder.builder import ChainBuilder

@@ -199,7 +199,7 @@ def test_the_input_is_a_text() -> None:
 
 def test_steps_are_there_once_they_are_stored() -> None:
     assert PromptChain([], [clean]).step_outputs == {}
-    with pytest.raises(ValueError, match="make the chain with store_steps=True"):
+    with pytest.raises(ValueError, match="create the chain with store_steps=True"):
         PromptChain([], [clean]).get_step_output(1)
     with pytest.raises(ValueError, match="there is no step_1: no run has ended with an answer"):
         PromptChain([], [clean], store_steps=True).get_step_output(1)

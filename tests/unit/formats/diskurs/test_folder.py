@@ -173,7 +173,7 @@ def test_templates_that_a_template_includes_are_read_too(tmp_path: Path) -> None
         ("{% include 'wrods.jinja2' %}", "includes 'wrods.jinja2', which is not in its folder; did you mean 'words.jinja2'?"),
         ("{% include '../conductor/prompt.py' %}", "which is not in its folder"),
         ("{% include 'words.jinja2' %}", "agents/helper/words.jinja2: line 2: "),
-        ("{% include answer %}", "write that template's name in quotes"),
+        ("{% include answer %}", "write the template's name in quotes"),
     ],
 )
 def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, told: str) -> None:
